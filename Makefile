@@ -1,0 +1,60 @@
+# The one door to the project: people and continuous integration call the same targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ROWS ?= 25000
+MINUTES ?= 10
+PACKAGES := outbox relay checker spark_jobs stack examples tests
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+
+.PHONY: help setup demo test test-long test-containers torture lint format stack lock clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: requirements.txt requirements-build.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --require-hashes -r requirements-build.txt
+	$(BIN)/pip install -q --require-hashes --no-build-isolation -r requirements.txt
+	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	@touch $@
+
+setup: $(VENV)/.installed ## Install everything into .venv, exact versions with hashes, and fetch the jars
+	$(BIN)/outbox stack fetch
+
+demo: setup ## Run the flights demo and reconcile it (ROWS=25000, or ROWS=all)
+	$(BIN)/python -m examples.flights --rows $(ROWS)
+
+test: setup ## Run all tests but the long ones (under 12 minutes on 2 cores)
+	$(BIN)/pytest -m "not long"
+
+test-long: setup ## Run the long tests (under 40 minutes)
+	$(BIN)/pytest -m long
+
+test-containers: setup ## Build local images, run the integration suite and the compose file on them (needs root on Debian)
+	$(BIN)/python -m tests.containers
+
+torture: setup ## Kill everything at random for MINUTES=10 and reconcile
+	$(BIN)/python -m tests.torture --minutes $(MINUTES)
+
+lint: setup ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Format the code
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format .
+
+stack: setup ## Start Kafka and Postgres, print how to connect, stop with Ctrl-C
+	$(BIN)/outbox stack up
+
+lock: setup ## Pin every dependency anew
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-build.in -o requirements-build.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 --all-extras --group dev pyproject.toml requirements.in requirements-build.in -o requirements.txt
+
+clean: ## Remove what was built (not the user cache of jars)
+	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,41 @@
+"""Transactional messages for Kafka and Postgres: change the database and tell others, both or neither.
+
+    outbox = Outbox(group="orders", kafka={"bootstrap.servers": "localhost:9092"})
+    with Session(engine) as session, session.begin():
+        session.add(order)
+        outbox.publish(session, Message("orders", value=b"...", key=b"42"))
+"""
+
+from outbox.errors import (
+    CallbackTableError,
+    ChannelError,
+    CommitOutcomeUnknown,
+    ConfigurationError,
+    MessageRefused,
+    OutboxError,
+    PublishFailed,
+    TransactionFenced,
+    UsageError,
+)
+from outbox.message import Message, Receipt
+from outbox.outbox import Outbox
+from outbox.settings import Settings, TableNames
+from outbox.transaction import Transaction
+
+__all__ = [
+    "CallbackTableError",
+    "ChannelError",
+    "CommitOutcomeUnknown",
+    "ConfigurationError",
+    "Message",
+    "MessageRefused",
+    "Outbox",
+    "OutboxError",
+    "PublishFailed",
+    "Receipt",
+    "Settings",
+    "TableNames",
+    "Transaction",
+    "TransactionFenced",
+    "UsageError",
+]

@@ -1,0 +1,6 @@
+"""A real Kafka and a real Postgres from package registries, without Docker: `with Stack() as stack: …`."""
+
+from stack.errors import PortInUseError, StartError
+from stack.servers import Stack
+
+__all__ = ["PortInUseError", "Stack", "StartError"]

@@ -1,0 +1,47 @@
+"""Settings of the checker."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AliasChoices, BaseModel, Field, SecretStr
+
+from outbox.service.settings import ServiceSettings
+from outbox.settings import TableNames
+
+
+class DatabaseSettings(BaseModel):
+    """One database and the producer groups that write to it."""
+
+    dsn: SecretStr = Field(description="Connection string of the checker's role.")
+    groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
+    table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
+    table_prefix: str = Field("outbox", description="Beginning of their names.")
+
+    def tables(self) -> TableNames:
+        """Where the callback tables are."""
+        return TableNames(self.table_schema, self.table_prefix)
+
+
+class CheckerSettings(ServiceSettings):
+    """Settings of the checker; see `ServiceSettings` for where they come from.
+
+    One database: `OUTBOX_POSTGRES_URL`. Several: `databases` in the TOML file, by name.
+    """
+
+    postgres_url: SecretStr | None = Field(None, description="The database of all groups, if there is only one.")
+    table_schema: str = Field(
+        "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its callback tables."
+    )
+    table_prefix: str = Field("outbox", description="Beginning of their names.")
+    databases: dict[str, DatabaseSettings] = Field(default_factory=dict, description="Databases by name.")
+    batch: Annotated[int, Field(ge=1, description="Check requests read at once.")] = 5_000
+
+    def all_databases(self) -> dict[str, DatabaseSettings]:
+        """The databases by name."""
+        if self.postgres_url is None:
+            return self.databases
+        single = DatabaseSettings.model_validate(
+            {"dsn": self.postgres_url, "schema": self.table_schema, "table_prefix": self.table_prefix}
+        )
+        return {**self.databases, "default": single}

@@ -1,0 +1,80 @@
+"""Verdicts: what the callback table says of a transaction, and what follows from it. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.op import OpEntry, OpKind
+from outbox.protocol.positions import Positions
+
+
+class Verdict(enum.StrEnum):
+    """What a check found out."""
+
+    COMMITTED = "COMMITTED"
+    FENCED = "FENCED"
+    IN_FLIGHT = "IN_FLIGHT"
+    UNREACHABLE = "UNREACHABLE"
+    MISMATCH = "MISMATCH"
+    PURGED = "PURGED"
+    UNMAPPED = "UNMAPPED"
+
+
+CONSEQUENCES: dict[Verdict, OpKind | None] = {
+    Verdict.COMMITTED: OpKind.COMMIT,
+    Verdict.FENCED: OpKind.ROLLBACK,
+    Verdict.IN_FLIGHT: None,  # the local transaction is open: asked again, never counted (R26)
+    Verdict.UNREACHABLE: None,  # the database did not answer: asked again, never counted (R26)
+    Verdict.MISMATCH: None,  # another or a restored database: never decides (R10), somebody must look
+    Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), somebody must look
+    Verdict.UNMAPPED: None,  # no database is configured for the group: somebody must configure it
+}
+"""The op marker that follows from a verdict; None: silence, the relay asks again."""
+
+NEEDS_SOMEBODY = frozenset({Verdict.MISMATCH, Verdict.PURGED, Verdict.UNMAPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the callback table.
+
+    Args:
+        committed: True for the application's row (C), False for the checker's tombstone (R).
+        topic_id: Id of the half topic.
+        partition: Half partition.
+        first_offset: Offset of the first half that counts.
+        last_offset: Offset of the last one.
+        positions: Which messages count.
+    """
+
+    committed: bool
+    topic_id: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    positions: Positions
+
+
+def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntry | None:
+    """The op entry that answers a request, or None for silence.
+
+    A commit says what the row says; a rollback lists what the relay has read.
+    """
+    kind = CONSEQUENCES[verdict]
+    if kind is None:
+        return None
+    if kind is OpKind.COMMIT and row is not None:
+        return OpEntry(
+            kind, request.transaction_id, row.topic_id, row.partition, row.positions, row.first_offset, row.last_offset
+        )
+    return OpEntry(
+        kind,
+        request.transaction_id,
+        request.topic_id,
+        request.partition,
+        request.positions,
+        request.first_offset,
+        request.last_offset,
+    )

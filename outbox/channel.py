@@ -1,0 +1,254 @@
+"""A channel in Kafka: its creation, its verification, and what a process must know of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from outbox.errors import ChannelError, ConfigurationError
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
+from outbox.protocol.names import Channel
+
+REQUEST_TIMEOUT = 10.0
+"""Seconds for one request to the cluster."""
+
+_RETENTION_MS = 14 * 24 * 3600 * 1000
+_COMMON = {"message.timestamp.type": "LogAppendTime"}
+_DELETE = {**_COMMON, "cleanup.policy": "delete", "retention.ms": str(_RETENTION_MS)}
+_COMPACT = {**_COMMON, "cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster describes it.
+
+    Args:
+        name: Its name.
+        id: Its id, as a UUID; another one after the topic was deleted and made again.
+        partitions: How many it has.
+        replication: Replicas of its first partition.
+        settings: Its configuration.
+    """
+
+    name: str
+    id: str
+    partitions: int
+    replication: int
+    settings: Mapping[str, str]
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest record that the topic takes."""
+        return int(self.settings["max.message.bytes"])
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelDescription:
+    """A verified channel.
+
+    Args:
+        channel: Its names.
+        half: Its half topic.
+        op: Its op topic.
+        partitions: The common partition count of half, op and discard topic.
+    """
+
+    channel: Channel
+    half: TopicDescription
+    op: TopicDescription
+    partitions: int
+
+
+def admin_client(kafka: Mapping[str, str]) -> AdminClient:
+    """An admin client for connection properties."""
+    return AdminClient({"socket.timeout.ms": 5_000, **kafka})
+
+
+def describe_topics(admin: AdminClient, topics: Sequence[str]) -> dict[str, TopicDescription]:
+    """Describe those of the topics that exist.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    found = {}
+    for name, future in admin.describe_topics(
+        TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT
+    ).items():
+        description = _answer(future, "describing topics", absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if description is not None:
+            found[name] = description
+    settings = _settings(admin, list(found))
+    return {
+        name: TopicDescription(
+            name,
+            str(uuid.UUID(bytes=_topic_id(description.topic_id))),
+            len(description.partitions),
+            len(description.partitions[0].replicas),
+            settings[name],
+        )
+        for name, description in found.items()
+    }
+
+
+def _topic_id(topic_id: Any) -> bytes:
+    high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
+
+
+def _settings(admin: AdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    if not topics:
+        return {}
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    answers = admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
+    return {
+        resource.name: {name: entry.value for name, entry in _answer(future, "reading topic settings").items()}
+        for resource, future in answers.items()
+    }
+
+
+def verify_channel(admin: AdminClient, channel: Channel) -> ChannelDescription:
+    """Check that the channel's topics exist and are what the protocol needs.
+
+    Raises:
+        ChannelError: A topic is missing or wrong; the message says what to do.
+        ConfigurationError: The cluster does not answer.
+    """
+    topics = describe_topics(admin, channel.topics)
+    problems = channel_problems(channel, topics)
+    if problems:
+        raise ChannelError("; ".join(problems))
+    half = topics[channel.half_topic]
+    return ChannelDescription(channel, half, topics[channel.op_topic], half.partitions)
+
+
+def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -> list[str]:
+    """What is wrong with a channel's topics, one sentence each, with what to do."""
+    missing = [name for name in channel.topics if name not in topics]
+    if missing:
+        return [
+            f"topic {', '.join(missing)} of channel {channel.name!r} does not exist: "
+            f"run `outbox channel create --channel {channel.name}`"
+        ]
+    problems = [
+        f"topic {name} has {topics[name].partitions} partitions and {channel.half_topic} has "
+        f"{topics[channel.half_topic].partitions}: they must have the same number"
+        for name in (channel.op_topic, channel.discard_topic)
+        if topics[name].partitions != topics[channel.half_topic].partitions
+    ]
+    for name in channel.topics:
+        wanted = _COMPACT if name == channel.discard_topic else _DELETE
+        problems += [
+            f"topic {name} has {setting}={topics[name].settings.get(setting)}: set it to {value}"
+            for setting, value in wanted.items()
+            if setting != "retention.ms" and topics[name].settings.get(setting) != value
+        ]
+    return problems
+
+
+def create_channel(
+    admin: AdminClient, channel: Channel, *, partitions: int = 4, replication: int = -1
+) -> ChannelDescription:
+    """Create the channel's topics and commit the initial checkpoint of each partition (R22).
+
+    Topics that exist are left as they are, and so are checkpoints: running it again is safe.
+
+    Args:
+        admin: Client with the rights to create topics and to alter the relay group's offsets.
+        channel: The channel.
+        partitions: Common partition count of half, op and discard topic; the check topic has as many.
+        replication: Replicas of each; -1 for the cluster's default.
+
+    Raises:
+        ChannelError: A topic exists and is wrong.
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    new = [
+        NewTopic(
+            name,
+            num_partitions=partitions,
+            replication_factor=replication,
+            config=_COMPACT if name == channel.discard_topic else _DELETE,
+        )
+        for name in channel.topics
+    ]
+    for future in admin.create_topics(new, request_timeout=REQUEST_TIMEOUT).values():
+        _answer(future, "creating topics", absent=KafkaError.TOPIC_ALREADY_EXISTS)
+    description = _wait_until_described(admin, channel)
+    _commit_initial_checkpoints(admin, description)
+    return description
+
+
+def _wait_until_described(admin: AdminClient, channel: Channel) -> ChannelDescription:
+    """A topic is known to every broker a moment after its creation was acknowledged."""
+    for _ in range(50):
+        if len(describe_topics(admin, channel.topics)) == len(channel.topics):
+            break
+    return verify_channel(admin, channel)
+
+
+def _commit_initial_checkpoints(admin: AdminClient, description: ChannelDescription) -> None:
+    channel, half, op = description.channel, description.half, description.op
+    wanted = [
+        TopicPartition(name, partition)
+        for name in (half.name, op.name)
+        for partition in range(description.partitions)
+    ]
+    committed = committed_offsets(admin, channel.relay_group, wanted)
+    initial = [
+        TopicPartition(
+            topic.name,
+            partition,
+            0,
+            checkpoint.encode(topic.id),
+        )
+        for topic, checkpoint in ((half, HalfCheckpoint(0, 0)), (op, OpCheckpoint(0, 0)))
+        for partition in range(description.partitions)
+        if committed.get((topic.name, partition), -1) < 0
+    ]
+    if initial:
+        request = ConsumerGroupTopicPartitions(channel.relay_group, initial)
+        answer = admin.alter_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT)[channel.relay_group]
+        _answer(answer, "committing the initial checkpoint")
+
+
+def committed_offsets(
+    admin: AdminClient, group: str, partitions: Sequence[TopicPartition]
+) -> dict[tuple[str, int], int]:
+    """Committed offsets of a group by (topic, partition); only transactional commits that are decided count (R18).
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    request = ConsumerGroupTopicPartitions(group, list(partitions))
+    future = admin.list_consumer_group_offsets(
+        [request], require_stable=True, request_timeout=REQUEST_TIMEOUT
+    )[group]
+    answer = _answer(future, "reading committed offsets", absent=KafkaError.GROUP_ID_NOT_FOUND)
+    if answer is None:
+        return {}
+    return {(part.topic, part.partition): part.offset for part in answer.topic_partitions}
+
+
+def _answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
+    """The result of an admin request; None for the one error code that says that the thing is (or is not) there."""
+    try:
+        return future.result(REQUEST_TIMEOUT + 5)
+    except KafkaException as error:
+        cause: KafkaError = error.args[0]
+        if absent is not None and cause.code() == absent:
+            return None
+        raise ConfigurationError(
+            f"{what} failed: {cause.name()}: {cause.str()}; check bootstrap.servers, the network and the rights"
+        ) from error

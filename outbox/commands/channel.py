@@ -1,0 +1,45 @@
+"""`outbox channel`: create and verify the internal topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outbox.channel import ChannelDescription, create_channel, verify_channel
+from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, kafka_admin
+from outbox.protocol.names import Channel
+from outbox.service.exits import guarded
+
+app = typer.Typer(help="Create and verify a channel's internal topics.", no_args_is_help=True)
+
+
+@app.command()
+def create(
+    bootstrap_servers: BootstrapServers = "",
+    channel: ChannelName = CHANNEL_DEFAULT,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of half, op and discard topic.")] = 4,
+    replication: Annotated[int, typer.Option(help="Replicas of each; -1: the cluster's default.")] = -1,
+) -> None:
+    """Create the topics and commit the initial checkpoints. Running it again changes nothing."""
+
+    def run() -> None:
+        admin = kafka_admin(bootstrap_servers)
+        _show(create_channel(admin, Channel(channel), partitions=partitions, replication=replication))
+
+    guarded(run)
+
+
+@app.command()
+def verify(bootstrap_servers: BootstrapServers = "", channel: ChannelName = CHANNEL_DEFAULT) -> None:
+    """Check that the topics are what the protocol needs."""
+    guarded(lambda: _show(verify_channel(kafka_admin(bootstrap_servers), Channel(channel))))
+
+
+def _show(description: ChannelDescription) -> None:
+    table = Table("topic", "partitions", "replicas", "topic id", title=f"channel {description.channel.name}")
+    for topic in (description.half, description.op):
+        table.add_row(topic.name, str(topic.partitions), str(topic.replication), topic.id)
+    Console().print(table)

@@ -1,0 +1,69 @@
+"""`outbox doctor`: one line and one fix for each finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outbox.callback_table import CallbackTable
+from outbox.commands.options import (
+    CHANNEL_DEFAULT,
+    BootstrapServers,
+    ChannelName,
+    PostgresUrl,
+    Prefix,
+    Schema,
+    database,
+    kafka_admin,
+)
+from outbox.doctor import Finding, examine_database, examine_kafka, examine_versions
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import Channel
+from outbox.service.exits import Exit, guarded
+from outbox.settings import TableNames
+
+app = typer.Typer(help="Check broker, channel, table, grants and versions.")
+
+
+@app.callback(invoke_without_command=True)
+def doctor(
+    bootstrap_servers: BootstrapServers = "",
+    postgres_url: PostgresUrl = "",
+    channel: ChannelName = CHANNEL_DEFAULT,
+    schema: Schema = "public",
+    table_prefix: Prefix = "outbox",
+) -> None:
+    """Check everything that the outbox needs; ends with 2 if something is wrong."""
+
+    def run() -> None:
+        findings = list(examine_versions())
+        findings += examine_kafka(kafka_admin(bootstrap_servers), Channel(channel))
+        findings += _database(postgres_url, CallbackTable(TableNames(schema, table_prefix)))
+        _show(findings)
+        if not all(finding.fine for finding in findings):
+            raise SystemExit(Exit.FINDINGS)
+
+    guarded(run)
+
+
+def _database(url: str, table: CallbackTable) -> Iterator[Finding]:
+    try:
+        connection = database(url)
+    except ConfigurationError as error:
+        yield Finding("postgres", str(error), "start Postgres, or correct OUTBOX_POSTGRES_URL")
+        return
+    with connection:
+        yield from examine_database(connection, table)
+
+
+def _show(findings: list[Finding]) -> None:
+    table = Table("", "what", "finding", "fix", box=None)
+    for finding in findings:
+        if finding.fine:
+            table.add_row("[green]ok[/]", finding.what, finding.fix, "")
+        else:
+            table.add_row("[red]!![/]", finding.what, finding.problem, finding.fix)
+    Console().print(table)

@@ -1,0 +1,51 @@
+"""Options that the library's subcommands share, and the connections that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import psycopg
+import typer
+from confluent_kafka.admin import AdminClient
+
+from outbox.channel import admin_client
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import DEFAULT_CHANNEL
+
+BootstrapServers = Annotated[
+    str, typer.Option(envvar="OUTBOX_BOOTSTRAP_SERVERS", help="Kafka's bootstrap servers, host:port.")
+]
+ChannelName = Annotated[str, typer.Option("--channel", envvar="OUTBOX_CHANNEL", help="Channel.")]
+PostgresUrl = Annotated[
+    str, typer.Option(envvar="OUTBOX_POSTGRES_URL", help="Connection string of the database.", show_default=False)
+]
+Schema = Annotated[str, typer.Option(envvar="OUTBOX_SCHEMA", help="Schema of the callback tables.")]
+Prefix = Annotated[str, typer.Option(envvar="OUTBOX_TABLE_PREFIX", help="Beginning of the tables' names.")]
+CHANNEL_DEFAULT = DEFAULT_CHANNEL
+
+
+def kafka_admin(bootstrap_servers: str, kafka: Mapping[str, str] | None = None) -> AdminClient:
+    """An admin client.
+
+    Raises:
+        ConfigurationError: No servers are given.
+    """
+    if not bootstrap_servers:
+        raise ConfigurationError("Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers")
+    return admin_client({"bootstrap.servers": bootstrap_servers, **(kafka or {})})
+
+
+def database(url: str) -> psycopg.Connection[Any]:
+    """A connection in autocommit.
+
+    Raises:
+        ConfigurationError: No database is given, or it cannot be reached; the password is not shown.
+    """
+    if not url:
+        raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")
+    try:
+        return psycopg.connect(url, autocommit=True, connect_timeout=5)
+    except psycopg.Error as error:
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise ConfigurationError(f"the database cannot be reached: {reason}") from error

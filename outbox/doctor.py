@@ -1,0 +1,125 @@
+"""The doctor's examination: broker, channel, table, grants, versions; one line and one fix for each finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+import psycopg
+import sqlalchemy
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox.callback_table import CallbackTable
+from outbox.channel import channel_problems, committed_offsets, describe_topics
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import Channel
+
+_MIN_CONFLUENT_KAFKA = (2, 15)
+_MIN_POSTGRES = 140_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the examination.
+
+    Args:
+        what: What was looked at.
+        problem: What is wrong; empty if it is fine.
+        fix: What to do; for a fine one, a word on what was seen.
+    """
+
+    what: str
+    problem: str
+    fix: str
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problem
+
+
+def examine_versions() -> Iterator[Finding]:
+    """The libraries that this process runs on."""
+    version = tuple(int(part) for part in confluent_kafka.__version__.split(".")[:2])
+    found = f"confluent-kafka {confluent_kafka.__version__}, SQLAlchemy {sqlalchemy.__version__}, psycopg {psycopg.__version__}"
+    problem = "" if version >= _MIN_CONFLUENT_KAFKA else f"confluent-kafka {confluent_kafka.__version__} is too old"
+    yield Finding("versions", problem, "pip install 'confluent-kafka>=2.15'" if problem else found)
+
+
+def examine_kafka(admin: AdminClient, channel: Channel) -> Iterator[Finding]:
+    """Broker, topics of the channel, checkpoints of the relay."""
+    try:
+        topics = describe_topics(admin, channel.topics)
+    except ConfigurationError as error:
+        yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS")
+        return
+    yield Finding("broker", "", "answers")
+    problems = channel_problems(channel, topics)
+    for problem in problems:
+        what, _, fix = problem.partition(": ")
+        yield Finding("channel", what, fix)
+    if problems:
+        return
+    partitions = topics[channel.half_topic].partitions
+    yield Finding("channel", "", f"{channel.name}: {partitions} partitions")
+    replication = topics[channel.half_topic].replication
+    if replication == 1:
+        yield Finding(
+            "durability",
+            f"{channel.half_topic} has one replica: a lost disk loses committed messages",
+            "in production create the channel with --replication 3 and min.insync.replicas=2",
+        )
+    yield _checkpoints(admin, channel, partitions)
+
+
+def _checkpoints(admin: AdminClient, channel: Channel, partitions: int) -> Finding:
+    wanted = [TopicPartition(name, p) for name in (channel.half_topic, channel.op_topic) for p in range(partitions)]
+    committed = committed_offsets(admin, channel.relay_group, wanted)
+    missing = [f"{tp.topic}/{tp.partition}" for tp in wanted if committed.get((tp.topic, tp.partition), -1) < 0]
+    if missing:
+        return Finding(
+            "checkpoints",
+            f"{len(missing)} partitions have no checkpoint, {missing[0]} first",
+            f"run `outbox channel create --channel {channel.name}` if the channel is new",
+        )
+    return Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
+
+
+def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
+    """Server, tables, grants of the present role, durability settings."""
+    version = connection.info.server_version
+    if version < _MIN_POSTGRES:
+        yield Finding("postgres", f"version {version // 10_000} is too old", "use PostgreSQL 14 or newer")
+    else:
+        yield Finding("postgres", "", f"version {version // 10_000}, role {connection.info.user}")
+    problems = table.problems(connection)
+    for problem in problems:
+        what, _, fix = problem.partition(": ")
+        yield Finding("table", what, fix)
+    if problems:
+        return
+    yield Finding("table", "", f"{table.names.schema}.{table.names.transaction}")
+    yield from _grants(connection, table)
+    for setting in ("fsync", "full_page_writes"):
+        row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
+        if row is not None and row[0] != "on":
+            yield Finding("durability", f"{setting} is {row[0]}: a crash can lose decisions", f"set {setting} = on")
+
+
+def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
+    names = table.names
+    needed = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",)}
+    for name, privileges in needed.items():
+        for privilege in privileges:
+            row = connection.execute(
+                "SELECT has_table_privilege(%s, %s)", (f'"{names.schema}"."{name}"', privilege)
+            ).fetchone()
+            if row is None or not row[0]:
+                yield Finding(
+                    "grants",
+                    f"role {connection.info.user} may not {privilege} on {names.schema}.{name}",
+                    f"GRANT {privilege} ON {names.schema}.{name} TO {connection.info.user}",
+                )

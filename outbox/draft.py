@@ -1,0 +1,85 @@
+"""A draft: the messages published in one local transaction through one outbox, before the seal. No I/O."""
+
+from __future__ import annotations
+
+from outbox.errors import MessageRefused
+from outbox.message import Message, Receipt
+from outbox.protocol.half import HalfControl, HalfOptions, Truth
+from outbox.protocol.positions import MAX_POSITION, Positions
+from outbox.sender import HalfRecord
+
+MAX_BYTES = 64_000_000
+"""Of one transaction."""
+
+
+class Draft:
+    """Messages on their way into one transaction.
+
+    Args:
+        transaction_id: A fresh id for each attempt (R2).
+    """
+
+    def __init__(self, transaction_id: str) -> None:
+        self.transaction_id = transaction_id
+        self._messages: list[tuple[int, Message]] = []
+        self._next_position = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """How many messages count so far."""
+        return len(self._messages)
+
+    def add(self, message: Message) -> Receipt:
+        """Add a message.
+
+        Raises:
+            MessageRefused: The transaction would have more than 10,000 messages or 64 MB.
+        """
+        size = message.size()
+        if self._next_position > MAX_POSITION:
+            raise MessageRefused(f"a transaction has at most {MAX_POSITION + 1} messages")
+        if self._bytes + size > MAX_BYTES:
+            raise MessageRefused(f"a transaction has at most {MAX_BYTES} bytes of messages")
+        position = self._next_position
+        self._messages.append((position, message))
+        self._next_position += 1
+        self._bytes += size
+        return Receipt(self.transaction_id, position)
+
+    def strike(self, keep: int) -> None:
+        """Forget all but the first so many messages: their savepoint was rolled back. Positions are not used again."""
+        del self._messages[keep:]
+
+    @property
+    def positions(self) -> Positions:
+        """The positions that count."""
+        return Positions.of(position for position, _ in self._messages)
+
+    @property
+    def ordering_key(self) -> bytes | None:
+        """The key of the first message."""
+        return self._messages[0][1].key_bytes()
+
+    def halves(self, group: str, incarnation: str) -> list[HalfRecord]:
+        """The halves, in the order of their positions.
+
+        Args:
+            group: Producer group.
+            incarnation: Incarnation of the database that will hold the row.
+        """
+        ordering_key = self.ordering_key
+        return [self._half(position, message, group, incarnation, ordering_key) for position, message in self._messages]
+
+    def _half(
+        self, position: int, message: Message, group: str, incarnation: str, ordering_key: bytes | None
+    ) -> HalfRecord:
+        key = message.key_bytes()
+        options = HalfOptions(
+            timestamp=message.timestamp,
+            ordering=None if key == ordering_key else (ordering_key,),
+            incarnation=incarnation,
+        )
+        control = HalfControl(
+            message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, options
+        )
+        return HalfRecord(key, message.value_bytes(), [*control.encode(), *message.header_list()])

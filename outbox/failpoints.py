@@ -1,0 +1,31 @@
+"""Failpoints: named places where a test lets the process die with SIGKILL. Without the variable they do nothing.
+
+`OUTBOX_FAILPOINT=relay.flushed:3` kills the process the third time that it passes `relay.flushed`. Failpoints sit per
+batch or per transaction, never per message.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+VARIABLE = "OUTBOX_FAILPOINT"
+
+_name, _, _hits = os.environ.get(VARIABLE, "").partition(":")
+_left = int(_hits or 1)
+_lock = threading.Lock()
+
+
+def failpoint(name: str) -> None:
+    """Die here if the environment says so."""
+    if name == _name:
+        _hit()
+
+
+def _hit() -> None:
+    global _left  # noqa: PLW0603 - one counter for one process, which is about to die
+    with _lock:
+        _left -= 1
+        if _left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)

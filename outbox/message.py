@@ -1,0 +1,99 @@
+"""Messages as applications write them, and the receipt of a publication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from outbox.errors import MessageRefused
+from outbox.protocol import names
+from outbox.protocol.half import ANY_PARTITION, Header, reserved_header
+from outbox.protocol.identifiers import message_id
+
+HeadersInput = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Message:
+    """A message for a real topic.
+
+    Args:
+        topic: Real topic; it must exist.
+        value: Body, bytes or text (UTF-8); None is a tombstone.
+        key: Key, bytes or text; the key of a transaction's first message is its ordering key.
+        headers: A mapping, or pairs where names repeat or order matters. Names beginning with `outbox-` are refused.
+        partition: Real queue id; -1 lets the key choose, as a Java producer would.
+        timestamp: Your own timestamp, ms since 1970; None: the time at which the broker stored the half.
+
+    Raises:
+        MessageRefused: The topic's name, a header or a number is not allowed.
+
+    Example:
+        >>> Message("orders", value=b"{}", key="42", headers={"type": "created"})
+        Message(topic='orders', 2 bytes)
+    """
+
+    topic: str
+    value: bytes | str | None = None
+    key: bytes | str | None = None
+    headers: HeadersInput = field(default=())
+    partition: int = ANY_PARTITION
+    timestamp: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse early what can be refused without asking the cluster."""
+        if not names.is_topic_name(self.topic):
+            raise MessageRefused(f"topic {self.topic!r} is not a name that Kafka allows")
+        if names.looks_internal(self.topic):
+            raise MessageRefused(f"topic {self.topic!r} is internal and can never be a message's target")
+        reserved = reserved_header(name for name, _ in self.header_list())
+        if reserved is not None:
+            raise MessageRefused(f"header {reserved!r} is reserved: choose a name without the prefix 'outbox-'")
+        if self.partition < ANY_PARTITION:
+            raise MessageRefused(f"partition {self.partition} is not a partition: use -1 for 'by key'")
+        if self.timestamp is not None and self.timestamp < 0:
+            raise MessageRefused(f"timestamp {self.timestamp} lies before 1970")
+
+    def __repr__(self) -> str:
+        """Topic and size only: no payload, key or header value ever reaches a log."""
+        return f"Message(topic={self.topic!r}, {self.size()} bytes)"
+
+    def key_bytes(self) -> bytes | None:
+        """The key as Kafka stores it."""
+        return _bytes(self.key)
+
+    def value_bytes(self) -> bytes | None:
+        """The value as Kafka stores it."""
+        return _bytes(self.value)
+
+    def header_list(self) -> list[Header]:
+        """The headers as Kafka stores them, order and repeats kept."""
+        pairs = self.headers.items() if isinstance(self.headers, Mapping) else self.headers
+        return [(name, _bytes(value)) for name, value in pairs]
+
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        headers = sum(len(name.encode()) + len(value or b"") for name, value in self.header_list())
+        return len(self.key_bytes() or b"") + len(self.value_bytes() or b"") + headers
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What `publish()` returns.
+
+    Args:
+        transaction_id: Id of the transaction, a UUIDv7.
+        position: Place of the message in it, from 0.
+    """
+
+    transaction_id: str
+    position: int
+
+    @property
+    def message_id(self) -> str:
+        """The id that the record on the real topic carries in its header `outbox-id`."""
+        return message_id(self.transaction_id, self.position)

@@ -1,0 +1,30 @@
+"""What is refused at `publish()`, before anything is written."""
+
+from __future__ import annotations
+
+from outbox.errors import MessageRefused
+from outbox.message import Message
+from outbox.protocol.half import ANY_PARTITION
+from outbox.sender import Sender
+
+CONTROL_BYTES = 1_024
+"""Bytes allowed for the control headers of a half."""
+
+
+def refuse(message: Message, sender: Sender) -> None:
+    """Refuse a message that could not be delivered.
+
+    Raises:
+        MessageRefused: Its topic does not exist, its partition is out of range, or it is too large.
+        ConfigurationError: The cluster does not answer.
+    """
+    topic = sender.topics.look_up({message.topic}).get(message.topic)
+    if topic is None:
+        raise MessageRefused(f"topic {message.topic!r} does not exist: create it, or correct its name")
+    if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
+        raise MessageRefused(
+            f"topic {message.topic!r} has {topic.partitions} partitions, the message names partition {message.partition}"
+        )
+    limit = min(topic.max_message_bytes, sender.channel.half.max_message_bytes) - CONTROL_BYTES
+    if message.size() > limit:
+        raise MessageRefused(f"the message has {message.size()} bytes, topic {message.topic!r} takes at most {limit}")

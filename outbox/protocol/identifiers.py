@@ -1,0 +1,48 @@
+"""Transaction ids, message ids and the advisory lock's number."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from outbox.protocol.errors import ProtocolError
+
+UUID_PATTERN = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_UUID = re.compile(UUID_PATTERN)
+
+
+def make_transaction_id(unix_ms: int, random: bytes) -> str:
+    """Compose a UUIDv7 (RFC 9562): time first, so that rows of one day lie together in the primary key.
+
+    Args:
+        unix_ms: Milliseconds since 1970; only a hint, no decision rests on it (R25).
+        random: At least 10 random bytes.
+    """
+    tail = bytearray(random[:10])
+    tail[0] = 0x70 | (tail[0] & 0x0F)
+    tail[2] = 0x80 | (tail[2] & 0x3F)
+    return str(uuid.UUID(bytes=unix_ms.to_bytes(6, "big") + bytes(tail)))
+
+
+def check_uuid(text: str) -> str:
+    """Return a lower-case UUID in its 36-character form.
+
+    Raises:
+        ProtocolError: It is something else.
+    """
+    if not _UUID.fullmatch(text):
+        raise ProtocolError(f"{text!r} is not a lower-case UUID of 36 characters")
+    return text
+
+
+def message_id(transaction_id: str, position: int) -> str:
+    """The id by which consumers deduplicate: `<transaction id>/<position>`."""
+    return f"{transaction_id}/{position}"
+
+
+def lock_number(transaction_id: str) -> int:
+    """The number of a transaction's advisory lock: the last 8 bytes of its id, big endian, as a signed bigint.
+
+    These bytes are the random part of a UUIDv7. Two transactions with one number only delay each other's check.
+    """
+    return int.from_bytes(uuid.UUID(transaction_id).bytes[8:], "big", signed=True)

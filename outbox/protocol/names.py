@@ -1,0 +1,129 @@
+"""Names: topics, groups and transactional ids of a channel, control headers, reserved prefixes.
+
+Group ids and transactional ids derive from the channel's name and are no settings, so that two relays of one
+channel can never miss each other's fence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from outbox.protocol.errors import ProtocolError
+
+FORMAT_VERSION = 1
+
+HEADER_PREFIX = "outbox-"
+"""User headers with this prefix are refused at the producer and stripped at the relay."""
+
+# On halves.
+TARGET_HEADER = "outbox-target"
+TRANSACTION_HEADER = "outbox-transaction"
+GROUP_HEADER = "outbox-group"
+OPTIONS_HEADER = "outbox-options"
+LOCK_HEADER = "outbox-lock"  # reserved for an op lock; no part of format 1 writes or reads it
+
+# On op records.
+OP_HEADER = "outbox-op"
+
+# On real topics.
+MESSAGE_ID_HEADER = "outbox-id"
+PRODUCER_GROUP_HEADER = GROUP_HEADER
+ORIGIN_HEADER = "outbox-origin"
+LATE_HEADER = "outbox-late"
+
+DEFAULT_CHANNEL = "outbox"
+
+_CHANNEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_INTERNAL_SUFFIXES = (".half", ".op", ".check", ".discard")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A set of internal topics that one relay group serves.
+
+    Args:
+        name: Lower-case letters, digits, `_` and `-`, at most 100 characters.
+
+    Raises:
+        ProtocolError: The name is not of that form.
+    """
+
+    name: str = DEFAULT_CHANNEL
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if not _CHANNEL.fullmatch(self.name):
+            raise ProtocolError(
+                f"channel name {self.name!r} is not allowed: use lower-case letters, digits, '_' and '-', "
+                "at most 100 characters, beginning with a letter or digit"
+            )
+
+    @property
+    def half_topic(self) -> str:
+        """Half messages (RocketMQ: RMQ_SYS_TRANS_HALF_TOPIC)."""
+        return f"{self.name}.half"
+
+    @property
+    def op_topic(self) -> str:
+        """Op markers (RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC)."""
+        return f"{self.name}.op"
+
+    @property
+    def check_topic(self) -> str:
+        """Check requests (RocketMQ: the request CHECK_TRANSACTION_STATE)."""
+        return f"{self.name}.check"
+
+    @property
+    def discard_topic(self) -> str:
+        """Transactions that left the flow (RocketMQ: TRANS_CHECK_MAX_TIME_TOPIC)."""
+        return f"{self.name}.discard"
+
+    @property
+    def topics(self) -> tuple[str, str, str, str]:
+        """All internal topics, in the order in which partitions are added (R29: half last)."""
+        return (self.op_topic, self.discard_topic, self.check_topic, self.half_topic)
+
+    @property
+    def relay_group(self) -> str:
+        """Consumer group of the relay."""
+        return f"{self.name}-relay"
+
+    @property
+    def checker_group(self) -> str:
+        """Consumer group of the checker."""
+        return f"{self.name}-checker"
+
+    def transactional_id(self, partition: int) -> str:
+        """`transactional.id` of the owner of a half partition: taking over fences the former owner."""
+        return f"{self.name}-relay-{partition}"
+
+
+def check_group(group: str) -> str:
+    """Return a producer group's name if it is allowed.
+
+    Raises:
+        ProtocolError: It is empty, longer than 200 characters, or has characters beyond letters, digits, `.`, `_`, `-`.
+    """
+    if not _GROUP.fullmatch(group):
+        raise ProtocolError(
+            f"producer group {group!r} is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'"
+        )
+    return group
+
+
+def is_topic_name(topic: str) -> bool:
+    """Whether Kafka allows this name for a topic."""
+    return bool(_TOPIC.fullmatch(topic)) and topic not in {".", ".."}
+
+
+def is_internal_topic(topic: str, channel: Channel) -> bool:
+    """Whether a topic belongs to Kafka or to this channel, and so can never be a message's target."""
+    return topic.startswith("__") or topic in channel.topics
+
+
+def looks_internal(topic: str) -> bool:
+    """Whether a topic's name is that of Kafka itself or of some channel's internal topic."""
+    return topic.startswith("__") or topic.endswith(_INTERNAL_SUFFIXES)

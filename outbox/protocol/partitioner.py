@@ -1,0 +1,49 @@
+"""The partition of a key, as a Java producer would choose it (murmur2), so that topics can be joined."""
+
+from __future__ import annotations
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_R = 24
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit murmur2 hash of `org.apache.kafka.common.utils.Utils`, unsigned."""
+    length = len(data)
+    h = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for offset in range(0, whole, 4):
+        k = int.from_bytes(data[offset : offset + 4], "little")
+        k = (k * _M) & _MASK
+        k ^= k >> _R
+        k = (k * _M) & _MASK
+        h = ((h * _M) & _MASK) ^ k
+    tail = data[whole:]
+    if tail:
+        h ^= int.from_bytes(tail, "little")
+        h = (h * _M) & _MASK
+    h ^= h >> 13
+    h = (h * _M) & _MASK
+    return h ^ (h >> 15)
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition that Java's default partitioner gives a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def half_partition(group: str, ordering_key: bytes | None, transaction_id: bytes, partitions: int) -> int:
+    """The half partition of a transaction: one for each (producer group, ordering key).
+
+    Transactions without an ordering key are spread by their id.
+
+    Args:
+        group: Producer group.
+        ordering_key: The transaction's ordering key, or None.
+        transaction_id: The 16 bytes of the transaction id.
+        partitions: How many partitions the half topic has.
+    """
+    if ordering_key is None:
+        return partition_for_key(transaction_id, partitions)
+    return partition_for_key(group.encode() + b"\0" + ordering_key, partitions)

@@ -1,0 +1,78 @@
+"""Positions: which messages of a transaction count, written as run lengths such as `0-2,5`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from outbox.protocol.errors import ProtocolError
+
+MAX_POSITION = 9_999
+"""A transaction has at most 10,000 messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """An ordered set of message positions, kept as inclusive runs; empty when nothing counts.
+
+    `str(positions)` is the form of the wire and of the callback row; an empty set is written `-`.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, positions: Iterable[int]) -> Positions:
+        """Collect single positions, in any order, repeats allowed."""
+        runs: list[tuple[int, int]] = []
+        for position in sorted(set(positions)):
+            if runs and runs[-1][1] == position - 1:
+                runs[-1] = (runs[-1][0], position)
+            else:
+                runs.append((position, position))
+        return cls(tuple(runs))
+
+    @classmethod
+    def first(cls, count: int) -> Positions:
+        """The positions 0 to count - 1."""
+        return cls(((0, count - 1),)) if count else cls(())
+
+    @classmethod
+    def parse(cls, text: str) -> Positions:
+        """Read the written form.
+
+        Raises:
+            ProtocolError: It is not ascending run lengths within 0 to 9,999.
+        """
+        if text == "-":
+            return cls(())
+        runs = tuple(_parse_run(part, text) for part in text.split(","))
+        if any(first > last or last > MAX_POSITION for first, last in runs):
+            raise ProtocolError(f"positions {text!r}: a run is reversed or beyond {MAX_POSITION}")
+        if any(before[1] + 1 >= after[0] for before, after in pairwise(runs)):
+            raise ProtocolError(f"positions {text!r}: runs must ascend with a gap between them")
+        return cls(runs)
+
+    def __str__(self) -> str:
+        """The written form."""
+        return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in self.runs) or "-"
+
+    def __len__(self) -> int:
+        """How many positions count."""
+        return sum(last - first + 1 for first, last in self.runs)
+
+    def __iter__(self) -> Iterator[int]:
+        """The positions in ascending order."""
+        for first, last in self.runs:
+            yield from range(first, last + 1)
+
+    def __contains__(self, position: object) -> bool:
+        """Whether a position counts."""
+        return isinstance(position, int) and any(first <= position <= last for first, last in self.runs)
+
+
+def _parse_run(part: str, whole: str) -> tuple[int, int]:
+    first, dash, last = part.partition("-")
+    if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
+        raise ProtocolError(f"positions {whole!r}: {part!r} is not a number or a run of numbers")
+    return int(first), int(last) if dash else int(first)

@@ -1,0 +1,190 @@
+"""The seal: what happens between the last statement of a local transaction and its COMMIT.
+
+Lock first, then the halves with all their acknowledgements, then the row, which holds their offsets. As the halves are
+sent while the business rows are locked, their order per key is the database's.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from outbox.callback_table import CallbackRow, CallbackTable, Opened
+from outbox.draft import Draft
+from outbox.errors import CallbackTableError, TransactionFenced, UsageError
+from outbox.failpoints import failpoint
+from outbox.protocol.identifiers import lock_number
+from outbox.protocol.op import OpEntry, OpKind
+from outbox.protocol.partitioner import half_partition
+from outbox.sender import Sender
+from outbox.settings import Settings
+
+log = logging.getLogger("outbox")
+
+_NOT_REPLICATED = "01000"
+"""SQLSTATE of the notice "canceling wait for synchronous replication": visible, but not as durable as asked (R5)."""
+
+PsycopgConnection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealer:
+    """Seals local transactions of one `Outbox`.
+
+    Args:
+        settings: Its settings.
+        sender: Its connection to Kafka.
+        table: Its callback table.
+    """
+
+    settings: Settings
+    sender: Sender
+    table: CallbackTable
+
+    def seal(self, connection: PsycopgConnection, draft: Draft) -> Sealed:
+        """Send the halves, insert the row.
+
+        Args:
+            connection: In a healthy transaction, no statement running.
+            draft: At least one message.
+
+        Raises:
+            PublishFailed: The halves were not acknowledged.
+            TransactionFenced: The checker was first.
+            CallbackTableError: The tables are missing.
+            UsageError: The connection is not in a healthy transaction.
+        """
+        require_healthy(connection)
+        opened = self._open(connection, draft)
+        if not opened.synchronous:
+            connection.execute("SET LOCAL synchronous_commit = on")
+        channel = self.sender.channel
+        transaction_id = draft.transaction_id
+        partition = half_partition(
+            self.settings.group, draft.ordering_key, uuid.UUID(transaction_id).bytes, channel.partitions
+        )
+        offsets = self.sender.send_halves(partition, draft.halves(self.settings.group, opened.incarnation))
+        failpoint("outbox.half_acked")
+        entry = OpEntry(
+            OpKind.COMMIT, transaction_id, channel.half.id, partition, draft.positions, min(offsets), max(offsets)
+        )
+        self._insert(connection, entry)
+        require_healthy(connection)
+        failpoint("outbox.sealed")
+        return Sealed(self.sender, entry, connection)
+
+    def _open(self, connection: PsycopgConnection, draft: Draft) -> Opened:
+        try:
+            row = connection.execute(self.table.open_statement, (lock_number(draft.transaction_id),)).fetchone()
+        except psycopg.errors.UndefinedTable as error:
+            raise CallbackTableError(
+                f"table {self.table.names.schema}.{self.table.names.meta} does not exist in this database: "
+                "run `outbox table create`, or the SQL of `outbox table sql`"
+            ) from error
+        if row is None or row[1] is None:
+            raise CallbackTableError(f"table {self.table.names.meta} has no incarnation: run `outbox table create`")
+        return Opened(str(row[1]), synchronous=row[2] not in {"off", "local"})
+
+    def _insert(self, connection: PsycopgConnection, entry: OpEntry) -> None:
+        row = CallbackRow(
+            entry.transaction_id,
+            self.settings.group,
+            self.settings.channel.name,
+            entry.topic_id,
+            entry.partition,
+            entry.first_offset,
+            entry.last_offset,
+            entry.positions,
+        )
+        try:
+            connection.execute(self.table.insert_statement, row.values())
+        except psycopg.errors.UniqueViolation as error:
+            raise TransactionFenced(
+                f"transaction {entry.transaction_id} was decided ROLLBACK by the checker before it committed; "
+                "all of it is rolled back, and it can be tried again"
+            ) from error
+
+
+class Sealed:
+    """A sealed transaction, from the seal to the first sight of its end.
+
+    Args:
+        sender: Where the op marker goes.
+        entry: The op marker that a COMMIT entitles to.
+        connection: The connection on which the COMMIT will run.
+    """
+
+    def __init__(self, sender: Sender, entry: OpEntry, connection: PsycopgConnection) -> None:
+        self.entry = entry
+        self._sender = sender
+        self._connection = connection
+        self._doubtful = False
+        connection.add_notice_handler(self._notice)
+
+    def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.sqlstate == _NOT_REPLICATED:
+            self._doubtful = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether the connection is open and in no transaction."""
+        return self._connection.info.transaction_status is TransactionStatus.IDLE
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether COMMIT returned without the durability that was asked for (R5)."""
+        return self._doubtful
+
+    def committed(self) -> bool:
+        """COMMIT was seen to succeed: send the op marker, unless the durability is in doubt.
+
+        Returns:
+            Whether the marker was sent.
+        """
+        self.close()
+        if self._doubtful:
+            log.warning("COMMIT of transaction %s was not replicated, the checker will decide", self.entry.transaction_id)
+            return False
+        failpoint("outbox.committed")
+        self._sender.send_op(self.entry)
+        return True
+
+    def close(self) -> None:
+        """Stop listening. Silence is always safe: the checker decides (R6)."""
+        self._connection.remove_notice_handler(self._notice)
+
+
+def require_healthy(connection: PsycopgConnection) -> None:
+    """Refuse a connection that is not inside a healthy transaction: its COMMIT could say yes and mean no (R5).
+
+    Raises:
+        UsageError: It is in autocommit, outside a transaction, or in a failed one.
+    """
+    status = connection.info.transaction_status
+    if status is TransactionStatus.INERROR:
+        raise UsageError("the local transaction has failed: roll it back, nothing was published")
+    if status is not TransactionStatus.INTRANS:
+        raise UsageError(f"the connection is not in a transaction ({status.name}): autocommit cannot be used with publish()")
+
+
+def roll_back(connection: PsycopgConnection) -> bool:
+    """Roll the DBAPI connection back itself, so that nobody can commit what failed; close it if that does not work.
+
+    Returns:
+        Whether the ROLLBACK was acknowledged.
+    """
+    finished = False
+    try:
+        connection.rollback()
+        finished = True
+    except psycopg.Error as error:
+        log.warning("rolling back failed, the connection is closed: %s", type(error).__name__)
+    finally:
+        if not finished:
+            connection.close()
+    return finished

@@ -1,0 +1,1 @@
+"""What the services share: settings, logs, metrics, health, signals, exit codes."""

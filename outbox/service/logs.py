@@ -1,0 +1,47 @@
+"""Logs of the services: structured, on standard error; JSON unless somebody looks at a terminal.
+
+No payload, key or header value is ever logged: ids, offsets and sizes only.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+
+def configure_logs(level: str = "info", form: str = "auto") -> None:
+    """Set up structlog and the standard library's root logger alike.
+
+    Args:
+        level: debug, info, warning or error.
+        form: json, text, or auto (text on a terminal).
+    """
+    text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    rendered: list[Any] = (
+        [structlog.dev.ConsoleRenderer()]
+        if text
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

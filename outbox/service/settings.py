@@ -1,0 +1,63 @@
+"""Settings of the services: environment first (`OUTBOX_…`), then the TOML file that `OUTBOX_CONFIG` names."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from outbox.protocol.names import DEFAULT_CHANNEL, Channel
+
+CONFIG_VARIABLE = "OUTBOX_CONFIG"
+
+
+def _texts(value: Any) -> Any:
+    """librdkafka takes every property as text; TOML and JSON users write numbers and booleans."""
+    if isinstance(value, dict):
+        return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items()}
+    return value
+
+
+KafkaProperties = Annotated[dict[str, str], BeforeValidator(_texts)]
+
+
+class ServiceSettings(BaseSettings):
+    """What relay and checker have in common.
+
+    Times are in ms where the name does not say otherwise.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="OUTBOX_", extra="ignore", frozen=True)
+
+    channel: str = Field(DEFAULT_CHANNEL, description="Channel that this process serves.")
+    bootstrap_servers: str = Field(description="Kafka's bootstrap servers, host:port, separated by commas.")
+    kafka: KafkaProperties = Field(default_factory=dict, repr=False, description="More librdkafka properties.")
+    http_port: int = Field(0, description="Port of /livez, /readyz and /metrics; 0: none.")
+    http_host: str = Field("127.0.0.1", description="Address that they listen on.")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, else JSON.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Command line, environment, then the TOML file."""
+        del dotenv_settings, file_secret_settings
+        file = os.environ.get(CONFIG_VARIABLE)
+        sources = (init_settings, env_settings)
+        return (*sources, TomlConfigSettingsSource(settings_cls, file)) if file else sources
+
+    def channel_names(self) -> Channel:
+        """The channel's names."""
+        return Channel(self.channel)
+
+    def connection(self) -> dict[str, str]:
+        """librdkafka properties for any client of this process."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka}

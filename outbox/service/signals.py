@@ -1,0 +1,19 @@
+"""SIGTERM and SIGINT set a flag, and nothing else: a handler that raises would throw away fetched messages."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that is set when the process is asked to stop."""
+    stop = threading.Event()
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    return stop

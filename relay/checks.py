@@ -1,0 +1,47 @@
+"""Sends check requests. One that gets lost is asked again: nothing waits for its acknowledgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+from confluent_kafka import KafkaError, Message, Producer
+
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.names import Channel
+
+log = structlog.get_logger()
+
+
+class CheckSender:
+    """The producer of the check topic, shared by all partitions of a process.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        channel: The channel.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], channel: Channel) -> None:
+        self._topic = channel.check_topic
+        self._producer = Producer(
+            {"enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 10_000, **kafka, "on_delivery": _report}
+        )
+
+    def ask(self, requests: Sequence[CheckRequest]) -> None:
+        """Send requests, keyed by producer group."""
+        for request in requests:
+            try:
+                self._producer.produce(self._topic, request.encode(), request.group.encode())
+            except BufferError:
+                log.warning("check requests are dropped and asked again later: the local queue is full")
+                return
+            self._producer.poll(0)
+
+    def poll(self) -> None:
+        """Serve delivery reports."""
+        self._producer.poll(0)
+
+
+def _report(error: KafkaError | None, _message: Message) -> None:
+    if error is not None:
+        log.warning("a check request was not sent and is asked again later", error=error.str())

@@ -1,0 +1,55 @@
+"""Kafka's records to the ledger's values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Message
+
+from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.half import Header, parse_half
+from outbox.protocol.op import parse_op
+from relay.half import Half, OpRecord
+
+
+def decode_half(message: Message) -> Half:
+    """A half message.
+
+    Raises:
+        NewerFormatError: It is of a newer format; the partition must stop.
+    """
+    headers = _headers(message)
+    try:
+        control, error = parse_half(headers), ""
+    except NewerFormatError:
+        raise
+    except ProtocolError as problem:
+        control, error = None, str(problem)
+    return Half(_offset(message), message.timestamp()[1], message.key(), message.value(), headers, control, error)
+
+
+def decode_op(message: Message) -> OpRecord:
+    """An op record.
+
+    Raises:
+        NewerFormatError: It is of a newer format; the partition must stop.
+    """
+    try:
+        source, entries = parse_op(message.value(), _headers(message))
+    except NewerFormatError:
+        raise
+    except ProtocolError as problem:
+        return OpRecord(_offset(message), message.timestamp()[1], None, (), str(problem))
+    return OpRecord(_offset(message), message.timestamp()[1], source, tuple(entries))
+
+
+def _headers(message: Message) -> tuple[Header, ...]:
+    headers: Any = message.headers() or ()  # the stub also allows a dict and text, which consumed messages never have
+    return tuple(headers)
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    if offset is None:
+        raise TypeError("a consumed message always has an offset")
+    return offset

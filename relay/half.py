@@ -1,0 +1,55 @@
+"""What the ledger knows of a half message and of an op record: plain values, decoded from Kafka's records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outbox.protocol.envelope import Envelope
+from outbox.protocol.half import HalfControl, Header
+from outbox.protocol.op import OpEntry, OpSource
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message as it was read.
+
+    Args:
+        offset: Its offset in the half partition.
+        append_time: The broker's time of its append, ms since 1970.
+        key: The user's key.
+        value: The user's value.
+        headers: All headers, control headers too.
+        control: The parsed control headers; None if they cannot be parsed.
+        error: Why they cannot be parsed.
+    """
+
+    offset: int
+    append_time: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    control: HalfControl | None
+    error: str = ""
+
+    def envelope(self) -> Envelope:
+        """The half out of its place."""
+        return Envelope(self.key, self.value, self.headers, self.append_time, self.offset)
+
+
+@dataclass(slots=True)
+class OpRecord:
+    """An op record as it was read.
+
+    Args:
+        offset: Its offset in the op partition.
+        append_time: The broker's time of its append, ms since 1970.
+        source: Who wrote it.
+        entries: Its decisions; empty if it cannot be parsed.
+        error: Why it cannot be parsed.
+    """
+
+    offset: int
+    append_time: int
+    source: OpSource | None
+    entries: tuple[OpEntry, ...]
+    error: str = ""

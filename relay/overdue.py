@@ -1,0 +1,98 @@
+"""When a transaction is overdue, by the broker's clock, and when to ask again. Pure: time comes in as numbers."""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from dataclasses import dataclass
+
+from relay.transaction import State, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicy:
+    """When to ask.
+
+    Args:
+        transaction_timeout: Age at the first check, ms, unless the message has an immunity time of its own.
+        check_interval: Pause after the first check, ms; it doubles from check to check.
+        check_interval_max: The longest pause, ms.
+    """
+
+    transaction_timeout: int = 6_000
+    check_interval: int = 30_000
+    check_interval_max: int = 600_000
+
+    def pause(self, transaction_id: str, asked: int) -> int:
+        """The pause after the given number of checks, ms, spread by up to 10 % so that checks do not come in waves."""
+        exact = min(self.check_interval << min(asked - 1, 20), self.check_interval_max)
+        spread = zlib.crc32(f"{transaction_id}/{asked}".encode()) % 201 - 100
+        return exact + exact * spread // 1_000
+
+
+class BrokerClock:
+    """The broker's time: the newest append time seen, plus monotonic time since. No client clock decides (R25)."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+        self._seen_at = 0
+
+    def saw(self, append_time: int, monotonic: int) -> None:
+        """Note an append time, both in ms."""
+        if append_time > self.now(monotonic):
+            self._newest, self._seen_at = append_time, monotonic
+
+    def now(self, monotonic: int) -> int:
+        """The broker's time at a monotonic time, ms; 0 before anything was seen."""
+        return self._newest + (monotonic - self._seen_at) if self._newest else 0
+
+
+class Overdue:
+    """Who is due when, and how far the op partition is known.
+
+    A transaction is asked about only once the op partition was read past its due time, or to an end of partition
+    seen after it: a relay that catches up asks nobody needlessly.
+    """
+
+    def __init__(self, policy: CheckPolicy) -> None:
+        self._policy = policy
+        self._heap: list[tuple[int, int, Transaction]] = []
+        self._count = 0
+        self._ops_read_until = 0
+
+    def watch(self, transaction: Transaction) -> None:
+        """Put a transaction on the clock, at its due time."""
+        self._count += 1
+        heapq.heappush(self._heap, (transaction.due, self._count, transaction))
+
+    def ops_read_until(self, broker_time: int) -> None:
+        """All ops that were appended before this time are read."""
+        self._ops_read_until = max(self._ops_read_until, broker_time)
+
+    def next_due(self) -> int | None:
+        """The earliest due time, ms of broker time."""
+        self._drop_settled()
+        return self._heap[0][0] if self._heap else None
+
+    def needs_op_end(self, now: int) -> bool:
+        """Whether somebody is due, and only the end of the op partition must still be seen."""
+        due = self.next_due()
+        return due is not None and self._ops_read_until < due <= now
+
+    def take(self, now: int) -> list[Transaction]:
+        """The transactions to ask about now; each goes back on the clock with its next pause."""
+        taken = []
+        until = min(now, self._ops_read_until)
+        while (due := self.next_due()) is not None and due <= until:
+            transaction = heapq.heappop(self._heap)[2]
+            if transaction.due != due:
+                continue  # it was put on the clock anew, for another time
+            transaction.asked += 1
+            transaction.due = now + self._policy.pause(transaction.id, transaction.asked)
+            self.watch(transaction)
+            taken.append(transaction)
+        return taken
+
+    def _drop_settled(self) -> None:
+        while self._heap and self._heap[0][2].state is not State.PENDING:
+            heapq.heappop(self._heap)

@@ -1,0 +1,245 @@
+"""One half partition at work: a thread that feeds its ledger and writes its Kafka transactions.
+
+The consumer belongs to the service's thread, which puts messages into this one's inbox. Whatever goes wrong here ends
+the thread; the service then takes the partition over anew, from the committed checkpoint (R17, R18).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import structlog
+from confluent_kafka import Message, TopicPartition
+
+from outbox.channel import ChannelDescription
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.discard import DiscardReason
+from outbox.topics import TopicCache
+from relay import metrics
+from relay.decode import decode_half, decode_op
+from relay.delivery import Delivery
+from relay.half import Half
+from relay.ledger import Ledger
+from relay.outgoing import Record, deliver, discard, discard_malformed
+from relay.overdue import BrokerClock
+from relay.preflight import Finding, inspect, real_topic, targets
+from relay.transaction import Transaction
+
+READ_AT_ONCE = 5_000
+INBOX = 20_000
+"""Messages of one topic that may wait here before the service pauses that partition."""
+PROGRESS_SECONDS = 1.0
+"""Progress without a delivery (rollbacks) is committed after so long."""
+HEARTBEAT_SECONDS = 3_600.0
+"""An idle partition commits its checkpoint again, so that offsets and ids never expire (R22)."""
+TICK_SECONDS = 0.05
+
+log = structlog.get_logger()
+
+
+class PartitionWorker(threading.Thread):
+    """The owner of one half partition.
+
+    Args:
+        partition: Its number.
+        channel: The channel.
+        ledger: Made from the committed checkpoint.
+        delivery: Its transactional producer, already initialised.
+        topics: Real topics, for pre-flight.
+        group_metadata: Gives the newest metadata of the subscribed consumer.
+        ask: Sends check requests.
+        batch_messages: Messages in one Kafka transaction, about.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        channel: ChannelDescription,
+        ledger: Ledger,
+        delivery: Delivery,
+        topics: TopicCache,
+        group_metadata: Callable[[], bytes],
+        ask: Callable[[Sequence[CheckRequest]], None],
+        batch_messages: int,
+    ) -> None:
+        super().__init__(name=f"partition-{partition}", daemon=True)
+        self.partition = partition
+        self.failure: BaseException | None = None
+        self._channel = channel
+        self._ledger = ledger
+        self._delivery = delivery
+        self._topics = topics
+        self._group_metadata = group_metadata
+        self._ask = ask
+        self._batch_messages = batch_messages
+        self._clock = BrokerClock()
+        self._counted: Counter[str] = Counter()
+        self._committed = (ledger.half_checkpoint(), ledger.op_checkpoint())
+        self._committed_at = time.monotonic()
+        self._halves: deque[Message] = deque()
+        self._ops: deque[Message | int] = deque()  # a number: the end of the partition, seen at that broker time
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._op_end_wanted = False
+
+    # --- called by the service's thread -------------------------------------------------------------------------
+
+    def feed(self, halves: Sequence[Message], ops: Sequence[Message]) -> None:
+        """Put messages into the inbox, in the order of their offsets."""
+        with self._wake:
+            self._halves.extend(halves)
+            self._ops.extend(ops)
+            self._wake.notify()
+
+    def wants_op_end(self) -> int | None:
+        """The broker's time now (ms), if somebody is due as soon as the end of the op partition is seen."""
+        return self._clock.now(_ms()) if self._op_end_wanted and not self._ops else None
+
+    def saw_op_end(self, broker_time: int) -> None:
+        """Everything in the op partition at this broker time (ms) is in the inbox."""
+        with self._wake:
+            self._ops.append(broker_time)
+            self._op_end_wanted = False
+            self._wake.notify()
+
+    def inbox_full(self) -> tuple[bool, bool]:
+        """Whether the half partition, and the op partition, should be paused."""
+        return len(self._halves) >= INBOX, len(self._ops) >= INBOX
+
+    def stop(self, timeout: float) -> None:
+        """Let the open Kafka transaction finish, then end; the producer is let go."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self.join(timeout)
+        self._delivery.close()
+
+    # --- the thread ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Read, decide, deliver, until asked to stop or something fails."""
+        try:
+            while not self._stopping:
+                self._wait()
+                self._read()
+                self._settle()
+                self._ask_overdue()
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and takes the partition over anew
+            self.failure = error
+
+    def _wait(self) -> None:
+        with self._wake:
+            if not self._halves and not self._ops and not self._stopping:
+                self._wake.wait(TICK_SECONDS)
+
+    def _read(self) -> None:
+        halves = [decode_half(message) for message in self._take_halves()]
+        if halves:
+            self._clock.saw(max(half.append_time for half in halves), _ms())
+            self._ledger.read_halves(halves)
+        self._read_ops()
+
+    def _take_halves(self) -> list[Message]:
+        taken: list[Message] = []
+        limit = self._ledger.read_limit(self._halves[0].offset() or 0) if self._halves else 0
+        while self._halves and len(taken) < READ_AT_ONCE and (self._halves[0].offset() or 0) < limit:
+            taken.append(self._halves.popleft())
+        return taken
+
+    def _read_ops(self) -> None:
+        """Take ops; while too many wait for halves that can still be read, leave them in the inbox."""
+        if self._ledger.early_ops_full() and self._can_read_halves():
+            return
+        for _ in range(min(len(self._ops), READ_AT_ONCE)):
+            item = self._ops.popleft()
+            if isinstance(item, int):
+                self._ledger.ops_read_until(item)
+            else:
+                self._ledger.read_ops([decode_op(item)])
+
+    def _can_read_halves(self) -> bool:
+        if not self._halves:
+            return True
+        offset = self._halves[0].offset() or 0
+        return offset < self._ledger.read_limit(offset)
+
+    def _settle(self) -> None:
+        malformed = self._ledger.take_malformed()
+        ready = self._ledger.take_ready(self._batch_messages)
+        if ready or malformed:
+            self._commit(self._records(ready, malformed))
+        elif self._commit_is_due():
+            self._commit([])
+        self._count(ready)
+
+    def _commit_is_due(self) -> bool:
+        idle = time.monotonic() - self._committed_at
+        if idle < PROGRESS_SECONDS:
+            return False
+        now = (self._ledger.half_checkpoint(), self._ledger.op_checkpoint())
+        return now != self._committed or idle >= HEARTBEAT_SECONDS
+
+    def _commit(self, records: Sequence[Record]) -> None:
+        half, op = self._ledger.half_checkpoint(), self._ledger.op_checkpoint()
+        topics = self._channel
+        offsets = [
+            TopicPartition(topics.half.name, self.partition, half.offset, half.encode(topics.half.id)),
+            TopicPartition(topics.op.name, self.partition, op.offset, op.encode(topics.op.id)),
+        ]
+        with metrics.COMMIT_SECONDS.time():
+            self._delivery.commit(records, offsets, self._group_metadata())
+        self._committed, self._committed_at = (half, op), time.monotonic()
+
+    def _records(self, ready: Sequence[Transaction], malformed: Sequence[Half]) -> list[Record]:
+        records: list[Record] = []
+        described = self._topics.look_up({name for transaction in ready for name in targets(transaction)})
+        topics = {name: real_topic(description) for name, description in described.items()}
+        place = (self._channel.channel.discard_topic, self._channel.half.id, self.partition)
+        for transaction in ready:
+            finding = inspect(transaction, topics, self._channel.channel)
+            if finding is None:
+                records.extend(deliver(transaction, self.partition))
+            else:
+                self._report_discard(transaction, finding)
+                records.extend(discard(transaction, finding, *place))
+        for half in malformed:
+            log.error("a half cannot be parsed and is discarded", partition=self.partition, offset=half.offset)
+            records.extend(discard_malformed(half, *place))
+        return records
+
+    def _report_discard(self, transaction: Transaction, finding: Finding) -> None:
+        say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
+        say(
+            "a transaction is discarded",
+            transaction=transaction.id,
+            group=transaction.group,
+            reason=str(finding.reason),
+            detail=finding.detail,
+        )
+        metrics.TRANSACTIONS.labels(f"discarded_{finding.reason.lower()}").inc()
+
+    def _ask_overdue(self) -> None:
+        now = self._clock.now(_ms())
+        requests = self._ledger.take_due(now)
+        if requests:
+            self._ask(requests)
+            metrics.CHECKS.inc(len(requests))
+        self._op_end_wanted = self._ledger.needs_op_end(now)
+
+    def _count(self, ready: Sequence[Transaction]) -> None:
+        if ready:
+            metrics.MESSAGES.inc(sum(len(transaction.counted()) for transaction in ready))
+            metrics.TRANSACTIONS.labels("taken").inc(len(ready))
+        metrics.PENDING.labels(self.partition).set(self._ledger.pending())
+        for kind, count in (self._ledger.counts - self._counted).items():
+            metrics.EVENTS.labels(kind).inc(count)
+            if kind == "op_lost":
+                log.error("LOST: committed halves are not in the half topic", partition=self.partition, count=count)
+        self._counted = self._ledger.counts.copy()
+
+
+def _ms() -> int:
+    return time.monotonic_ns() // 1_000_000

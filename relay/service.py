@@ -1,0 +1,314 @@
+"""The relay's main loop: one subscribed consumer, one worker for each half partition that this process owns."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from outbox.channel import admin_client, verify_channel
+from outbox.errors import ConfigurationError, OutboxError
+from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.errors import ProtocolError
+from outbox.service.health import Health
+from outbox.topics import TopicCache
+from relay import metrics
+from relay.checks import CheckSender
+from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, DeliveryError
+from relay.ledger import Ledger
+from relay.partition import PartitionWorker
+from relay.settings import RelaySettings
+
+POLL_SECONDS = 0.1
+CONSUME_AT_ONCE = 10_000
+OP_END_SECONDS = 0.2
+RETRY_SECONDS = 1.0
+STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
+_GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation as 4 bytes
+
+log = structlog.get_logger()
+
+
+class RelayService:
+    """A relay process.
+
+    Args:
+        settings: Its settings.
+        stop: Set when the process is asked to stop.
+        health: Its health, for probes.
+
+    Raises:
+        ChannelError: The channel's topics are missing or wrong.
+        ConfigurationError: The cluster does not answer.
+    """
+
+    def __init__(self, settings: RelaySettings, stop: threading.Event, health: Health) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._health = health
+        admin = admin_client(settings.connection())
+        self._channel = verify_channel(admin, settings.channel_names())
+        self._topics = TopicCache(admin)
+        self._checks = CheckSender(settings.connection(), self._channel.channel)
+        self._workers: dict[int, PartitionWorker] = {}
+        self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
+        self._paused: set[tuple[str, int]] = set()
+        self._next_op: dict[int, int] = {}
+        self._op_end_asked = 0.0
+        self._group_metadata = b""
+        self._consumer = Consumer(self._consumer_config())
+
+    def _consumer_config(self) -> dict[str, object]:
+        return {
+            "auto.offset.reset": "error",  # a checkpoint out of range stops the relay (R22)
+            "fetch.queue.backoff.ms": 5,
+            "fetch.wait.max.ms": 100,
+            "queued.min.messages": 100_000,
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 2_000,
+            **self._settings.connection(),
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "group.id": self._channel.channel.relay_group,
+            "isolation.level": "read_committed",  # makes committed() wait for stable offsets (R18)
+            "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
+        }
+
+    def run(self) -> None:
+        """Serve until asked to stop.
+
+        Raises:
+            ConfigurationError: A partition has no checkpoint, or one that cannot be trusted.
+        """
+        names = [self._channel.half.name, self._channel.op.name]
+        self._consumer.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        log.info("relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
+        try:
+            while not self._stop.is_set():
+                self._turn()
+        finally:
+            self._give_up(list(self._workers))
+            self._consumer.close()
+            log.info("relay stopped")
+
+    def _turn(self) -> None:
+        first = self._consumer.poll(POLL_SECONDS)
+        messages = [first, *self._consumer.consume(CONSUME_AT_ONCE, 0)] if first is not None else []
+        self._group_metadata = self._consumer.consumer_group_metadata()
+        self._feed(messages)
+        self._watch_workers()
+        self._take_over([p for p, at in self._unserved.items() if time.monotonic() >= at])
+        self._throttle()
+        self._look_for_op_ends()
+        self._checks.poll()
+        self._health.not_ready = self._not_ready()
+        self._health.turned()
+
+    def _not_ready(self) -> str | None:
+        return f"partitions {sorted(self._unserved)} are not served yet" if self._unserved else None
+
+    # --- who owns what ------------------------------------------------------------------------------------------
+
+    def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Serve the partition numbers of which both half and op partition are ours; pause the others."""
+        self._group_metadata = consumer.consumer_group_metadata()
+        numbers: dict[int, int] = defaultdict(int)
+        for assigned in partitions:
+            numbers[assigned.partition] += 1
+        self._unserved = dict.fromkeys((p for p, topics in numbers.items() if topics == 2), 0.0)  # noqa: PLR2004 - half and op
+        starts = self._take_over(list(self._unserved), assign=True)
+        consumer.assign(
+            [TopicPartition(tp.topic, tp.partition, starts.get((tp.topic, tp.partition), 0)) for tp in partitions]
+        )
+        idle = [tp for tp in partitions if tp.partition not in self._workers]
+        if idle:
+            consumer.pause([TopicPartition(tp.topic, tp.partition) for tp in idle])
+        self._paused = {(tp.topic, tp.partition) for tp in idle}
+        log.info("partitions assigned", serving=sorted(self._workers), paused=sorted({tp.partition for tp in idle}))
+
+    def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._give_up({tp.partition for tp in partitions})
+        self._unserved.clear()
+        log.info("partitions revoked", partitions=sorted({tp.partition for tp in partitions}))
+
+    def _give_up(self, numbers: Iterable[int]) -> None:
+        workers = [self._workers.pop(number) for number in list(numbers) if number in self._workers]
+        with ThreadPoolExecutor(max(len(workers), 1)) as pool:
+            list(pool.map(lambda worker: worker.stop(STOP_SECONDS), workers))
+
+    def _watch_workers(self) -> None:
+        """A worker that failed is replaced; one that was fenced is given up until the next generation."""
+        for number, worker in list(self._workers.items()):
+            if worker.is_alive():
+                continue
+            failure = worker.failure
+            del self._workers[number]
+            worker.stop(STOP_SECONDS)
+            metrics.FAILURES.inc()
+            if isinstance(failure, ProtocolError):
+                raise failure  # a newer format, or a checkpoint that cannot be written: nothing may be skipped
+            if not isinstance(failure, (DeliveryError, OutboxError)):
+                raise RuntimeError(f"partition {number} failed") from failure
+            log.warning("a partition is taken over anew", partition=number, reason=str(failure))
+            self._pause(number)
+            if not (isinstance(failure, DeliveryError) and failure.fenced):
+                self._unserved[number] = time.monotonic() + RETRY_SECONDS
+
+    def _take_over(self, numbers: Sequence[int], *, assign: bool = False) -> dict[tuple[str, int], int]:
+        """Fence the former owners, then read the checkpoints, then serve.
+
+        Returns:
+            Where to start reading, by (topic, partition).
+        """
+        if not numbers:
+            return {}
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            deliveries = dict(zip(numbers, pool.map(self._fence, numbers), strict=True))
+        owned = {number: delivery for number, delivery in deliveries.items() if delivery is not None}
+        starts: dict[tuple[str, int], int] = {}
+        for number, delivery in owned.items():
+            starts |= self._serve(number, delivery, assign=assign)
+        return starts
+
+    def _fence(self, number: int) -> Delivery | None:
+        try:
+            return Delivery(self._settings.connection(), self._channel.channel.transactional_id(number))
+        except DeliveryError as error:
+            log.warning("a partition cannot be taken over yet", partition=number, reason=str(error))
+            self._unserved[number] = time.monotonic() + RETRY_SECONDS
+            return None
+
+    def _serve(self, number: int, delivery: Delivery, *, assign: bool) -> dict[tuple[str, int], int]:
+        half_name, op_name = self._channel.half.name, self._channel.op.name
+        committed = self._consumer.committed([TopicPartition(half_name, number), TopicPartition(op_name, number)], 10.0)
+        ledger = self._ledger(number, committed)
+        starts = {(tp.topic, tp.partition): tp.offset for tp in committed}
+        if not assign:
+            for tp in committed:
+                self._consumer.seek(TopicPartition(tp.topic, tp.partition, tp.offset))
+            self._resume([(tp.topic, tp.partition) for tp in committed])
+        self._next_op[number] = starts[op_name, number]
+        worker = PartitionWorker(
+            number,
+            self._channel,
+            ledger,
+            delivery,
+            self._topics,
+            self._current_group_metadata,
+            self._checks.ask,
+            self._settings.batch_messages,
+        )
+        self._workers[number] = worker
+        self._unserved.pop(number, None)
+        worker.start()
+        return starts
+
+    def _ledger(self, number: int, committed: Sequence[TopicPartition]) -> Ledger:
+        half, op = committed
+        topics = self._channel
+        for tp in committed:
+            if tp.error is not None:
+                raise ConfigurationError(f"reading the checkpoint of {tp.topic}/{tp.partition} failed: {tp.error.str()}")
+            if tp.offset == OFFSET_INVALID:
+                raise ConfigurationError(
+                    f"{tp.topic}/{tp.partition} has no checkpoint in group {topics.channel.relay_group}: for a new "
+                    f"channel run `outbox channel create --channel {topics.channel.name}`; for one that was served "
+                    "before, find out who removed it: starting at a guess would lose or double messages"
+                )
+        try:
+            half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, topics.half.id)
+            op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, topics.op.id)
+        except ProtocolError as error:
+            raise ConfigurationError(f"partition {number}: {error}") from error
+        return Ledger(
+            topics.half.id,
+            number,
+            half_checkpoint,
+            op_checkpoint,
+            self._settings.check_policy(),
+            ordered=self._settings.ordering == "key",
+        )
+
+    def _current_group_metadata(self) -> bytes:
+        """Metadata of the subscribed consumer; without a generation it would fence nobody (H5)."""
+        metadata = self._group_metadata
+        if int.from_bytes(metadata[_GENERATION], "big", signed=True) < 0:
+            raise DeliveryError("the consumer is in no generation of its group")
+        return metadata
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def _feed(self, messages: Sequence[Message]) -> None:
+        halves: dict[int, list[Message]] = defaultdict(list)
+        ops: dict[int, list[Message]] = defaultdict(list)
+        half_name = self._channel.half.name
+        for message in messages:
+            error = message.error()
+            if error is None:
+                (halves if message.topic() == half_name else ops)[message.partition() or 0].append(message)
+            else:
+                self._event(message, error)
+        for number in halves.keys() | ops.keys():
+            worker = self._workers.get(number)
+            if worker is not None:
+                worker.feed(halves[number], ops[number])
+                if ops[number]:
+                    self._next_op[number] = (ops[number][-1].offset() or 0) + 1
+
+    def _event(self, message: Message, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore
+            if message.topic() == self._channel.op.name and message.partition() in self._workers:
+                self._next_op[message.partition() or 0] = message.offset() or 0
+        elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
+            raise ConfigurationError(
+                f"the checkpoint of {message.topic()}/{message.partition()} is outside the topic: records that were "
+                "not settled are gone (retention, or the topic was cut by hand); nothing was skipped"
+            )
+        elif error.fatal():
+            raise KafkaException(error)
+        else:
+            log.warning("consumer", error=error.str())
+
+    def _look_for_op_ends(self) -> None:
+        """Idle op partitions: see their end, so that overdue transactions may be asked about."""
+        if time.monotonic() - self._op_end_asked < OP_END_SECONDS:
+            return
+        for number, worker in self._workers.items():
+            now = worker.wants_op_end()
+            if now is None:
+                continue
+            self._op_end_asked = time.monotonic()
+            try:
+                _, end = self._consumer.get_watermark_offsets(TopicPartition(self._channel.op.name, number), 2.0)
+            except KafkaException as error:
+                log.warning("the end of an op partition cannot be seen", partition=number, error=str(error.args[0]))
+                continue
+            if end <= self._next_op[number]:
+                worker.saw_op_end(now)
+
+    def _throttle(self) -> None:
+        """Pause partitions whose worker has a full inbox, resume them when it has room again."""
+        for number, worker in self._workers.items():
+            full = worker.inbox_full()
+            for name, is_full in zip((self._channel.half.name, self._channel.op.name), full, strict=True):
+                place = (name, number)
+                if is_full and place not in self._paused:
+                    self._consumer.pause([TopicPartition(*place)])
+                    self._paused.add(place)
+                elif not is_full and place in self._paused:
+                    self._resume([place])
+
+    def _pause(self, number: int) -> None:
+        places = [(self._channel.half.name, number), (self._channel.op.name, number)]
+        self._consumer.pause([TopicPartition(*place) for place in places])
+        self._paused.update(places)
+
+    def _resume(self, places: Iterable[tuple[str, int]]) -> None:
+        places = list(places)
+        self._consumer.resume([TopicPartition(*place) for place in places])
+        self._paused.difference_update(places)

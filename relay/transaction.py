@@ -1,0 +1,126 @@
+"""A transaction as the relay sees it, and the one table of what may happen to it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpEntry, OpKind, OpSource
+from outbox.protocol.positions import Positions
+from relay.half import Half
+
+
+class State(enum.StrEnum):
+    """Where a transaction stands in the relay."""
+
+    PENDING = "pending"  # halves were read, no decision is known
+    COMMITTED = "committed"  # decided COMMIT; waits for listed halves, or behind an earlier one of its ordering key
+    ROLLED_BACK = "rolled back"  # decided ROLLBACK; settled undelivered once its listed halves were read
+    READY = "ready"  # handed out for delivery, or for the discard topic
+
+
+class Event(enum.StrEnum):
+    """What can happen to a transaction."""
+
+    COMMIT = "commit op"
+    ROLLBACK = "rollback op"
+    UNKNOWN = "unknown op"
+    CONTRADICTION = "op that contradicts the decision"
+    STRAY = "no half of it is among those that count"
+    FREED = "complete, or never to be, and first of its ordering key"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.PENDING, Event.COMMIT): State.COMMITTED,
+    (State.PENDING, Event.ROLLBACK): State.ROLLED_BACK,
+    (State.PENDING, Event.UNKNOWN): State.PENDING,
+    (State.COMMITTED, Event.COMMIT): State.COMMITTED,
+    (State.COMMITTED, Event.UNKNOWN): State.COMMITTED,
+    (State.COMMITTED, Event.CONTRADICTION): State.PENDING,  # looked up, never first-wins (R14)
+    (State.COMMITTED, Event.ROLLBACK): State.ROLLED_BACK,  # from the checker or an operator: they saw the row
+    (State.COMMITTED, Event.STRAY): State.ROLLED_BACK,  # a struck savepoint, a straggler, a copy by a mirror
+    (State.COMMITTED, Event.FREED): State.READY,
+    (State.ROLLED_BACK, Event.ROLLBACK): State.ROLLED_BACK,
+    (State.ROLLED_BACK, Event.UNKNOWN): State.ROLLED_BACK,
+    (State.ROLLED_BACK, Event.CONTRADICTION): State.PENDING,
+    (State.ROLLED_BACK, Event.COMMIT): State.COMMITTED,  # from the checker or an operator
+}
+"""Every transition there is; what is not here cannot happen. The diagram in docs/protocol.md shows the same table."""
+
+_EVENTS = {OpKind.COMMIT: Event.COMMIT, OpKind.ROLLBACK: Event.ROLLBACK, OpKind.UNKNOWN: Event.UNKNOWN}
+_SAW_THE_ROW = frozenset({OpSource.CHECKER, OpSource.OPERATOR})
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """The halves of one transaction in one half partition, and what is known of its decision.
+
+    Args:
+        id: Transaction id.
+        group: Producer group.
+        truth: Who answers check requests.
+        lane: (producer group, ordering key) whose order it keeps; None for a transaction without order.
+        incarnation: Database incarnation that its halves name.
+        due: When it is to be asked about next, ms of broker time.
+    """
+
+    id: str
+    group: str
+    truth: Truth
+    lane: tuple[str, bytes] | None
+    incarnation: str | None
+    due: int
+    halves: dict[int, Half] = field(default_factory=dict)
+    state: State = State.PENDING
+    decision: OpEntry | None = None
+    decided_by: OpSource | None = None
+    asked: int = 0
+    unknown_answers: int = 0
+    last_answer: str = ""
+
+    def event(self, entry: OpEntry, source: OpSource) -> Event | None:
+        """What an op entry means for this transaction in its present state; None: nothing."""
+        event = _EVENTS.get(entry.kind)
+        known = self.decision
+        if event is None or event is Event.UNKNOWN or known is None:
+            return event
+        if _agree(known, entry) or source in _SAW_THE_ROW:
+            return event
+        return None if self.decided_by in _SAW_THE_ROW else Event.CONTRADICTION
+
+    def move(self, event: Event) -> None:
+        """Take a transition of the table."""
+        self.state = TRANSITIONS[self.state, event]
+
+    def counted(self) -> list[Half]:
+        """The halves that the decision counts, in the order of their positions."""
+        entry = self.decision
+        if entry is None:
+            return []
+        found = (self.halves.get(position) for position in entry.positions)
+        return [half for half in found if half and entry.first_offset <= half.offset <= entry.last_offset]
+
+    def complete(self) -> bool:
+        """Whether every position that counts was found."""
+        return self.decision is not None and len(self.counted()) == len(self.decision.positions)
+
+    def seen(self) -> tuple[Positions, int, int]:
+        """Positions read so far, and the offsets of the first and last of them."""
+        offsets = [half.offset for half in self.halves.values()]
+        return Positions.of(self.halves), min(offsets), max(offsets)
+
+    def first(self) -> Half:
+        """The half that was read first."""
+        return next(iter(self.halves.values()))
+
+
+def _agree(known: OpEntry, entry: OpEntry) -> bool:
+    """Whether two decisions are one: of a rollback, what it lists makes no difference."""
+    if known.kind is not entry.kind:
+        return False
+    return known.kind is OpKind.ROLLBACK or (known.positions, known.first_offset, known.last_offset) == (
+        entry.positions,
+        entry.first_offset,
+        entry.last_offset,
+    )

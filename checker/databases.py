@@ -96,7 +96,7 @@ class Database:
                 self._table.verify(self._connection)
             return self._fence.check(self._connection, list(latest.values()))
         except (psycopg.Error, CallbackTableError) as error:
-            log.error("the database did not answer, no verdict", database=self.name, error=_one_line(error))
+            log.warning("the database did not answer, no verdict", database=self.name, error=_one_line(error))
             self._disconnect()
             return dict.fromkeys(latest, (Verdict.UNREACHABLE, None))
 

@@ -32,7 +32,8 @@ _TRY_LOCKS: LiteralString = (
 _FENCE: LiteralString = """
 INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,
                            first_offset, last_offset, positions)
-SELECT asked.id, asked.producer_group, 'R', %s, asked.topic_id, asked.partition, asked.first, asked.last, asked.positions
+SELECT asked.id, asked.producer_group, 'R', %s, asked.topic_id, asked.partition,
+       asked.first, asked.last, asked.positions
   FROM unnest(%s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::bigint[], %s::text[])
        AS asked (id, producer_group, topic_id, partition, first, last, positions)
  WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'purged/' || asked.topic_id || '/' || asked.partition
@@ -101,7 +102,7 @@ class Fence:
         asked = [request for request in batch if request.transaction_id not in foreign]
         locked = self._fence_unlocked(connection, asked)
         rows = self._read(connection, [request.transaction_id for request in asked])
-        answers: Answers = {id_: (Verdict.MISMATCH, None) for id_ in foreign}
+        answers: Answers = dict.fromkeys(foreign, (Verdict.MISMATCH, None))
         for request in asked:
             id_ = request.transaction_id
             answers[id_] = (_verdict(rows.get(id_), locked=id_ in locked), rows.get(id_))

@@ -53,7 +53,9 @@ class CheckerService:
         self._health = health
         self._map = settings.all_databases()
         if not self._map:
-            raise ConfigurationError("no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file")
+            raise ConfigurationError(
+                "no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file"
+            )
         self._channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
         self._databases = {
             name: Database(name, database, self._channel.channel.name, self._report)
@@ -129,7 +131,7 @@ class CheckerService:
             raise
         except ProtocolError as problem:
             metrics.DROPPED.labels("malformed").inc()
-            log.error("a check request cannot be parsed", offset=message.offset(), error=str(problem))
+            log.warning("a check request cannot be parsed", offset=message.offset(), error=str(problem))
             return None
 
     def _report(self, requests: Sequence[CheckRequest], answers: Answers) -> None:

@@ -1,9 +1,9 @@
 """Transactional messages for Kafka and Postgres: change the database and tell others, both or neither.
 
-    outbox = Outbox(group="orders", kafka={"bootstrap.servers": "localhost:9092"})
-    with Session(engine) as session, session.begin():
-        session.add(order)
-        outbox.publish(session, Message("orders", value=b"...", key=b"42"))
+outbox = Outbox(group="orders", kafka={"bootstrap.servers": "localhost:9092"})
+with Session(engine) as session, session.begin():
+    session.add(order)
+    outbox.publish(session, Message("orders", value=b"...", key=b"42"))
 """
 
 from outbox.errors import (

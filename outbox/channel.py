@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.errors import ChannelError, ConfigurationError
@@ -23,6 +18,9 @@ from outbox.protocol.names import Channel
 
 REQUEST_TIMEOUT = 10.0
 """Seconds for one request to the cluster."""
+
+GROUP_TIMEOUT = 30.0
+"""Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
 
 _RETENTION_MS = 14 * 24 * 3600 * 1000
 _COMMON = {"message.timestamp.type": "LogAppendTime"}
@@ -83,9 +81,7 @@ def describe_topics(admin: AdminClient, topics: Sequence[str]) -> dict[str, Topi
         ConfigurationError: The cluster does not answer, or refuses.
     """
     found = {}
-    for name, future in admin.describe_topics(
-        TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT
-    ).items():
+    for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT).items():
         description = _answer(future, "describing topics", absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
         if description is not None:
             found[name] = description
@@ -137,10 +133,8 @@ def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -
     """What is wrong with a channel's topics, one sentence each, with what to do."""
     missing = [name for name in channel.topics if name not in topics]
     if missing:
-        return [
-            f"topic {', '.join(missing)} of channel {channel.name!r} does not exist: "
-            f"run `outbox channel create --channel {channel.name}`"
-        ]
+        fix = f"run `outbox channel create --channel {channel.name}`"
+        return [f"topic {', '.join(missing)} of channel {channel.name!r} does not exist: {fix}"]
     problems = [
         f"topic {name} has {topics[name].partitions} partitions and {channel.half_topic} has "
         f"{topics[channel.half_topic].partitions}: they must have the same number"
@@ -158,14 +152,14 @@ def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -
 
 
 def create_channel(
-    admin: AdminClient, channel: Channel, *, partitions: int = 4, replication: int = -1
+    kafka: Mapping[str, str], channel: Channel, *, partitions: int = 4, replication: int = -1
 ) -> ChannelDescription:
     """Create the channel's topics and commit the initial checkpoint of each partition (R22).
 
     Topics that exist are left as they are, and so are checkpoints: running it again is safe.
 
     Args:
-        admin: Client with the rights to create topics and to alter the relay group's offsets.
+        kafka: librdkafka properties, with the rights to create topics and to commit the relay group's offsets.
         channel: The channel.
         partitions: Common partition count of half, op and discard topic; the check topic has as many.
         replication: Replicas of each; -1 for the cluster's default.
@@ -174,6 +168,7 @@ def create_channel(
         ChannelError: A topic exists and is wrong.
         ConfigurationError: The cluster does not answer, or refuses.
     """
+    admin = admin_client(kafka)
     new = [
         NewTopic(
             name,
@@ -186,7 +181,7 @@ def create_channel(
     for future in admin.create_topics(new, request_timeout=REQUEST_TIMEOUT).values():
         _answer(future, "creating topics", absent=KafkaError.TOPIC_ALREADY_EXISTS)
     description = _wait_until_described(admin, channel)
-    _commit_initial_checkpoints(admin, description)
+    _commit_initial_checkpoints(kafka, description)
     return description
 
 
@@ -198,47 +193,63 @@ def _wait_until_described(admin: AdminClient, channel: Channel) -> ChannelDescri
     return verify_channel(admin, channel)
 
 
-def _commit_initial_checkpoints(admin: AdminClient, description: ChannelDescription) -> None:
-    channel, half, op = description.channel, description.half, description.op
-    wanted = [
-        TopicPartition(name, partition)
-        for name in (half.name, op.name)
-        for partition in range(description.partitions)
-    ]
-    committed = committed_offsets(admin, channel.relay_group, wanted)
-    initial = [
-        TopicPartition(
-            topic.name,
-            partition,
-            0,
-            checkpoint.encode(topic.id),
-        )
+def _commit_initial_checkpoints(kafka: Mapping[str, str], description: ChannelDescription) -> None:
+    half, op = description.half, description.op
+    initial = {
+        (topic.name, partition): TopicPartition(topic.name, partition, 0, checkpoint.encode(topic.id))
         for topic, checkpoint in ((half, HalfCheckpoint(0, 0)), (op, OpCheckpoint(0, 0)))
         for partition in range(description.partitions)
-        if committed.get((topic.name, partition), -1) < 0
-    ]
-    if initial:
-        request = ConsumerGroupTopicPartitions(channel.relay_group, initial)
-        answer = admin.alter_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT)[channel.relay_group]
-        _answer(answer, "committing the initial checkpoint")
+    }
+    with _group_member(kafka, description.channel.relay_group) as consumer:
+        committed = _committed(consumer, list(initial))
+        missing = [initial[place] for place in initial if place not in committed]
+        if missing:
+            _commit(consumer, missing)
 
 
 def committed_offsets(
-    admin: AdminClient, group: str, partitions: Sequence[TopicPartition]
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    """Committed offsets of a group by (topic, partition); only transactional commits that are decided count (R18).
+    """Committed offsets of a group by (topic, partition); places without one are left out.
+
+    Offsets of open transactions are waited for (R18).
 
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.
     """
-    request = ConsumerGroupTopicPartitions(group, list(partitions))
-    future = admin.list_consumer_group_offsets(
-        [request], require_stable=True, request_timeout=REQUEST_TIMEOUT
-    )[group]
-    answer = _answer(future, "reading committed offsets", absent=KafkaError.GROUP_ID_NOT_FOUND)
-    if answer is None:
-        return {}
-    return {(part.topic, part.partition): part.offset for part in answer.topic_partitions}
+    with _group_member(kafka, group) as consumer:
+        return _committed(consumer, places)
+
+
+@contextmanager
+def _group_member(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
+    """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
+    consumer = Consumer({**kafka, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"})
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    try:
+        answers = consumer.committed([TopicPartition(*place) for place in places], GROUP_TIMEOUT)
+    except KafkaException as error:
+        raise _refused("reading committed offsets", error) from error
+    for answer in answers:
+        if answer.error is not None:
+            raise _refused("reading committed offsets", KafkaException(answer.error))
+    return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
+
+
+def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
+    try:
+        answers = consumer.commit(offsets=offsets, asynchronous=False)
+    except KafkaException as error:
+        raise _refused("committing the initial checkpoint", error) from error
+    for answer in answers:
+        if answer.error is not None:
+            raise _refused("committing the initial checkpoint", KafkaException(answer.error))
 
 
 def _answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
@@ -246,9 +257,13 @@ def _answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
     try:
         return future.result(REQUEST_TIMEOUT + 5)
     except KafkaException as error:
-        cause: KafkaError = error.args[0]
-        if absent is not None and cause.code() == absent:
+        if absent is not None and error.args[0].code() == absent:
             return None
-        raise ConfigurationError(
-            f"{what} failed: {cause.name()}: {cause.str()}; check bootstrap.servers, the network and the rights"
-        ) from error
+        raise _refused(what, error) from error
+
+
+def _refused(what: str, error: KafkaException) -> ConfigurationError:
+    cause: KafkaError = error.args[0]
+    return ConfigurationError(
+        f"{what} failed: {cause.name()}: {cause.str()}; check bootstrap.servers, the network and the rights"
+    )

@@ -1,4 +1,4 @@
-"""The command `outbox`: its subcommands come from the rooms, by entry point, and are loaded only when they are called."""
+"""The command `outbox`: its subcommands come from the rooms, by entry point, and are loaded when they are called."""
 
 from __future__ import annotations
 
@@ -38,4 +38,6 @@ def _add(app: object, command: EntryPoint) -> None:
         app.add_typer(command.load(), name=command.name)
     except ModuleNotFoundError as error:
         if command.name in sys.argv:
-            sys.exit(f"outbox: `outbox {command.name}` needs {error.name}: install the extra that brings it (see README)")
+            sys.exit(
+                f"outbox: `outbox {command.name}` needs {error.name}: install the extra that brings it (see README)"
+            )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import confluent_kafka
 import psycopg
 import sqlalchemy
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from outbox.callback_table import CallbackTable
-from outbox.channel import channel_problems, committed_offsets, describe_topics
+from outbox.channel import admin_client, channel_problems, committed_offsets, describe_topics
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 
@@ -43,16 +41,17 @@ class Finding:
 
 def examine_versions() -> Iterator[Finding]:
     """The libraries that this process runs on."""
-    version = tuple(int(part) for part in confluent_kafka.__version__.split(".")[:2])
-    found = f"confluent-kafka {confluent_kafka.__version__}, SQLAlchemy {sqlalchemy.__version__}, psycopg {psycopg.__version__}"
-    problem = "" if version >= _MIN_CONFLUENT_KAFKA else f"confluent-kafka {confluent_kafka.__version__} is too old"
+    version = tuple(int(part) for part in str(confluent_kafka.__version__).split(".")[:2])
+    kafka = f"confluent-kafka {confluent_kafka.__version__}"
+    found = f"{kafka}, SQLAlchemy {sqlalchemy.__version__}, psycopg {psycopg.__version__}"
+    problem = "" if version >= _MIN_CONFLUENT_KAFKA else f"{kafka} is too old"
     yield Finding("versions", problem, "pip install 'confluent-kafka>=2.15'" if problem else found)
 
 
-def examine_kafka(admin: AdminClient, channel: Channel) -> Iterator[Finding]:
+def examine_kafka(kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
     """Broker, topics of the channel, checkpoints of the relay."""
     try:
-        topics = describe_topics(admin, channel.topics)
+        topics = describe_topics(admin_client(kafka), channel.topics)
     except ConfigurationError as error:
         yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS")
         return
@@ -72,13 +71,13 @@ def examine_kafka(admin: AdminClient, channel: Channel) -> Iterator[Finding]:
             f"{channel.half_topic} has one replica: a lost disk loses committed messages",
             "in production create the channel with --replication 3 and min.insync.replicas=2",
         )
-    yield _checkpoints(admin, channel, partitions)
+    yield _checkpoints(kafka, channel, partitions)
 
 
-def _checkpoints(admin: AdminClient, channel: Channel, partitions: int) -> Finding:
-    wanted = [TopicPartition(name, p) for name in (channel.half_topic, channel.op_topic) for p in range(partitions)]
-    committed = committed_offsets(admin, channel.relay_group, wanted)
-    missing = [f"{tp.topic}/{tp.partition}" for tp in wanted if committed.get((tp.topic, tp.partition), -1) < 0]
+def _checkpoints(kafka: Mapping[str, str], channel: Channel, partitions: int) -> Finding:
+    wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
+    committed = committed_offsets(kafka, channel.relay_group, wanted)
+    missing = [f"{topic}/{partition}" for topic, partition in wanted if (topic, partition) not in committed]
     if missing:
         return Finding(
             "checkpoints",

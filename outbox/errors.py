@@ -33,7 +33,7 @@ class CallbackTableError(ConfigurationError):
 
 
 class MessageRefused(OutboxError, ValueError):  # noqa: N818 - it names what happened to the message
-    """The message cannot be published: unknown topic, partition out of range, too large, reserved header, …
+    """The message cannot be published: its topic is unknown, it is too large, a header is reserved, and the like.
 
     Nothing was written, and the local transaction goes on.
     """

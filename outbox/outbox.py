@@ -53,7 +53,7 @@ class Outbox:
         publish_timeout: float = 5.0,
         close_timeout: float = 5.0,
     ) -> None:
-        self._use(Settings(group, kafka, Channel(channel), tables or TableNames(), publish_timeout, close_timeout))
+        self._start(Settings(group, kafka, Channel(channel), tables or TableNames(), publish_timeout, close_timeout))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -63,10 +63,10 @@ class Outbox:
             ConfigurationError: A setting is missing or malformed.
         """
         outbox = cls.__new__(cls)
-        outbox._use(Settings.from_env(environ))
+        outbox._start(Settings.from_env(environ))  # noqa: SLF001 - another constructor of the same class
         return outbox
 
-    def _use(self, settings: Settings) -> None:
+    def _start(self, settings: Settings) -> None:
         self.settings = settings
         self._sender = Sender(settings)
         self._sealer = Sealer(settings, self._sender, CallbackTable(settings.tables))

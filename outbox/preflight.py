@@ -23,7 +23,7 @@ def refuse(message: Message, sender: Sender) -> None:
         raise MessageRefused(f"topic {message.topic!r} does not exist: create it, or correct its name")
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
         raise MessageRefused(
-            f"topic {message.topic!r} has {topic.partitions} partitions, the message names partition {message.partition}"
+            f"the message names partition {message.partition}, topic {message.topic!r} has {topic.partitions}"
         )
     limit = min(topic.max_message_bytes, sender.channel.half.max_message_bytes) - CONTROL_BYTES
     if message.size() > limit:

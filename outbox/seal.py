@@ -32,7 +32,7 @@ _NOT_REPLICATED = "01000"
 PsycopgConnection = psycopg.Connection[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sealer:
     """Seals local transactions of one `Outbox`.
 
@@ -148,7 +148,9 @@ class Sealed:
         """
         self.close()
         if self._doubtful:
-            log.warning("COMMIT of transaction %s was not replicated, the checker will decide", self.entry.transaction_id)
+            log.warning(
+                "COMMIT of transaction %s was not replicated, the checker will decide", self.entry.transaction_id
+            )
             return False
         failpoint("outbox.committed")
         self._sender.send_op(self.entry)
@@ -169,7 +171,9 @@ def require_healthy(connection: PsycopgConnection) -> None:
     if status is TransactionStatus.INERROR:
         raise UsageError("the local transaction has failed: roll it back, nothing was published")
     if status is not TransactionStatus.INTRANS:
-        raise UsageError(f"the connection is not in a transaction ({status.name}): autocommit cannot be used with publish()")
+        raise UsageError(
+            f"the connection is not in a transaction ({status.name}): autocommit cannot be used with publish()"
+        )
 
 
 def roll_back(connection: PsycopgConnection) -> bool:

@@ -126,13 +126,17 @@ class Sender:
             raise PublishFailed(f"Kafka refused a half message ({acks.error}); the local transaction is rolled back")
         return acks.offsets
 
-    def _produce_half(self, topic: str, partition: int, half: HalfRecord, report: partial[None], deadline: float) -> None:
+    def _produce_half(
+        self, topic: str, partition: int, half: HalfRecord, report: partial[None], deadline: float
+    ) -> None:
         while True:
             try:
-                self._open().produce(topic, half.value, half.key, partition, None, report, 0, half.headers)
+                self._open().produce(topic, half.value, half.key, partition, report, None, 0, half.headers)
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise PublishFailed("the local queue of halves is full; the local transaction is rolled back") from None
+                    raise PublishFailed(
+                        "the local queue of halves is full; the local transaction is rolled back"
+                    ) from None
                 threading.Event().wait(0.005)  # the polling thread makes room
             except KafkaException as error:
                 raise PublishFailed(f"a half message cannot be sent: {error.args[0].str()}") from error
@@ -144,10 +148,19 @@ class Sender:
         value, headers = encode_op([entry], OpSource.PRODUCER)
         try:
             self._open().produce(
-                self.channel.op.name, value, None, entry.partition, None, partial(_report_op, entry.transaction_id), 0, headers
+                self.channel.op.name,
+                value,
+                None,
+                entry.partition,
+                partial(_report_op, entry.transaction_id),
+                None,
+                0,
+                headers,
             )
         except (BufferError, KafkaException, ConfigurationError, UsageError) as error:
-            log.warning("op marker of transaction %s was not sent, the checker will decide: %s", entry.transaction_id, error)
+            log.warning(
+                "op marker of transaction %s was not sent, the checker will decide: %s", entry.transaction_id, error
+            )
 
     def close(self) -> None:
         """Flush op markers, at most `close_timeout` seconds, and let the producer go."""
@@ -196,4 +209,6 @@ class Sender:
 
 def _report_op(transaction_id: str, error: KafkaError | None, _message: Message) -> None:
     if error is not None:
-        log.warning("op marker of transaction %s was not sent, the checker will decide: %s", transaction_id, error.str())
+        log.warning(
+            "op marker of transaction %s was not sent, the checker will decide: %s", transaction_id, error.str()
+        )

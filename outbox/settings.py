@@ -124,7 +124,7 @@ class Settings:
     def _from_values(cls, values: Mapping[str, Any]) -> Settings:
         if "group" not in values:
             raise ConfigurationError("the producer group is not set: give OUTBOX_GROUP, or group in the TOML file")
-        kafka = {str(name): str(value) for name, value in _json(values.get("kafka", {})).items()}
+        kafka = kafka_properties(values.get("kafka", {}))
         if "bootstrap_servers" in values:
             kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
         try:
@@ -148,7 +148,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"OUTBOX_CONFIG names {path}, which cannot be read: {error}") from error
 
 
-def _json(value: Any) -> dict[str, Any]:
+def kafka_properties(value: Any) -> dict[str, str]:
+    """Librdkafka properties from a table, or from a JSON object as text; every value becomes text.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -156,7 +161,7 @@ def _json(value: Any) -> dict[str, Any]:
             raise ConfigurationError(f"OUTBOX_KAFKA is not a JSON object: {error}") from None
     if not isinstance(value, dict):
         raise ConfigurationError("kafka is not a table of librdkafka properties")
-    return value
+    return {str(name): str(one).lower() if isinstance(one, bool) else str(one) for name, one in value.items()}
 
 
 def _seconds(values: Mapping[str, Any], name: str) -> float:

@@ -146,7 +146,9 @@ def _of_connection(connection: Connection) -> PublishedTransaction:
 def _psycopg_connection(connection: Connection) -> PsycopgConnection:
     driver: Any = connection.connection.driver_connection
     if connection.dialect.driver != "psycopg":
-        raise UsageError(f"driver {connection.dialect.driver!r} cannot be used: the library needs postgresql+psycopg://")
+        raise UsageError(
+            f"driver {connection.dialect.driver!r} cannot be used: the library needs postgresql+psycopg://"
+        )
     return driver  # type: ignore[no-any-return]  # SQLAlchemy does not type the driver's own connection
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Collection
 
 from confluent_kafka.admin import AdminClient
 
@@ -25,7 +25,7 @@ class TopicCache:
         self._known: dict[str, tuple[float, TopicDescription]] = {}
         self._lock = threading.Lock()
 
-    def look_up(self, names: Set[str]) -> dict[str, TopicDescription]:
+    def look_up(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """Those of the topics that exist.
 
         Raises:
@@ -38,7 +38,7 @@ class TopicCache:
                 known = self._fresh(names)
         return known
 
-    def _fresh(self, names: Set[str]) -> dict[str, TopicDescription]:
+    def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
         since = time.monotonic() - REMEMBER_SECONDS
         found = {name: self._known[name] for name in names if name in self._known}
         return {name: description for name, (at, description) in found.items() if at >= since}

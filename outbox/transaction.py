@@ -1,4 +1,4 @@
-"""`outbox.transaction(connection)`: a local transaction on a psycopg connection whose BEGIN and COMMIT the library owns.
+"""`outbox.transaction(connection)`: a local transaction on psycopg whose BEGIN and COMMIT the library owns.
 
 It sees the command tag of COMMIT, so that a COMMIT that says yes and means no cannot pass (R5).
 """
@@ -32,7 +32,9 @@ class Transaction:
         connection: The connection.
     """
 
-    def __init__(self, publish: Callable[[Draft, Message], Receipt], draft: Draft, connection: PsycopgConnection) -> None:
+    def __init__(
+        self, publish: Callable[[Draft, Message], Receipt], draft: Draft, connection: PsycopgConnection
+    ) -> None:
         self._publish = publish
         self._draft = draft
         self._connection = connection
@@ -129,7 +131,9 @@ def _commit(connection: PsycopgConnection, sealed: Sealed) -> None:
         raise
     if tag != "COMMIT":
         sealed.close()
-        raise OutboxError(f"the local transaction had failed: COMMIT answered {tag}, nothing was committed or published")
+        raise OutboxError(
+            f"the local transaction had failed: COMMIT answered {tag}, nothing was committed or published"
+        )
     if not sealed.committed():
         raise CommitOutcomeUnknown(
             transaction_id, f"COMMIT of transaction {transaction_id} was not replicated: the checker will decide"

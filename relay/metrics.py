@@ -7,13 +7,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 REGISTRY = CollectorRegistry()
 
 MESSAGES = Counter("outbox_relay_messages", "Messages made visible on real topics", registry=REGISTRY)
-TRANSACTIONS = Counter(
-    "outbox_relay_transactions", "Transactions settled, by outcome", ["outcome"], registry=REGISTRY
-)
+TRANSACTIONS = Counter("outbox_relay_transactions", "Transactions settled, by outcome", ["outcome"], registry=REGISTRY)
 EVENTS = Counter("outbox_relay_events", "What the ledger counts, by kind", ["kind"], registry=REGISTRY)
 CHECKS = Counter("outbox_relay_check_requests", "Check requests sent", registry=REGISTRY)
 FAILURES = Counter("outbox_relay_failures", "Kafka transactions that failed and were done anew", registry=REGISTRY)
-PENDING = Gauge(
-    "outbox_relay_pending", "Transactions undecided, incomplete or held", ["partition"], registry=REGISTRY
-)
+PENDING = Gauge("outbox_relay_pending", "Transactions undecided, incomplete or held", ["partition"], registry=REGISTRY)
 COMMIT_SECONDS = Histogram("outbox_relay_commit_seconds", "Time of one Kafka transaction", registry=REGISTRY)

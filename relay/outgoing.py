@@ -44,9 +44,7 @@ def _real(half: Half, control: HalfControl, partition: int) -> Record:
     return Record(control.topic, control.partition, half.key, half.value, headers, timestamp)
 
 
-def discard(
-    transaction: Transaction, finding: Finding, topic: str, topic_id: str, partition: int
-) -> Iterator[Record]:
+def discard(transaction: Transaction, finding: Finding, topic: str, topic_id: str, partition: int) -> Iterator[Record]:
     """The records of a transaction in the discard topic: its messages, then the manifest.
 
     Args:

@@ -153,7 +153,7 @@ class RelayService:
             if isinstance(failure, ProtocolError):
                 raise failure  # a newer format, or a checkpoint that cannot be written: nothing may be skipped
             if not isinstance(failure, (DeliveryError, OutboxError)):
-                raise RuntimeError(f"partition {number} failed") from failure
+                raise RuntimeError(f"partition {number} failed") from failure  # noqa: TRY004 - not about a type
             log.warning("a partition is taken over anew", partition=number, reason=str(failure))
             self._pause(number)
             if not (isinstance(failure, DeliveryError) and failure.fenced):
@@ -213,7 +213,9 @@ class RelayService:
         topics = self._channel
         for tp in committed:
             if tp.error is not None:
-                raise ConfigurationError(f"reading the checkpoint of {tp.topic}/{tp.partition} failed: {tp.error.str()}")
+                raise ConfigurationError(
+                    f"reading the checkpoint of {tp.topic}/{tp.partition} failed: {tp.error.str()}"
+                )
             if tp.offset == OFFSET_INVALID:
                 raise ConfigurationError(
                     f"{tp.topic}/{tp.partition} has no checkpoint in group {topics.channel.relay_group}: for a new "

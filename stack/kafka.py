@@ -131,6 +131,15 @@ class Kafka:
         with ThreadPoolExecutor(len(self._cluster.nodes)) as pool:
             list(pool.map(self.stop, range(len(self._cluster.nodes))))
 
+    def check(self) -> None:
+        """Look whether all nodes run.
+
+        Raises:
+            StartError: One has ended; with the tail of its log.
+        """
+        for node in self._cluster.nodes:
+            self._check_node(node)
+
     def _format(self, node: Node) -> None:
         folder = self._node_folder(node)
         data = folder / "data"
@@ -168,12 +177,12 @@ class Kafka:
         )
         deadline = time.monotonic() + READY_SECONDS
         while not _serves(client, node):
-            self._check(node)
+            self._check_node(node)
             if time.monotonic() > deadline:
                 log = self._node_folder(node) / "server.log"
                 raise StartError(f"{node.name} did not answer within {READY_SECONDS:.0f} s{log_tail(log)}")
 
-    def _check(self, node: Node) -> None:
+    def _check_node(self, node: Node) -> None:
         code = self._processes.ended(node.name)
         if code is None:
             return
@@ -181,7 +190,7 @@ class Kafka:
         for port in (node.port, node.controller_port):
             if not is_free(port):
                 raise PortInUseError(f"port {port} of {HOST} was taken while {node.name} started{log_tail(log)}")
-        raise StartError(f"{node.name} ended ({code}) instead of starting{log_tail(log)}")
+        raise StartError(f"{node.name} ended ({code}){log_tail(log)}")
 
     def _node_folder(self, node: Node) -> Path:
         return self._folder / f"node-{node.number}"

@@ -52,6 +52,9 @@ def _base(nodes: int) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": str(SMALL_TOPIC_PARTITIONS),
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
+        # A killed node is let in again only when its old session has ended, usually after 9 s.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
         # Tests kill consumers and do not want to wait for the usual minimum of 6 s.
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",

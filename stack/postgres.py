@@ -34,6 +34,8 @@ _SETTINGS = {
     "wal_level": "logical",
     "max_connections": "200",
     "max_prepared_transactions": "20",
+    # A standby that was away for a while finds what it missed.
+    "wal_keep_size": "256MB",
     # In files of the data folder: nothing stays behind in shared memory when a server is killed.
     "dynamic_shared_memory_type": "mmap",
 }
@@ -71,9 +73,8 @@ class Postgres:
         self._primary = primary
         self.port = port
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.password = primary.password if primary else self._own_password()
-        if user:
-            os.chown(folder, user.uid, user.gid)
+        self.password: str = primary.password if primary else self._own_password()
+        self._give(folder)
         folder.chmod(0o700)
 
     @property
@@ -126,16 +127,27 @@ class Postgres:
         self.stop(immediate=immediate)
         self.start()
 
+    def check(self) -> None:
+        """Look whether the server runs.
+
+        Raises:
+            StartError: It has ended; with the tail of its log.
+        """
+        code = self._processes.ended(self._name)
+        if code is None:
+            return
+        if not is_free(self.port):
+            raise PortInUseError(f"port {self.port} of {HOST} was taken while {self._name} started{log_tail(self.log)}")
+        raise StartError(f"{self._name} ended ({code}){log_tail(self.log)}")
+
     def wait_for(self, standby: Postgres) -> None:
-        """Make commits wait for a standby from now on, and wait until it is in step.
+        """Wait until a standby is in step, so that commits wait for it and for nothing else.
 
         Raises:
             StartError: It does not get there.
         """
         deadline = time.monotonic() + READY_SECONDS
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY_NAME}'")
-            connection.execute("SELECT pg_reload_conf()")
             while not connection.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone():
                 if time.monotonic() > deadline:
                     raise StartError(f"the standby is not in step after {READY_SECONDS:.0f} s{log_tail(standby.log)}")
@@ -148,13 +160,30 @@ class Postgres:
     def _all_settings(self) -> dict[str, str]:
         folder = str(self._folder)
         # A path that is too long for a socket would keep the server from starting; TCP is what the URL uses anyway.
-        return {"unix_socket_directories": folder if len(folder) < _LONGEST_SOCKET_FOLDER else "", **self._settings}
+        socket = {"unix_socket_directories": folder if len(folder) < _LONGEST_SOCKET_FOLDER else ""}
+        # Given anew at each start: the primary may have come back on another port.
+        source = {"primary_conninfo": self._source(self._primary)} if self._primary else {}
+        return {**socket, **source, **self._settings}
+
+    def _source(self, primary: Postgres) -> str:
+        """How a standby connects to its primary; the password stands in a file, not in the list of processes."""
+        file = self._folder / "pgpass"
+        file.touch(mode=0o600)
+        file.write_text(f"{HOST}:*:*:{ROLE}:{primary.password}\n")
+        self._give(file)
+        name = STANDBY_NAME
+        return make_conninfo(host=HOST, port=primary.port, user=ROLE, passfile=str(file), application_name=name)
+
+    def _give(self, path: Path) -> None:
+        """Make the account that the server runs under the owner of a file."""
+        if self._user:
+            os.chown(path, self._user.uid, self._user.gid)
 
     def _own_password(self) -> str:
         file = self._folder / "password"
         if not file.exists():
             file.touch(mode=0o600)
-            file.write_text(secrets.token_urlsafe(16))
+            file.write_text(secrets.token_hex(16))
         return file.read_text()
 
     def _make_data(self, data: Path) -> None:
@@ -166,28 +195,20 @@ class Postgres:
 
     def _initialise(self, data: Path) -> None:
         password = self._folder / "password"
-        if self._user:
-            os.chown(password, self._user.uid, self._user.gid)
+        self._give(password)
         options = ["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=scram-sha-256", f"--pwfile={password}"]
         argv = [str(self._programs / "initdb"), "-D", str(data), "-U", ROLE, *options]
         self._processes.run(Command("initdb", argv, self._folder / "initdb.log", self._user))
 
     def _copy_primary(self, data: Path, primary: Postgres) -> None:
-        source = make_conninfo(
-            host=HOST,
-            port=primary.port,
-            user=ROLE,
-            password=primary.password,
-            application_name=STANDBY_NAME,
-        )
         options = ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
-        argv = [str(self._programs / "pg_basebackup"), "-D", str(data), "-d", source, *options]
+        argv = [str(self._programs / "pg_basebackup"), "-D", str(data), "-d", self._source(primary), *options]
         self._processes.run(Command("pg_basebackup", argv, self._folder / "pg_basebackup.log", self._user))
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while not self._answers():
-            self._check()
+            self.check()
             if time.monotonic() > deadline:
                 raise StartError(f"{self._name} did not answer within {READY_SECONDS:.0f} s{log_tail(self.log)}")
             time.sleep(_POLL_SECONDS)
@@ -199,15 +220,9 @@ class Postgres:
         except psycopg.OperationalError:
             return False
 
-    def _check(self) -> None:
-        code = self._processes.ended(self._name)
-        if code is None:
-            return
-        if not is_free(self.port):
-            raise PortInUseError(f"port {self.port} of {HOST} was taken while {self._name} started{log_tail(self.log)}")
-        raise StartError(f"{self._name} ended ({code}) instead of starting{log_tail(self.log)}")
-
     def _make_database(self) -> None:
-        with psycopg.connect(make_conninfo(self.url, dbname="postgres"), autocommit=True) as connection:
+        # Not waiting for a standby, which comes later.
+        local = make_conninfo(self.url, dbname="postgres", options="-c synchronous_commit=local")
+        with psycopg.connect(local, autocommit=True) as connection:
             if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
                 connection.execute(f"CREATE DATABASE {DATABASE}")

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,22 +71,22 @@ class Processes:
             )
         self._lock = threading.Lock()
 
-    def start(self, command: Command) -> int:
-        """Start a process and return its id; it runs in a session of its own.
+    def start(self, command: Command) -> None:
+        """Start a process; it runs in a session of its own.
 
         Raises:
             StartError: The stack was closed meanwhile, or the log cannot be written.
         """
-        answer = self._ask(
+        self._ask(
             {
-                "start": command.name,
+                "do": "start",
+                "name": command.name,
                 "argv": list(command.argv),
                 "env": {**os.environ, **(command.environment or {})},
                 "log": str(command.log),
                 "user": [command.user.uid, command.user.gid] if command.user else None,
             },
         )
-        return int(answer["pid"])
 
     def run(self, command: Command, seconds: float = 60.0) -> None:
         """Run a process to its end.
@@ -101,18 +102,18 @@ class Processes:
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal to a process; nothing happens if it has ended."""
-        self._ask({"signal": name, "number": int(number)})
+        self._ask({"do": "signal", "name": name, "number": int(number)})
 
     def ended(self, name: str) -> int | None:
         """The return code of a process (negative: the signal that killed it), None while it runs."""
-        code = self._ask({"ask": name})["ended"]
+        code = self._ask({"do": "ask", "name": name})["ended"]
         return None if code is None else int(code)
 
     def wait(self, name: str, seconds: float) -> int | None:
         """Wait for a process and for what it left behind; its return code, or None when time is up first."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            answer = self._ask({"ask": name})
+            answer = self._ask({"do": "ask", "name": name})
             if answer["ended"] is not None and not answer["others"]:
                 return int(answer["ended"])
             time.sleep(_POLL_SECONDS)
@@ -122,7 +123,8 @@ class Processes:
         """Kill what still runs and wait until all of it is gone."""
         if self._supervisor.stdin is None or self._supervisor.stdout is None:
             return
-        self._supervisor.stdin.close()
+        with suppress(OSError):  # it is gone already
+            self._supervisor.stdin.close()
         try:
             self._supervisor.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -135,7 +137,9 @@ class Processes:
         # Threads start servers side by side; question and answer belong together.
         with self._lock:
             line = self._exchange(json.dumps(request).encode() + b"\n")
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "the stack was stopped meanwhile"}
+        answer: dict[str, Any] = (
+            json.loads(line) if line else {"error": "the stack was stopped, or its supervisor is gone"}
+        )
         if "error" in answer:
             raise StartError(str(answer["error"]))
         return answer

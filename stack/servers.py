@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,12 +15,11 @@ from outbox.service.maven import Watch, fetch
 from stack.accounts import closed_folder, server_user
 from stack.errors import PortInUseError, StartError
 from stack.kafka import Kafka, KafkaProgram
+from stack.locks import KAFKA_LOCK
 from stack.ports import Ports
-from stack.postgres import Postgres
+from stack.postgres import STANDBY_NAME, Postgres
 from stack.postgres_binaries import postgres_binaries
 from stack.processes import Processes, User
-
-KAFKA_LOCK = Path(__file__).with_name("kafka.lock")
 
 _ATTEMPTS = 3
 
@@ -67,6 +67,8 @@ class Stack:
         self._progress = progress
         self._ports = Ports()
         self._processes: Processes | None = None
+        self._temporary_folder: Path | None = None
+        self._is_up = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -98,15 +100,27 @@ class Stack:
 
     def stop(self) -> None:
         """Stop everything; a temporary folder is removed, a given one is left in good order."""
-        if self._processes is None:
-            return
         try:
-            if self._kept_folder:
+            if self._kept_folder and self._is_up:
                 self._stop_in_order()
         finally:
-            self._processes.close()
+            self._is_up = False
+            if self._processes:
+                self._processes.close()
             self._processes = None
             self._ports.close()
+            if self._temporary_folder:
+                shutil.rmtree(self._temporary_folder, ignore_errors=True)
+
+    def check(self) -> None:
+        """Look whether everything that was started still runs.
+
+        Raises:
+            StartError: A server has ended; with the tail of its log.
+        """
+        for server in (self.kafka, self.postgres, self.standby):
+            if server:
+                server.check()
 
     def __enter__(self) -> Self:
         """Start everything."""
@@ -124,8 +138,10 @@ class Stack:
 
     def _start(self, program: KafkaProgram) -> None:
         user = server_user()
-        self.data_dir = _folder(self._kept_folder, user)
-        self._processes = Processes(self.data_dir, remove=None if self._kept_folder else self.data_dir)
+        self.data_dir = self._folder()
+        if user:
+            _let_in(user, self.data_dir)
+        self._processes = Processes(self.data_dir, remove=self._temporary_folder)
         self.kafka = Kafka(
             self._processes,
             program,
@@ -137,8 +153,19 @@ class Stack:
         )
         self._make_postgres(self._processes, postgres_binaries(user, self.data_dir), user)
         self._in_parallel(self._processes, self.kafka.start_all, self._start_postgres)
+        self._is_up = True
+
+    def _folder(self) -> Path:
+        """The folder for everything: the given one, or a temporary one."""
+        if self._kept_folder:
+            self._kept_folder.mkdir(parents=True, exist_ok=True)
+            return self._kept_folder.resolve()
+        self._temporary_folder = Path(tempfile.mkdtemp(prefix="outbox-stack-")).resolve()
+        return self._temporary_folder
 
     def _make_postgres(self, processes: Processes, programs: Path, user: User | None) -> None:
+        synchronous = {"synchronous_standby_names": STANDBY_NAME} if self._with_standby else {}
+
         def server(name: str, port: int | None, primary: Postgres | None) -> Postgres:
             return Postgres(
                 processes,
@@ -146,7 +173,7 @@ class Stack:
                 self.data_dir / name,
                 port=self._ports.claim(port),
                 user=user,
-                settings=self._postgres_settings,
+                settings={**({} if primary else synchronous), **(self._postgres_settings or {})},
                 primary=primary,
             )
 
@@ -176,16 +203,15 @@ class Stack:
                 server.stop()
 
 
-def _folder(kept: Path | None, user: User | None) -> Path:
-    """The folder for everything, which Postgres' account may enter."""
-    if kept:
-        kept.mkdir(parents=True, exist_ok=True)
-    folder = kept.resolve() if kept else Path(tempfile.mkdtemp(prefix="outbox-stack-"))
-    if user:
-        folder.chmod(0o711)
-        if closed := closed_folder(folder, user):
-            raise StartError(
-                f"Postgres does not run as root, and the account {user.name} may not enter {closed}: "
-                "name a data folder elsewhere, or run as an ordinary user",
-            )
-    return folder
+def _let_in(user: User, folder: Path) -> None:
+    """Let an account pass through a folder of ours.
+
+    Raises:
+        StartError: It cannot come so far.
+    """
+    folder.chmod(0o711)
+    if closed := closed_folder(folder, user):
+        raise StartError(
+            f"Postgres does not run as root, and the account {user.name} may not enter {closed}: "
+            "name a data folder elsewhere, or run as an ordinary user",
+        )

@@ -4,9 +4,10 @@ It is run by path with nothing but the standard library, so that it is up in mil
 of JSON and answers each with one line. It ends when its input ends or its parent is gone; then it kills every process
 below it and removes the folder that it was given.
 
-Requests: `{"start": name, "argv": […], "env": {…}, "log": path, "user": [uid, gid] or null}`,
-`{"signal": name, "number": n}`, `{"ask": name}`. The answer is `{"pid": …, "ended": return code or null, "others": n}`
-or `{"error": text}`; *others* counts processes that a killed server left behind and that are not gone yet.
+Requests: `{"do": "start", "name": …, "argv": […], "env": {…}, "log": path, "user": [uid, gid] or null}`,
+`{"do": "signal", "name": …, "number": n}`, `{"do": "ask", "name": …}`. The answer is
+`{"ended": return code or null, "others": n}` or `{"error": text}`; *others* counts processes that a killed server left
+behind and that are not gone yet.
 """
 
 from __future__ import annotations
@@ -34,23 +35,21 @@ class Supervisor:
     """The processes that were started, by name."""
 
     def __init__(self) -> None:
-        self._pids: dict[str, int] = {}
-        self._ended: dict[int, int] = {}
+        self._running: dict[str, int] = {}
+        self._codes: dict[str, int] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what a request asks."""
-        if "start" in request:
-            name = request["start"]
-            self._pids[name] = _spawn(request)
-        elif "signal" in request:
-            name = request["signal"]
-            if self._pids[name] not in self._ended:
-                os.kill(self._pids[name], request["number"])
-        else:
-            name = request["ask"]
+        """Do what a request asks, and say how the process is."""
+        name = request["name"]
         self.reap()
-        pid = self._pids[name]
-        return {"pid": pid, "ended": self._ended.get(pid), "others": len(self._orphans())}
+        if request["do"] == "start":
+            self._codes.pop(name, None)
+            self._running[name] = _spawn(request)
+        elif request["do"] == "signal" and name in self._running:
+            os.kill(self._running[name], request["number"])
+        # A process that never was has ended well.
+        ended = None if name in self._running else self._codes.get(name, 0)
+        return {"ended": ended, "others": len(self._orphans())}
 
     def reap(self) -> None:
         """Note who ended, and kill what ended servers left behind.
@@ -67,7 +66,9 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            self._ended[pid] = os.waitstatus_to_exitcode(status)
+            for name in [name for name, running in self._running.items() if running == pid]:
+                del self._running[name]
+                self._codes[name] = os.waitstatus_to_exitcode(status)
 
     def end(self) -> None:
         """Kill everything below this process and wait until it is gone."""
@@ -86,7 +87,7 @@ class Supervisor:
         time.sleep(0.01)
 
     def _orphans(self) -> list[int]:
-        known = set(self._pids.values())
+        known = set(self._running.values())
         return [pid for pid in _children() if pid not in known]
 
 

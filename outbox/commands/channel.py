@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from outbox.channel import ChannelDescription, create_channel, verify_channel
-from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, kafka_admin
+from outbox.channel import ChannelDescription, admin_client, create_channel, verify_channel
+from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
 from outbox.protocol.names import Channel
 from outbox.service.exits import guarded
 
@@ -26,8 +26,8 @@ def create(
     """Create the topics and commit the initial checkpoints. Running it again changes nothing."""
 
     def run() -> None:
-        admin = kafka_admin(bootstrap_servers)
-        _show(create_channel(admin, Channel(channel), partitions=partitions, replication=replication))
+        kafka = connection(bootstrap_servers)
+        _show(create_channel(kafka, Channel(channel), partitions=partitions, replication=replication))
 
     guarded(run)
 
@@ -35,7 +35,7 @@ def create(
 @app.command()
 def verify(bootstrap_servers: BootstrapServers = "", channel: ChannelName = CHANNEL_DEFAULT) -> None:
     """Check that the topics are what the protocol needs."""
-    guarded(lambda: _show(verify_channel(kafka_admin(bootstrap_servers), Channel(channel))))
+    guarded(lambda: _show(verify_channel(admin_client(connection(bootstrap_servers)), Channel(channel))))
 
 
 def _show(description: ChannelDescription) -> None:

@@ -16,8 +16,8 @@ from outbox.commands.options import (
     PostgresUrl,
     Prefix,
     Schema,
+    connection,
     database,
-    kafka_admin,
 )
 from outbox.doctor import Finding, examine_database, examine_kafka, examine_versions
 from outbox.errors import ConfigurationError
@@ -40,7 +40,7 @@ def doctor(
 
     def run() -> None:
         findings = list(examine_versions())
-        findings += examine_kafka(kafka_admin(bootstrap_servers), Channel(channel))
+        findings += examine_kafka(connection(bootstrap_servers), Channel(channel))
         findings += _database(postgres_url, CallbackTable(TableNames(schema, table_prefix)))
         _show(findings)
         if not all(finding.fine for finding in findings):
@@ -51,12 +51,12 @@ def doctor(
 
 def _database(url: str, table: CallbackTable) -> Iterator[Finding]:
     try:
-        connection = database(url)
+        opened = database(url)
     except ConfigurationError as error:
         yield Finding("postgres", str(error), "start Postgres, or correct OUTBOX_POSTGRES_URL")
         return
-    with connection:
-        yield from examine_database(connection, table)
+    with opened:
+        yield from examine_database(opened, table)
 
 
 def _show(findings: list[Finding]) -> None:

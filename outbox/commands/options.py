@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from typing import Annotated, Any
 
 import psycopg
 import typer
-from confluent_kafka.admin import AdminClient
 
-from outbox.channel import admin_client
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL
+from outbox.settings import kafka_properties
 
 BootstrapServers = Annotated[
     str, typer.Option(envvar="OUTBOX_BOOTSTRAP_SERVERS", help="Kafka's bootstrap servers, host:port.")
@@ -25,15 +24,15 @@ Prefix = Annotated[str, typer.Option(envvar="OUTBOX_TABLE_PREFIX", help="Beginni
 CHANNEL_DEFAULT = DEFAULT_CHANNEL
 
 
-def kafka_admin(bootstrap_servers: str, kafka: Mapping[str, str] | None = None) -> AdminClient:
-    """An admin client.
+def connection(bootstrap_servers: str) -> dict[str, str]:
+    """Librdkafka properties for a client: the servers, and what OUTBOX_KAFKA adds (a JSON object).
 
     Raises:
         ConfigurationError: No servers are given.
     """
     if not bootstrap_servers:
         raise ConfigurationError("Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers")
-    return admin_client({"bootstrap.servers": bootstrap_servers, **(kafka or {})})
+    return {"bootstrap.servers": bootstrap_servers, **kafka_properties(os.environ.get("OUTBOX_KAFKA", "{}"))}
 
 
 def database(url: str) -> psycopg.Connection[Any]:

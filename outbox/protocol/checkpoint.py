@@ -135,7 +135,9 @@ def _open(text: str, offset: int, topic_id: str, kind: str) -> str:
     if version.isdigit() and int(version) > names.FORMAT_VERSION:
         raise NewerFormatError(f"a checkpoint of format {version}, this relay knows {names.FORMAT_VERSION}: upgrade it")
     if f"{body};{crc}" != _seal(body, offset):
-        raise CheckpointError(f"the checkpoint at offset {offset} is damaged or was not written by a relay: {text[:80]!r}")
+        raise CheckpointError(
+            f"the checkpoint at offset {offset} is damaged or was not written by a relay: {text[:80]!r}"
+        )
     found_kind, found_topic, data = rest.split(";", 2)
     if (found_kind, found_topic) != (kind, topic_id):
         raise CheckpointError(

@@ -142,9 +142,7 @@ def user_headers(headers: Headers) -> list[Header]:
     return [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
 
 
-def real_headers(
-    control: HalfControl, headers: Headers, origin_partition: int, origin_offset: int
-) -> OutgoingHeaders:
+def real_headers(control: HalfControl, headers: Headers, origin_partition: int, origin_offset: int) -> OutgoingHeaders:
     """The headers of the record on the real topic: the user's own, then id, producer group and origin (R30)."""
     return [
         *user_headers(headers),

@@ -108,9 +108,7 @@ def check_group(group: str) -> str:
         ProtocolError: It is empty, longer than 200 characters, or has characters beyond letters, digits, `.`, `_`, `-`.
     """
     if not _GROUP.fullmatch(group):
-        raise ProtocolError(
-            f"producer group {group!r} is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'"
-        )
+        raise ProtocolError(f"producer group {group!r} is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'")
     return group
 
 

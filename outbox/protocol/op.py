@@ -106,7 +106,9 @@ def _parse_source(headers: Headers) -> OpSource:
     value = next((value for name, value in headers if name == names.OP_HEADER), None)
     version, _, source = (value or b"").decode(errors="replace").partition(";")
     if version.isdigit() and int(version) > names.FORMAT_VERSION:
-        raise NewerFormatError(f"an op record of format {version}, this process knows {names.FORMAT_VERSION}: upgrade it")
+        raise NewerFormatError(
+            f"an op record of format {version}, this process knows {names.FORMAT_VERSION}: upgrade it"
+        )
     if version != str(names.FORMAT_VERSION) or source not in set(OpSource):
         raise ProtocolError(f"header {names.OP_HEADER} is missing or malformed: {value!r}")
     return OpSource(source)

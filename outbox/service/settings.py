@@ -8,19 +8,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
+from outbox.settings import kafka_properties
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
 
-def _texts(value: Any) -> Any:
-    """librdkafka takes every property as text; TOML and JSON users write numbers and booleans."""
-    if isinstance(value, dict):
-        return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items()}
-    return value
+def _properties(value: Any) -> dict[str, str]:
+    try:
+        return kafka_properties(value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
 
 
-KafkaProperties = Annotated[dict[str, str], BeforeValidator(_texts)]
+KafkaProperties = Annotated[dict[str, str], BeforeValidator(_properties)]
 
 
 class ServiceSettings(BaseSettings):
@@ -59,5 +61,5 @@ class ServiceSettings(BaseSettings):
         return Channel(self.channel)
 
     def connection(self) -> dict[str, str]:
-        """librdkafka properties for any client of this process."""
+        """Librdkafka properties for any client of this process."""
         return {"bootstrap.servers": self.bootstrap_servers, **self.kafka}

@@ -1,0 +1,5 @@
+"""`python -m outbox`: the command `outbox`."""
+
+from outbox.cli import main
+
+main()

@@ -1,0 +1,107 @@
+"""`outbox stack`: a Kafka and a Postgres to work with, and the jars that they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outbox.service.exits import guarded
+from outbox.service.maven import fetch as fetch_jars
+from outbox.service.maven import jar_cache, make_lock
+from outbox.service.signals import stop_on_signals
+from stack.locks import all_locks
+from stack.progress import shown
+from stack.servers import Stack
+
+_CHECK_SECONDS = 1.0
+
+app = typer.Typer(help="Run a Kafka and a Postgres on this machine, without Docker.", no_args_is_help=True)
+
+
+@app.command()
+def up(
+    *,
+    brokers: Annotated[int, typer.Option(min=1, help="Kafka nodes: 1, or 3 for replication.")] = 1,
+    standby: Annotated[bool, typer.Option("--standby", help="Add a Postgres standby that commits wait for.")] = False,
+    kafka_port: Annotated[int | None, typer.Option(help="Kafka's first port; by default any.")] = None,
+    postgres_port: Annotated[int | None, typer.Option(help="Port of Postgres; by default any.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder to keep the data in; by default none is kept.")] = None,
+) -> None:
+    """Start Kafka and Postgres, say how to connect, and stop them on Ctrl-C or SIGTERM."""
+
+    def run() -> None:
+        console = Console(stderr=True)
+        with shown(console, "Kafka's jars") as progress:
+            stack = Stack(
+                brokers=brokers,
+                standby=standby,
+                kafka_port=kafka_port,
+                postgres_port=postgres_port,
+                data_dir=data_dir,
+                progress=progress,
+            )
+            stack.start()
+        try:
+            _serve(stack, console)
+        finally:
+            stack.stop()
+
+    guarded(run)
+
+
+@app.command()
+def fetch() -> None:
+    """Fetch the jars of Kafka and Spark into the user's cache. What is there already is only checked."""
+
+    def run() -> None:
+        console = Console(stderr=True)
+        for lock in all_locks():
+            what = f"{lock.stem}'s jars"
+            with shown(console, what) as progress:
+                jars = fetch_jars(lock, progress=progress)
+            megabytes = sum(jar.stat().st_size for jar in jars) / 1e6
+            console.print(f"{what}: {len(jars)} files, {megabytes:.0f} MB, in {jar_cache()}", highlight=False)
+
+    guarded(run)
+
+
+@app.command()
+def lock() -> None:
+    """Resolve the jars of Kafka and Spark anew from the roots in their lock files, and write the lock files."""
+
+    def run() -> None:
+        for path in all_locks():
+            made = make_lock(path)
+            Console(stderr=True).print(f"{path}: {len(made.sha256)} files", highlight=False)
+
+    guarded(run)
+
+
+def _serve(stack: Stack, console: Console) -> None:
+    stop = stop_on_signals()
+    console.print(_table(stack))
+    # Alone on standard output, so that `eval "$(…)"` or a copy of the lines sets them.
+    for name, value in _variables(stack).items():
+        typer.echo(f"export {name}='{value}'")
+    console.print("Ctrl-C stops both.")
+    while not stop.wait(_CHECK_SECONDS):
+        stack.check()
+
+
+def _variables(stack: Stack) -> dict[str, str]:
+    return {"OUTBOX_BOOTSTRAP_SERVERS": stack.bootstrap_servers, "OUTBOX_POSTGRES_URL": stack.postgres_url}
+
+
+def _table(stack: Stack) -> Table:
+    table = Table("")
+    for name in ("connect to", "log"):
+        table.add_column(name, overflow="fold")
+    table.add_row("Kafka", stack.bootstrap_servers.replace(",", "\n"), str(stack.kafka.log()))
+    table.add_row("Postgres", stack.postgres_url, str(stack.postgres.log))
+    if stack.standby:
+        table.add_row("standby", stack.standby.url, str(stack.standby.log))
+    return table

@@ -1,0 +1,1 @@
+"""Tests: `unit` (no servers), `integration` (real Kafka, Postgres, Spark), `torture` (everything killed at random)."""

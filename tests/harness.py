@@ -1,0 +1,305 @@
+"""What the integration tests share: a site with its own channel, tables and topics, and its services as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import psycopg
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from sqlalchemy import Engine, create_engine
+
+from outbox import Outbox, TableNames
+from outbox.callback_table import CallbackTable
+from outbox.channel import ChannelDescription, admin_client, create_channel
+from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel
+
+WAIT_SECONDS = 60.0
+
+
+class Visible(NamedTuple):
+    """A record on a real topic as a read_committed reader sees it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+
+    @property
+    def message_id(self) -> str:
+        """The id that the relay wrote."""
+        return (dict(self.headers)[MESSAGE_ID_HEADER] or b"").decode()
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Half partition and offset."""
+        partition, offset = (dict(self.headers)[ORIGIN_HEADER] or b"").decode().split("/")
+        return int(partition), int(offset)
+
+
+@dataclass
+class Service:
+    """A relay or a checker in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def wait(self, timeout: float = WAIT_SECONDS) -> int:
+        """Wait until it ends by itself; the exit code, negative for a signal."""
+        return self.process.wait(timeout)
+
+    def output(self) -> str:
+        """What it logged."""
+        return self.log.read_text(errors="replace")
+
+
+@dataclass
+class Site:
+    """A channel, callback tables and real topics of one test, apart from all others on the same servers."""
+
+    bootstrap_servers: str
+    postgres_url: str
+    name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:10]}")
+    services: list[Service] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Make the clients."""
+        self.admin = admin_client(self.kafka())
+        self.channel = Channel(self.name)
+        self.tables = TableNames("public", self.name)
+        self._logs = tempfile.TemporaryDirectory(prefix="outbox-logs-")
+        self._engines: list[Engine] = []
+
+    def create(self, *topics: str, partitions: int = 2) -> ChannelDescription:
+        """Create the channel with so many partitions, the tables, and real topics of three partitions."""
+        description = create_channel(self.kafka(), self.channel, partitions=partitions, replication=1)
+        with self.connect() as connection:
+            CallbackTable(self.tables).create(connection)
+        self.create_topics(*topics)
+        return description
+
+    def create_topics(self, *topics: str, partitions: int = 3) -> None:
+        """Create real topics and wait until every request sees them."""
+        new = [NewTopic(self.topic(name), num_partitions=partitions, replication_factor=1) for name in topics]
+        for future in self.admin.create_topics(new).values() if new else ():
+            future.result(20)
+        wait_until(lambda: {topic.topic for topic in new} <= set(self.admin.list_topics(timeout=10).topics))
+
+    def kafka(self) -> dict[str, str]:
+        """Librdkafka properties for a client."""
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    def topic(self, name: str) -> str:
+        """The full name of a real topic of this site."""
+        return f"{self.name}.{name}"
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """A connection in autocommit."""
+        return psycopg.connect(self.postgres_url, autocommit=True, **options)
+
+    def engine(self, **options: Any) -> Engine:
+        """A SQLAlchemy engine, disposed with the site."""
+        url = self.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        engine = create_engine(url, **options)
+        self._engines.append(engine)
+        return engine
+
+    def outbox(self, group: str = "orders", **options: Any) -> Outbox:
+        """An outbox of this site."""
+        return Outbox(group, self.kafka(), channel=self.name, tables=self.tables, **options)
+
+    def environment(self) -> dict[str, str]:
+        """The settings of this site for a process."""
+        return {
+            **os.environ,
+            "OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            "OUTBOX_POSTGRES_URL": self.postgres_url,
+            "OUTBOX_CHANNEL": self.name,
+            "OUTBOX_TABLE_PREFIX": self.name,
+            "OUTBOX_GROUP": "orders",
+            "OUTBOX_TRANSACTION_TIMEOUT": "1000",
+            "OUTBOX_CHECK_INTERVAL": "500",
+            "OUTBOX_CHECK_INTERVAL_MAX": "1000",
+        }
+
+    def start(self, name: str, *, failpoint: str = "", extra: Mapping[str, str] | None = None) -> Service:
+        """Start `outbox relay` or `outbox checker`."""
+        log = Path(self._logs.name) / f"{name}-{len(self.services)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "outbox", name],
+                env={**self.environment(), FAILPOINT: failpoint, **(extra or {})},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        service = Service(process, log)
+        self.services.append(service)
+        return service
+
+    def relay(self, **options: Any) -> Service:
+        """Start a relay."""
+        return self.start("relay", **options)
+
+    def checker(self, **options: Any) -> Service:
+        """Start a checker."""
+        return self.start("checker", **options)
+
+    def read(self, *topics: str) -> list[Visible]:
+        """Everything that a read_committed reader sees now on real topics, by topic, partition and offset."""
+        return read_topics(self.bootstrap_servers, [self.topic(name) for name in topics])
+
+    def wait_visible(self, count: int, *topics: str, timeout: float = WAIT_SECONDS) -> list[Visible]:
+        """Wait until so many records are visible; what is visible then."""
+        seen: list[Visible] = []
+
+        def enough() -> bool:
+            seen[:] = self.read(*topics)
+            return len(seen) >= count
+
+        wait_until(enough, timeout, lambda: f"{len(seen)} of {count} visible\n{self.logs()}")
+        return seen
+
+    def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until the checkpoints of all half partitions stand at the end of the half topic."""
+        state: list[tuple[int, int]] = []
+
+        def settled() -> bool:
+            state[:] = self.progress()
+            return all(committed == end for committed, end in state)
+
+        wait_until(settled, timeout, lambda: f"checkpoints and ends: {state}\n{self.logs()}")
+
+    def progress(self) -> list[tuple[int, int]]:
+        """Committed offset and end of each half partition."""
+        topic = self.channel.half_topic
+        with reader(self.bootstrap_servers, self.channel.relay_group) as consumer:
+            numbers = sorted(consumer.list_topics(topic, 10).topics[topic].partitions)
+            committed = consumer.committed([TopicPartition(topic, number) for number in numbers], 10)
+            ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1] for number in numbers]
+        return [(tp.offset, end) for tp, end in zip(committed, ends, strict=True)]
+
+    def logs(self) -> str:
+        """The end of every service's log."""
+        return "\n".join(f"--- {service.log.name}\n{service.output()[-3000:]}" for service in self.services)
+
+    def __enter__(self) -> Self:
+        """Use the site as a context manager."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the services, drop the tables."""
+        for service in self.services:
+            if service.running:
+                service.process.send_signal(signal.SIGKILL)
+                service.process.wait()
+        for engine in self._engines:
+            engine.dispose()
+        self._logs.cleanup()
+
+
+@contextlib.contextmanager
+def reader(bootstrap_servers: str, group: str) -> Iterator[Consumer]:
+    """A consumer that reads committed data and belongs to no generation of its group."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_topics(bootstrap_servers: str, topics: Sequence[str]) -> list[Visible]:
+    """Everything that a read_committed reader sees now, up to the last stable offset of each partition."""
+    with reader(bootstrap_servers, f"reader-{uuid.uuid4()}") as consumer:
+        places = [
+            TopicPartition(topic, partition, 0)
+            for topic in topics
+            for partition in consumer.list_topics(topic, 10).topics[topic].partitions
+        ]
+        consumer.assign(places)
+        found: list[Visible] = []
+        open_places = {(place.topic, place.partition) for place in places}
+        deadline = time.monotonic() + WAIT_SECONDS
+        while open_places and time.monotonic() < deadline:
+            for message in consumer.consume(5_000, 0.2):
+                error = message.error()
+                if error is None:
+                    found.append(_visible(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_places.discard((message.topic() or "", message.partition() or 0))
+                else:
+                    raise KafkaException(error)
+    assert not open_places, f"no end of {open_places} seen"
+    return sorted(found)
+
+
+def _visible(message: Any) -> Visible:
+    return Visible(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        message.timestamp()[1],
+    )
+
+
+def doubled(records: Sequence[Visible]) -> list[str]:
+    """Message ids that are visible more than once."""
+    return [id_ for id_, count in Counter(record.message_id for record in records).items() if count > 1]
+
+
+def wait_until(
+    condition: Callable[[], bool], timeout: float = WAIT_SECONDS, explain: Callable[[], str] = lambda: ""
+) -> None:
+    """Look again and again until a condition holds.
+
+    Raises:
+        AssertionError: It did not hold in time.
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {explain()}")
+        time.sleep(0.05)

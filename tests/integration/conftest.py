@@ -1,0 +1,24 @@
+"""Real servers for the integration tests: `stack` by default, containers when OUTBOX_TEST_STACK=containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Site
+from tests.servers import Servers, start_servers
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """Kafka and Postgres, shared by all tests; each test has its own channel, tables and topics on them."""
+    with start_servers() as running:
+        yield running
+
+
+@pytest.fixture
+def site(servers: Servers) -> Iterator[Site]:
+    """A site of this test alone."""
+    with Site(servers.bootstrap_servers, servers.postgres_url) as made:
+        yield made

@@ -1,0 +1,37 @@
+"""The servers of the integration tests: the project's own stack, or containers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+VARIABLE = "OUTBOX_TEST_STACK"
+
+
+class Servers(Protocol):
+    """Where Kafka and Postgres are."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Kafka."""
+
+    @property
+    def postgres_url(self) -> str:
+        """Postgres."""
+
+
+@contextmanager
+def start_servers() -> Iterator[Servers]:
+    """Start what OUTBOX_TEST_STACK names: `stack` (the default) or `containers`."""
+    if os.environ.get(VARIABLE, "stack") == "containers":
+        from tests.containers.servers import containers  # noqa: PLC0415 - testcontainers is needed only here
+
+        with containers() as running:
+            yield running
+    else:
+        from stack import Stack  # noqa: PLC0415 - as above
+
+        with Stack() as running:
+            yield running

@@ -1,0 +1,1 @@
+"""Examples: programs that use the product as its users do."""

@@ -1,0 +1,121 @@
+"""What a read_committed reader sees, and how far the relay is."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from outbox.protocol.half import Header
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel
+
+_TIMEOUT = 10.0
+
+
+class VisibleRecord(NamedTuple):
+    """A record as a read_committed reader sees it; sorts by topic, partition and offset."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    timestamp: int
+
+    @property
+    def message_id(self) -> str:
+        """The id that the relay wrote, or an empty text."""
+        return (dict(self.headers).get(MESSAGE_ID_HEADER) or b"").decode()
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Half partition and half offset that the relay wrote."""
+        partition, _, offset = (dict(self.headers)[ORIGIN_HEADER] or b"").decode().partition("/")
+        return int(partition), int(offset)
+
+
+def read_committed(kafka: Mapping[str, str], topics: Sequence[str], timeout: float = 60.0) -> list[VisibleRecord]:
+    """Everything that is visible on some topics now, up to the last stable offset of each partition.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        topics: They must exist.
+        timeout: Seconds until the ends of all partitions must be seen.
+
+    Raises:
+        TimeoutError: They were not.
+    """
+    with _consumer(kafka, f"reader-{uuid.uuid4()}") as consumer:
+        places = [TopicPartition(topic, number, 0) for topic in topics for number in _partitions(consumer, topic)]
+        consumer.assign(places)
+        found: list[VisibleRecord] = []
+        unfinished = {(place.topic, place.partition) for place in places}
+        deadline = time.monotonic() + timeout
+        while unfinished:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the ends of {sorted(unfinished)} were not seen within {timeout} s")
+            for message in consumer.consume(5_000, 0.2):
+                if _is_end(message):
+                    unfinished.discard((message.topic() or "", message.partition() or 0))
+                else:
+                    found.append(_record(message))
+    return sorted(found, key=lambda record: record[:3])
+
+
+def settled(kafka: Mapping[str, str], channel: Channel) -> bool:
+    """Whether every half of a channel is settled: all checkpoints stand at the ends of their partitions."""
+    with _consumer(kafka, channel.relay_group) as consumer:
+        topic = channel.half_topic
+        places = [TopicPartition(topic, number) for number in _partitions(consumer, topic)]
+        committed = consumer.committed(places, _TIMEOUT)
+        return all(place.offset == consumer.get_watermark_offsets(place, _TIMEOUT)[1] for place in committed)
+
+
+@contextmanager
+def _consumer(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
+    """A consumer that joins no generation of its group and commits nothing."""
+    consumer = Consumer(
+        {
+            "fetch.wait.max.ms": 50,
+            **kafka,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    return sorted(consumer.list_topics(topic, _TIMEOUT).topics[topic].partitions)
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    if error is None:
+        return False
+    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore
+        return True
+    raise KafkaException(error)
+
+
+def _record(message: Any) -> VisibleRecord:
+    return VisibleRecord(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        message.timestamp()[1],
+    )

@@ -1,0 +1,378 @@
+"""A small world around a ledger: two logs, local transactions, a checker, crashes; and what must hold in it.
+
+The world knows the truth: which local transactions committed and where their halves lie. The ledger sees records only.
+A delivery counts when its Kafka transaction commits; a crash throws the ledger away and makes a new one from the last
+committed checkpoint, through the strings that a real relay would find.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from dataclasses import dataclass, field
+
+from checker.verdicts import Row, Verdict, op_entry
+from outbox.protocol.check import CheckRequest, parse_check
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth
+from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
+from outbox.protocol.positions import Positions
+from relay.half import Half, OpRecord
+from relay.ledger import Ledger
+from relay.overdue import CheckPolicy
+from relay.transaction import Transaction
+
+TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
+OP_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f00"
+PARTITION = 3
+GROUP = "orders"
+POLICY = CheckPolicy()
+
+
+def transaction_id(number: int) -> str:
+    """A transaction id for a number."""
+    return str(uuid.UUID(int=(0x01900000 << 96) | (7 << 76) | (2 << 62) | number))
+
+
+def half(
+    offset: int,
+    number: int,
+    position: int = 0,
+    *,
+    key: bytes | None = None,
+    group: str = GROUP,
+    options: HalfOptions = NO_OPTIONS,
+    truth: Truth = Truth.ROW,
+    time: int = 1_000,
+) -> Half:
+    """A half message of transaction `number`."""
+    control = HalfControl("real", -1, transaction_id(number), position, group, truth, options)
+    return Half(offset, time, key, b"value", tuple(control.encode()), control)
+
+
+def damaged(offset: int, time: int = 1_000) -> Half:
+    """A record of the half topic that cannot be parsed."""
+    return Half(offset, time, None, b"?", (), None, "a control header is missing")
+
+
+def entry(
+    kind: OpKind,
+    number: int,
+    positions: str,
+    first: int,
+    last: int,
+    *,
+    checks: int = 0,
+    reason: str = "",
+    topic_id: str = TOPIC_ID,
+    partition: int = PARTITION,
+) -> OpEntry:
+    """An op entry on transaction `number`."""
+    return OpEntry(
+        kind, transaction_id(number), topic_id, partition, Positions.parse(positions), first, last, checks, reason
+    )
+
+
+def op(offset: int, *entries: OpEntry, source: OpSource = OpSource.PRODUCER, time: int = 1_000) -> OpRecord:
+    """An op record."""
+    return OpRecord(offset, time, source, entries)
+
+
+def new_ledger(
+    half_checkpoint: HalfCheckpoint | None = None, op_checkpoint: OpCheckpoint | None = None, *, ordered: bool = True
+) -> Ledger:
+    """A ledger from checkpoints, by default those of an empty partition."""
+    return Ledger(
+        TOPIC_ID,
+        PARTITION,
+        half_checkpoint or HalfCheckpoint(0, 0),
+        op_checkpoint or OpCheckpoint(0, 0),
+        POLICY,
+        ordered=ordered,
+    )
+
+
+class Fate(enum.Enum):
+    """What became of a local transaction."""
+
+    OPEN = enum.auto()
+    COMMITTED = enum.auto()
+    ROLLED_BACK = enum.auto()
+
+
+@dataclass
+class Local:
+    """A local transaction of the world, and where its halves were acknowledged."""
+
+    number: int
+    group: str
+    key: bytes | None
+    size: int
+    fate: Fate = Fate.OPEN
+    offsets: dict[int, int] = field(default_factory=dict)
+    row: Row | None = None
+
+    @property
+    def id(self) -> str:
+        """Its transaction id."""
+        return transaction_id(self.number)
+
+    @property
+    def lane(self) -> tuple[str, bytes] | None:
+        """What its order is kept by."""
+        return None if self.key is None else (self.group, self.key)
+
+
+class World:
+    """Everything around one ledger.
+
+    Args:
+        ordered: Whether the channel keeps the order of keys.
+    """
+
+    def __init__(self, *, ordered: bool) -> None:
+        self.ordered = ordered
+        self.now = 1_000
+        self.locals: list[Local] = []
+        self.halves: list[Half] = []
+        self.ops: list[OpRecord] = []
+        self.inbox: list[CheckRequest] = []
+        self.first_seen: dict[str, int] = {}  # the first half of each transaction that can be parsed
+        self.delivered: dict[str, tuple[int, ...]] = {}
+        self.last_of_lane: dict[tuple[str, bytes], int] = {}
+        self.malformed: set[int] = set()
+        self.passed: set[int] = set()
+        self.committed = (HalfCheckpoint(0, 0), OpCheckpoint(0, 0))
+        self.restore()
+
+    # --- producers ----------------------------------------------------------------------------------------------
+
+    def begin(self, size: int, key: bytes | None, group: str = GROUP) -> Local:
+        """Begin a local transaction that will send so many messages."""
+        local = Local(len(self.locals), group, key, size)
+        self.locals.append(local)
+        return local
+
+    def send(self, local: Local, *, twice: bool = False, break_it: bool = False) -> None:
+        """Send its next half.
+
+        Args:
+            local: An open transaction, or a finished one: then the half is a straggler.
+            twice: The half is stored twice, and the second one is acknowledged.
+            break_it: What is stored cannot be parsed.
+        """
+        position = max(local.offsets, default=-1) + 1
+        if twice:
+            self._append(local, position)
+        offset = len(self.halves)
+        if break_it:
+            self.halves.append(damaged(offset, self.now))
+        else:
+            self._append(local, position)
+        local.offsets[position] = offset
+
+    def _append(self, local: Local, position: int) -> None:
+        offset = len(self.halves)
+        self.halves.append(half(offset, local.number, position, key=local.key, group=local.group, time=self.now))
+        self.first_seen.setdefault(local.id, offset)
+
+    def copy(self, offset: int) -> None:
+        """A mirror copies a half to the end of the partition."""
+        original = self.halves[offset]
+        new = len(self.halves)
+        self.halves.append(
+            Half(
+                new, self.now, original.key, original.value, original.headers, original.control, original.error
+            )
+        )
+
+    def commit(self, local: Local, struck: frozenset[int] = frozenset()) -> None:
+        """The local transaction commits; savepoints that were rolled back struck some of its messages."""
+        counted = {position: offset for position, offset in local.offsets.items() if position not in struck}
+        offsets = counted.values()
+        local.fate = Fate.COMMITTED
+        local.row = Row(
+            committed=True,
+            topic_id=TOPIC_ID,
+            partition=PARTITION,
+            first_offset=min(offsets, default=NO_OFFSET),
+            last_offset=max(offsets, default=NO_OFFSET),
+            positions=Positions.of(counted),
+        )
+
+    def roll_back(self, local: Local) -> None:
+        """The local transaction rolls back."""
+        local.fate = Fate.ROLLED_BACK
+
+    def send_op(self, local: Local) -> None:
+        """The producer's op marker of a finished transaction arrives, for the first time or once more."""
+        row = local.row
+        if row is not None:
+            found = (OpKind.COMMIT, row.positions, row.first_offset, row.last_offset)
+        else:
+            offsets = local.offsets.values()
+            found = (
+                OpKind.ROLLBACK,
+                Positions.of(local.offsets),
+                min(offsets, default=NO_OFFSET),
+                max(offsets, default=NO_OFFSET),
+            )
+        kind, positions, first, last = found
+        self._append_op(OpSource.PRODUCER, OpEntry(kind, local.id, TOPIC_ID, PARTITION, positions, first, last))
+
+    def _append_op(self, source: OpSource, *entries: OpEntry) -> None:
+        self.ops.append(OpRecord(len(self.ops), self.now, source, entries))
+
+    # --- the checker --------------------------------------------------------------------------------------------
+
+    def answer(self, request: CheckRequest) -> None:
+        """Answer a request as the callback table does; an open local transaction is in flight."""
+        request = parse_check(request.encode())
+        local = next(local for local in self.locals if local.id == request.transaction_id)
+        verdict = {
+            Fate.OPEN: Verdict.IN_FLIGHT,
+            Fate.COMMITTED: Verdict.COMMITTED,
+            Fate.ROLLED_BACK: Verdict.FENCED,
+        }[local.fate]
+        answer = op_entry(request, verdict, local.row)
+        if answer is not None:
+            self._append_op(OpSource.CHECKER, answer)
+
+    # --- the relay ----------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """A relay takes over: a new ledger from the committed checkpoints, by way of their strings."""
+        half_checkpoint, op_checkpoint = self.committed
+        half_text, op_text = half_checkpoint.encode(TOPIC_ID), op_checkpoint.encode(OP_TOPIC_ID)
+        self.ledger = new_ledger(
+            parse_half_checkpoint(half_text, half_checkpoint.offset, TOPIC_ID),
+            parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID),
+            ordered=self.ordered,
+        )
+        self.next_half, self.next_op = half_checkpoint.offset, op_checkpoint.offset
+        self.inbox.clear()
+
+    def read_halves(self, count: int) -> None:
+        """Read the next halves."""
+        limit = min(self.next_half + count, len(self.halves), self.ledger.read_limit(self.next_half))
+        self.ledger.read_halves(self.halves[self.next_half : limit])
+        self.next_half = max(limit, self.next_half)
+
+    def read_ops(self, count: int) -> None:
+        """Read the next ops, one at a time; remember those that the ledger passes."""
+        for record in self.ops[self.next_op : self.next_op + count]:
+            before = self.ledger.counts["op_passed"]
+            self.ledger.read_ops([record])
+            self.next_op += 1
+            if self.ledger.counts["op_passed"] > before:
+                self.passed.add(record.offset)
+
+    def take(self, messages: int) -> None:
+        """Take what is ready, and crash before its Kafka transaction commits."""
+        self.ledger.take_malformed()
+        self.ledger.take_ready(messages)
+        self.restore()
+
+    def deliver(self, messages: int) -> None:
+        """Take what is ready; its Kafka transaction commits, and the checkpoint with it."""
+        malformed = self.ledger.take_malformed()
+        ready = self.ledger.take_ready(messages)
+        for found in malformed:
+            assert found.offset not in self.malformed, "a malformed half left twice"
+            self.malformed.add(found.offset)
+        for transaction in ready:
+            self._deliver(transaction)
+        half_checkpoint, op_checkpoint = self.ledger.half_checkpoint(), self.ledger.op_checkpoint()
+        self._check_checkpoints(half_checkpoint, op_checkpoint)
+        self.committed = (half_checkpoint, op_checkpoint)
+
+    def _deliver(self, transaction: Transaction) -> None:
+        local = next(local for local in self.locals if local.id == transaction.id)
+        row = local.row
+        assert local.fate is Fate.COMMITTED, "delivered, though it did not commit"
+        assert row is not None
+        assert transaction.id not in self.delivered, "delivered twice"
+        expected = [local.offsets[position] for position in row.positions]
+        intact = [offset for offset in expected if self.halves[offset].control is not None]
+        offsets = [found.offset for found in transaction.counted()]
+        assert offsets == intact, "not the halves that count, in the order of their positions"
+        assert transaction.complete() == (intact == expected), "a whole one discarded, or a torn one delivered"
+        self.delivered[transaction.id] = tuple(offsets)
+        if local.lane is not None and self.ordered:
+            first = self.first_seen[transaction.id]
+            assert self.last_of_lane.get(local.lane, -1) < first, "delivered out of order"
+            self.last_of_lane[local.lane] = first
+
+    def ask(self) -> None:
+        """Ask about what is overdue."""
+        self.inbox += self.ledger.take_due(self.now)
+
+    def see_op_end(self) -> None:
+        """See the end of the op partition, if it was read."""
+        if self.next_op == len(self.ops):
+            self.ledger.ops_read_until(self.now)
+
+    # --- what must hold -----------------------------------------------------------------------------------------
+
+    def _check_checkpoints(self, half_checkpoint: HalfCheckpoint, op_checkpoint: OpCheckpoint) -> None:
+        old_half, old_op = self.committed
+        assert half_checkpoint.offset >= old_half.offset, "the committed offset moved backwards"
+        assert half_checkpoint.head >= old_half.head, "the committed head moved backwards"
+        assert op_checkpoint.offset >= old_op.offset, "the op partition's committed offset moved backwards"
+        assert op_checkpoint.head >= op_checkpoint.offset
+        unsettled = set(half_checkpoint.unsettled)
+        assert list(half_checkpoint.unsettled) == sorted(unsettled)
+        assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
+        for local in self.locals:
+            if local.fate is Fate.ROLLED_BACK or local.id in self.delivered:
+                continue
+            needed = set(local.offsets.values() if local.row is None else self._counted(local, local.row))
+            lost = {offset for offset in needed if offset < half_checkpoint.head} - unsettled - self.malformed
+            assert not lost, f"offsets {lost} of transaction {local.number} are held for settled"
+        self._check_ops(op_checkpoint)
+
+    def _check_ops(self, checkpoint: OpCheckpoint) -> None:
+        """No op is passed whose halves all lie ahead, unless that was counted."""
+        for record in self.ops[: checkpoint.offset]:
+            for found in record.entries:
+                ahead = found.first_offset >= self.next_half and found.transaction_id not in self._read()
+                assert not ahead or record.offset in self.passed, "an op was passed before its half was read"
+
+    def _read(self) -> set[str]:
+        head = max(self.next_half, self.committed[0].head)
+        return {id_ for id_, first in self.first_seen.items() if first < head}
+
+    @staticmethod
+    def _counted(local: Local, row: Row) -> set[int]:
+        return {local.offsets[position] for position in row.positions}
+
+    def drain(self) -> None:
+        """Let every open transaction roll back, and everything be read, asked, answered and delivered."""
+        for local in self.locals:
+            if local.fate is Fate.OPEN:
+                self.roll_back(local)
+        for _ in range(8):
+            self.read_halves(len(self.halves))
+            self.read_ops(len(self.ops))
+            self.see_op_end()
+            self.deliver(1_000_000)
+            self.ask()
+            for request in self.inbox:
+                self.answer(request)
+            self.inbox.clear()
+            self.now += 2 * POLICY.check_interval_max
+        self.check_all_is_settled()
+
+    def check_all_is_settled(self) -> None:
+        """Nothing pends, and exactly what committed was delivered."""
+        assert self.ledger.pending() == 0, "something is never settled"
+        checkpoint = self.ledger.half_checkpoint()
+        assert checkpoint == HalfCheckpoint(len(self.halves), len(self.halves))
+        assert self.ledger.op_checkpoint() == OpCheckpoint(len(self.ops), len(self.ops))
+        expected = {local.id for local in self.locals if local.row is not None and self._can_arrive(local, local.row)}
+        assert set(self.delivered) == expected, "a committed transaction was never delivered"
+        assert self.malformed == {found.offset for found in self.halves if found.control is None}
+
+    def _can_arrive(self, local: Local, row: Row) -> bool:
+        """Whether at least one half that counts can be parsed; INCOMPLETE is a way to leave, too."""
+        return any(self.halves[local.offsets[position]].control is not None for position in row.positions)

@@ -23,9 +23,14 @@ GROUP_TIMEOUT = 30.0
 """Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
 
 _RETENTION_MS = 14 * 24 * 3600 * 1000
+_ENVELOPE_BYTES = 4_194_304
+"""What a record with an envelope may have: a half of Kafka's default size, in base64, with room to spare (R23)."""
+
 _COMMON = {"message.timestamp.type": "LogAppendTime"}
 _DELETE = {**_COMMON, "cleanup.policy": "delete", "retention.ms": str(_RETENTION_MS)}
 _COMPACT = {**_COMMON, "cleanup.policy": "compact"}
+_REQUIRED = ("cleanup.policy", "message.timestamp.type")
+_ENVELOPE = {"max.message.bytes": str(_ENVELOPE_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +146,32 @@ def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -
         for name in (channel.op_topic, channel.discard_topic)
         if topics[name].partitions != topics[channel.half_topic].partitions
     ]
-    for name in channel.topics:
-        wanted = _COMPACT if name == channel.discard_topic else _DELETE
+    for name, settings in _topic_settings(channel).items():
         problems += [
-            f"topic {name} has {setting}={topics[name].settings.get(setting)}: set it to {value}"
-            for setting, value in wanted.items()
-            if setting != "retention.ms" and topics[name].settings.get(setting) != value
+            f"topic {name} has {setting}={topics[name].settings.get(setting)}: set it to {settings[setting]}"
+            for setting in _REQUIRED
+            if topics[name].settings.get(setting) != settings[setting]
         ]
-    return problems
+    return problems + _size_problems(channel, topics)
+
+
+def _topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
+    return {
+        channel.half_topic: _DELETE,
+        channel.op_topic: _DELETE,
+        channel.check_topic: {**_DELETE, **_ENVELOPE},
+        channel.discard_topic: {**_COMPACT, **_ENVELOPE},
+    }
+
+
+def _size_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -> list[str]:
+    """A half that fits into the half topic must fit into an envelope (R23)."""
+    least = 2 * topics[channel.half_topic].max_message_bytes
+    return [
+        f"topic {name} has max.message.bytes={topics[name].max_message_bytes}: set it to {least} or more"
+        for name in (channel.check_topic, channel.discard_topic)
+        if topics[name].max_message_bytes < least
+    ]
 
 
 def create_channel(
@@ -169,12 +192,13 @@ def create_channel(
         ConfigurationError: The cluster does not answer, or refuses.
     """
     admin = admin_client(kafka)
+    settings = _topic_settings(channel)
     new = [
         NewTopic(
             name,
             num_partitions=partitions,
             replication_factor=replication,
-            config=_COMPACT if name == channel.discard_topic else _DELETE,
+            config=settings[name],
         )
         for name in channel.topics
     ]

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg.rows import tuple_row
 
 from outbox.callback_table import CallbackRow, CallbackTable, Opened
 from outbox.draft import Draft
@@ -28,6 +32,8 @@ log = logging.getLogger("outbox")
 
 _NOT_REPLICATED = "01000"
 """SQLSTATE of the notice "canceling wait for synchronous replication": visible, but not as durable as asked (R5)."""
+
+_SYNCHRONOUS = sql.SQL("SET LOCAL synchronous_commit = on")
 
 PsycopgConnection = psycopg.Connection[Any]
 
@@ -59,7 +65,7 @@ class Sealer:
             CallbackTableError: The tables are missing.
             UsageError: The connection is not in a healthy transaction.
         """
-        require_healthy(connection)
+        require_usable(connection)
         opened = self._open(connection, draft)
         if not opened.synchronous:
             connection.execute("SET LOCAL synchronous_commit = on")
@@ -80,7 +86,8 @@ class Sealer:
 
     def _open(self, connection: PsycopgConnection, draft: Draft) -> Opened:
         try:
-            row = connection.execute(self.table.open_statement, (lock_number(draft.transaction_id),)).fetchone()
+            with connection.cursor(row_factory=tuple_row) as cursor:
+                row = cursor.execute(self.table.open_statement, (lock_number(draft.transaction_id),)).fetchone()
         except psycopg.errors.UndefinedTable as error:
             raise CallbackTableError(
                 f"table {self.table.names.schema}.{self.table.names.meta} does not exist in this database: "
@@ -102,7 +109,7 @@ class Sealer:
             entry.positions,
         )
         try:
-            connection.execute(self.table.insert_statement, row.values())
+            _execute(connection, self.table.insert_statement, row.values())
         except psycopg.errors.UniqueViolation as error:
             raise TransactionFenced(
                 f"transaction {entry.transaction_id} was decided ROLLBACK by the checker before it committed; "
@@ -133,7 +140,7 @@ class Sealed:
     @property
     def idle(self) -> bool:
         """Whether the connection is open and in no transaction."""
-        return self._connection.info.transaction_status is TransactionStatus.IDLE
+        return is_idle(self._connection)
 
     @property
     def doubtful(self) -> bool:
@@ -161,18 +168,48 @@ class Sealed:
         self._connection.remove_notice_handler(self._notice)
 
 
-def require_healthy(connection: PsycopgConnection) -> None:
-    """Refuse a connection that is not inside a healthy transaction: its COMMIT could say yes and mean no (R5).
+def require_usable(connection: PsycopgConnection) -> None:
+    """Refuse a connection whose transaction has failed, or on which there would be none.
 
     Raises:
-        UsageError: It is in autocommit, outside a transaction, or in a failed one.
+        UsageError: It is in a failed transaction, or in autocommit without BEGIN.
     """
     status = connection.info.transaction_status
     if status is TransactionStatus.INERROR:
         raise UsageError("the local transaction has failed: roll it back, nothing was published")
-    if status is not TransactionStatus.INTRANS:
+    if status is not TransactionStatus.INTRANS and connection.autocommit:
+        raise UsageError("the connection is in autocommit: the database would not wait for the messages")
+
+
+def _execute(
+    connection: PsycopgConnection, statement: sql.Composable, parameters: Sequence[object] = ()
+) -> psycopg.Cursor[tuple[Any, ...]]:
+    """Run a statement on a plain cursor: the connection's own factories of cursors and rows are the user's."""
+    return psycopg.Cursor(connection, row_factory=tuple_row).execute(statement, parameters)
+
+
+def is_idle(connection: PsycopgConnection) -> bool:
+    """Whether the connection is open and in no transaction."""
+    return connection.info.transaction_status is TransactionStatus.IDLE
+
+
+def require_healthy(connection: PsycopgConnection, *, begun: bool = True) -> None:
+    """Refuse a connection that is not inside a healthy transaction: its COMMIT could say yes and mean no (R5).
+
+    Args:
+        connection: The connection.
+        begun: Whether the transaction had begun before; if not, the next statement begins it.
+
+    Raises:
+        UsageError: It is outside a transaction, or in a failed one.
+    """
+    status = connection.info.transaction_status
+    if status is TransactionStatus.INERROR:
+        raise UsageError("the local transaction has failed: roll it back, nothing was published")
+    if status is not TransactionStatus.INTRANS and (begun or not is_idle(connection)):
         raise UsageError(
-            f"the connection is not in a transaction ({status.name}): autocommit cannot be used with publish()"
+            f"the connection is no longer in its transaction ({status.name}): something ended it before COMMIT, "
+            "nothing was published"
         )
 
 

@@ -12,33 +12,37 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import psycopg
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine, ExceptionContext, RootTransaction
+from sqlalchemy.engine import Connection, Engine, ExceptionContext, RootTransaction, TwoPhaseTransaction
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import PoolResetState
 
 from outbox.draft import Draft
 from outbox.errors import UsageError
-from outbox.seal import PsycopgConnection, Sealed, Sealer, roll_back
+from outbox.seal import PsycopgConnection, Sealed, Sealer, require_usable, roll_back
 
 _lock = threading.Lock()
-_published: WeakKeyDictionary[Connection, PublishedTransaction] = WeakKeyDictionary()
+_published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
 _sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()
 _sealed: dict[int, PublishedTransaction] = {}  # by id of the DBAPI connection, from the seal to the first sight
+_connections: WeakSet[Connection] = WeakSet()  # those that are listened to
 _engines: WeakSet[Engine] = WeakSet()
 
 
 class PublishedTransaction:
     """What was published in one root transaction, through any number of outboxes.
 
+    It does not refer to that transaction, which keeps it alive.
+
     Args:
-        connection: The SQLAlchemy connection.
-        root: Its root transaction; what is published belongs to it and to no other.
+        connection: The DBAPI connection.
     """
 
-    def __init__(self, connection: Connection, root: RootTransaction) -> None:
-        self.root = root
-        self.dbapi_connection = _psycopg_connection(connection)
+    def __init__(self, connection: PsycopgConnection) -> None:
+        self.dbapi_connection = connection
+        self._begun = not is_idle(connection)  # psycopg sends BEGIN with the first statement, not before
         self.is_sealed = False
         self.failed = False
         self._drafts: dict[Sealer, Draft] = {}
@@ -78,6 +82,7 @@ class PublishedTransaction:
         """Seal every draft; on any failure, roll the DBAPI connection back before the error goes on."""
         self.is_sealed = True
         try:
+            require_healthy(self.dbapi_connection, begun=self._begun)
             for sealer, draft in self._drafts.items():
                 if draft:
                     self._seals.append(sealer.seal(self.dbapi_connection, draft))
@@ -97,12 +102,19 @@ class PublishedTransaction:
         self._seals.clear()
 
     def look(self) -> None:
-        """A sight of the connection: if it is idle and nothing went wrong since the seal, COMMIT succeeded."""
-        if self.is_sealed and not self.failed and self._seals and self._seals[0].idle:
-            _sealed.pop(id(self.dbapi_connection), None)
-            seals, self._seals = self._seals, []
-            for sealed in seals:
-                sealed.committed()
+        """The first sight of the connection after the seal: if it is idle and nothing went wrong, COMMIT succeeded.
+
+        If it is not, something else kept COMMIT from being sent: what happens to the transaction now is not known.
+        """
+        if not self._seals:
+            return
+        if not self._seals[0].idle:
+            self.abandon()
+            return
+        _sealed.pop(id(self.dbapi_connection), None)
+        seals, self._seals = self._seals, []
+        for sealed in seals:
+            sealed.committed()
 
 
 def published_transaction(session: Session) -> PublishedTransaction:
@@ -129,63 +141,83 @@ def published_transaction(session: Session) -> PublishedTransaction:
 
 def _of_connection(connection: Connection) -> PublishedTransaction:
     root = connection.get_transaction()
-    published = _published.get(connection)
-    if published is not None and published.root is root:
-        return published
-    if not isinstance(root, RootTransaction):
+    if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
         raise UsageError("the session's connection is in no plain transaction: two-phase cannot be used with publish()")
-    if connection.get_isolation_level() == "AUTOCOMMIT":
-        raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
-    made = PublishedTransaction(connection, root)
-    _published[connection] = made
-    if published is None:
+    if root not in _published:
+        _published[root] = PublishedTransaction(_psycopg_connection(connection))
         _listen(connection)
-    return made
+    return _published[root]
 
 
 def _psycopg_connection(connection: Connection) -> PsycopgConnection:
-    driver: Any = connection.connection.driver_connection
     if connection.dialect.driver != "psycopg":
         raise UsageError(
             f"driver {connection.dialect.driver!r} cannot be used: the library needs postgresql+psycopg://"
         )
+    driver: Any = connection.connection.driver_connection
+    if driver.autocommit:
+        raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
     return driver  # type: ignore[no-any-return]  # SQLAlchemy does not type the driver's own connection
 
 
 def _listen(connection: Connection) -> None:
-    event.listen(connection, "commit", _commit)
-    event.listen(connection, "rollback", _rollback)
-    event.listen(connection, "begin", _begin)
-    event.listen(connection, "savepoint", _savepoint)
-    event.listen(connection, "rollback_savepoint", _rollback_savepoint)
+    """Listen on a connection; SQLAlchemy's registry of listeners is not made for several threads at once."""
     with _lock:
+        if connection not in _connections:
+            _connections.add(connection)
+            event.listen(connection, "commit", _commit)
+            event.listen(connection, "rollback", _rollback)
+            event.listen(connection, "begin", _begin)
+            event.listen(connection, "savepoint", _savepoint)
+            event.listen(connection, "rollback_savepoint", _rollback_savepoint)
         if connection.engine not in _engines:
             _engines.add(connection.engine)
-            event.listen(connection.engine, "handle_error", _handle_error)
+            # First of all: a handler of the user's may raise, and then the later ones are not called.
+            event.listen(connection.engine, "handle_error", _handle_error, insert=True)
             event.listen(connection.engine.pool, "reset", _reset)
 
 
 def _current(connection: Connection) -> PublishedTransaction | None:
     """What was published in the connection's present root transaction."""
-    published = _published.get(connection)
-    return published if published is not None and published.root is connection.get_transaction() else None
+    root = connection.get_transaction()
+    return _published.get(root) if isinstance(root, RootTransaction) else None
 
 
 def _commit(connection: Connection) -> None:
     published = _current(connection)
-    if published is not None and not published.is_sealed:
+    if published is None or published.is_sealed:
+        return
+    try:
         published.seal()
+    except BaseException as error:
+        lost = published.dbapi_connection.closed
+        if lost:
+            connection.invalidate()
+        if isinstance(error, psycopg.Error):
+            raise _as_sqlalchemy_error(connection, error, lost=lost) from error
+        raise
+
+
+def _as_sqlalchemy_error(connection: Connection, error: psycopg.Error, *, lost: bool) -> Exception:
+    """An error of Postgres in the seal, as a statement of the session would raise it: retry loops look for that."""
+    return DBAPIError.instance(
+        None, None, error, psycopg.Error, connection_invalidated=lost, dialect=connection.dialect
+    )
 
 
 def _rollback(connection: Connection) -> None:
-    published = _published.get(connection)
+    published = _current(connection)
     if published is not None:
         published.abandon()
 
 
 def _begin(connection: Connection) -> None:
-    published = _published.get(connection)
-    if published is not None and published.root is not connection.get_transaction():
+    _look(connection.connection.driver_connection)
+
+
+def _look(driver: Any) -> None:
+    published = _sealed.get(id(driver))
+    if published is not None:
         published.look()
 
 
@@ -203,19 +235,17 @@ def _rollback_savepoint(connection: Connection, name: str, _context: None) -> No
 
 def _handle_error(context: ExceptionContext) -> None:
     """COMMIT itself may fail: then the connection is idle too, and nothing was committed, or nobody knows."""
-    published = _published.get(context.connection) if context.connection is not None else None
+    published = _current(context.connection) if context.connection is not None else None
     if published is not None and published.is_sealed:
         published.abandon()
 
 
 def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
-    driver = getattr(dbapi_connection, "driver_connection", dbapi_connection)
-    published = _sealed.get(id(driver))
-    if published is not None and published.dbapi_connection is driver:
-        if state.transaction_was_reset:
-            published.abandon()
-        else:
-            published.look()
+    published = _sealed.get(id(getattr(dbapi_connection, "driver_connection", dbapi_connection)))
+    if published is not None and state.transaction_was_reset:
+        published.abandon()
+    elif published is not None:
+        published.look()
 
 
 def _after_commit(session: Session) -> None:

@@ -38,6 +38,10 @@ class TopicCache:
                 known = self._fresh(names)
         return known
 
+    def forget(self) -> None:
+        """Ask anew from now on: something that was sent to a topic failed."""
+        self._known.clear()
+
     def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
         since = time.monotonic() - REMEMBER_SECONDS
         found = {name: self._known[name] for name in names if name in self._known}

@@ -24,7 +24,14 @@ class CheckSender:
     def __init__(self, kafka: Mapping[str, str], channel: Channel) -> None:
         self._topic = channel.check_topic
         self._producer = Producer(
-            {"enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 10_000, **kafka, "on_delivery": _report}
+            {
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.max.bytes": 100_000_000,  # the check topic's own limit decides
+                "message.timeout.ms": 10_000,
+                **kafka,
+                "on_delivery": _report,
+            }
         )
 
     def ask(self, requests: Sequence[CheckRequest]) -> None:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import count
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import WINDOW, HalfCheckpoint, OpCheckpoint
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.early import EarlyOp, EarlyOps
 from relay.half import Half, OpRecord
 from relay.overdue import CheckPolicy, Overdue
-from relay.transaction import TRANSITIONS, Event, State, Transaction
+from relay.transaction import Event, State, Transaction
 
 EARLY_OPS = 100_000
 """Ops kept for halves that lie ahead."""
+
+_DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 
 
 class Ledger:
@@ -53,15 +57,15 @@ class Ledger:
         self._restored = frozenset(half.unsettled)
         self._head = half.offset
         self._op_head = op.offset
+        self._restored_op_head = op.head
         self._unsettled: dict[int, None] = dict.fromkeys(half.unsettled)
         self._pending: dict[str, Transaction] = {}
         self._lanes: dict[tuple[str, bytes], deque[Transaction]] = {}
-        self._ready: deque[Transaction] = deque()
+        self._ready: deque[Transaction] = deque()  # free, or they were when they came here
+        self._waiting: list[tuple[int, int, Transaction]] = []  # heap: the last offset that the decision lists
         self._malformed: deque[Half] = deque()
-        self._incomplete: dict[str, Transaction] = {}
-        self._early: dict[str, list[tuple[int, OpSource, OpEntry]]] = {}
-        self._early_count = 0
-        self._early_until: list[tuple[int, str]] = []
+        self._early = EarlyOps()
+        self._serial = count()
         self._overdue = Overdue(policy)
 
     # --- in -----------------------------------------------------------------------------------------------------
@@ -81,7 +85,7 @@ class Ledger:
                 self._malformed.append(half)
             else:
                 self._add(half, half.control)
-        self._judge_incomplete()
+        self._judge_waiting()
         self._drop_lost_ops()
 
     def read_ops(self, records: Iterable[OpRecord]) -> None:
@@ -112,9 +116,11 @@ class Ledger:
         taken: list[Transaction] = []
         while self._ready and messages > 0:
             transaction = self._ready.popleft()
-            messages -= len(transaction.halves)
-            self._settle(transaction)
-            taken.append(transaction)
+            if self._is_free(transaction):
+                transaction.move(Event.FREED)
+                messages -= len(transaction.halves)
+                self._settle(transaction)
+                taken.append(transaction)
         return taken
 
     def take_malformed(self) -> list[Half]:
@@ -145,8 +151,8 @@ class Ledger:
 
     def op_checkpoint(self) -> OpCheckpoint:
         """Progress of the op partition: no op whose half lies ahead is passed."""
-        oldest = next(iter(self._early.values()), None)  # kept in the order of their offsets
-        return OpCheckpoint(oldest[0][0] if oldest else self._op_head, self._op_head)
+        oldest = self._early.oldest()
+        return OpCheckpoint(self._op_head if oldest is None else oldest, max(self._op_head, self._restored_op_head))
 
     def read_limit(self, next_half: int) -> int:
         """Halves from this offset on may not be read yet: a checkpoint could not name them all.
@@ -159,26 +165,22 @@ class Ledger:
 
     def early_ops_full(self) -> bool:
         """Whether no more ops for halves ahead can be kept."""
-        return self._early_count >= EARLY_OPS
+        return len(self._early) >= EARLY_OPS
 
     def pending(self) -> int:
-        """How many transactions are undecided, incomplete or held behind an earlier one."""
+        """How many transactions are undecided, incomplete, held behind an earlier one, or not taken yet."""
         return len(self._pending)
 
     # --- halves -------------------------------------------------------------------------------------------------
 
     def _add(self, half: Half, control: HalfControl) -> None:
-        transaction = self._pending.get(control.transaction_id)
-        if transaction is None:
-            transaction = self._open(half, control)
-        elif control.position in transaction.halves:
+        transaction = self._pending.get(control.transaction_id) or self._open(half, control)
+        if not transaction.add(control.position, half):
             self.counts["half_copy"] += 1
-            del self._unsettled[half.offset]
-            return
-        transaction.halves[control.position] = half
-        for _, source, entry in self._pop_early(transaction.id):
-            self._decide(transaction, source, entry)
-        if transaction.decision is not None:
+        early = self._early.pop(transaction.id)
+        for op in early:
+            self._apply(transaction, op.source, op.entry)
+        if early:
             self._judge(transaction)
 
     def _open(self, half: Half, control: HalfControl) -> Transaction:
@@ -205,107 +207,105 @@ class Ledger:
         if (entry.topic_id, entry.partition) != (self.topic_id, self.partition):
             self.counts["op_foreign"] += 1
         elif transaction is not None:
-            self._decide(transaction, source, entry)
-        elif entry.last_offset < max(self._head, self._restored_head) and not self._restoring(entry):
+            self._apply(transaction, source, entry)
+            self._judge(transaction)
+        elif entry.last_offset < self._head:
             self.counts["op_settled"] += 1
-        elif entry.kind is OpKind.UNKNOWN or self.early_ops_full():
+        elif entry.kind not in _DECISIONS or self.early_ops_full():
             self.counts["op_passed"] += 1
         else:
-            self._early.setdefault(entry.transaction_id, []).append((offset, source, entry))
-            self._early_count += 1
-            heapq.heappush(self._early_until, (entry.last_offset, entry.transaction_id))
-
-    def _restoring(self, entry: OpEntry) -> bool:
-        """Whether halves of the entry may still come from below the restored head."""
-        return self._head < self._restored_head and entry.last_offset >= self._head
-
-    def _pop_early(self, transaction_id: str) -> list[tuple[int, OpSource, OpEntry]]:
-        ops = self._early.pop(transaction_id, [])
-        self._early_count -= len(ops)
-        return ops
+            self._early.keep(EarlyOp(offset, source, entry))
 
     def _drop_lost_ops(self) -> None:
         """Drop early ops whose offsets were read without their half; a lost COMMIT is an alarm.
 
         An op of a restored partition may name a half that was settled before: that one is a replay.
         """
-        while self._early_until and self._early_until[0][0] < self._head:
-            for _, _, entry in self._pop_early(heapq.heappop(self._early_until)[1]):
-                replay = entry.first_offset < self._restored_head
-                lost = entry.kind is OpKind.COMMIT and not replay
-                self.counts["op_lost" if lost else "op_settled"] += 1
+        for op in self._early.drop_below(self._head):
+            replay = op.entry.first_offset < self._restored_head
+            lost = op.entry.kind is OpKind.COMMIT and not replay
+            self.counts["op_lost" if lost else "op_settled"] += 1
 
-    def _decide(self, transaction: Transaction, source: OpSource, entry: OpEntry) -> None:
+    def _apply(self, transaction: Transaction, source: OpSource, entry: OpEntry) -> None:
+        """Let an op entry change what is known of a transaction; `_judge` acts on it."""
         event = transaction.event(entry, source)
-        if event is None or (transaction.state, event) not in TRANSITIONS:
+        if event is None:
             self.counts["op_dropped"] += 1
             return
         transaction.move(event)
-        _APPLY[event](self, transaction, source, entry)
+        if event is Event.UNKNOWN:
+            self._count_unknown(transaction, entry)
+        elif event is Event.CONTRADICTION:
+            self.counts["contradiction"] += 1
+            transaction.dispute()
+            transaction.due = 0
+            self._overdue.watch(transaction)
+        else:
+            self.counts[f"{entry.kind.name.lower()}_{source}"] += 1
+            transaction.decide(entry, source)
 
-    def _decided(self, transaction: Transaction, source: OpSource, entry: OpEntry) -> None:
-        transaction.decision, transaction.decided_by = entry, source
-        self.counts[f"{entry.kind.name.lower()}_{source}"] += 1
-        self._judge(transaction)
-
-    def _unknown(self, transaction: Transaction, _source: OpSource, entry: OpEntry) -> None:
+    def _count_unknown(self, transaction: Transaction, entry: OpEntry) -> None:
         """An answer counts once: it carries the number of the check that it answers."""
+        self.counts["unknown"] += 1
         if entry.checks > transaction.unknown_answers:
             transaction.unknown_answers = entry.checks
             transaction.last_answer = entry.reason
-        self.counts["unknown"] += 1
-
-    def _contradiction(self, transaction: Transaction, _source: OpSource, _entry: OpEntry) -> None:
-        transaction.decision = transaction.decided_by = None
-        self._incomplete.pop(transaction.id, None)
-        transaction.due = 0
-        self._overdue.watch(transaction)
-        self.counts["contradiction"] += 1
 
     # --- order and completeness ---------------------------------------------------------------------------------
 
     def _judge(self, transaction: Transaction) -> None:
-        """Act on a decision if nothing that it lists is missing, or if what is missing can no longer come."""
+        """Act on a decision as soon as everything that it lists was read, if it is there at all."""
         decision = transaction.decision
-        if decision is None or transaction.state is State.READY or transaction.id not in self._pending:
+        if decision is None:
             return
-        if not transaction.complete() and self._head <= decision.last_offset:
-            self._incomplete[transaction.id] = transaction
+        if decision.last_offset >= self._head:
+            heapq.heappush(self._waiting, (decision.last_offset, next(self._serial), transaction))
             return
-        self._incomplete.pop(transaction.id, None)
         if transaction.state is State.COMMITTED and not transaction.counted():
             transaction.move(Event.STRAY)
             self.counts["stray"] += 1
         if transaction.state is State.ROLLED_BACK:
             self._settle(transaction)
-        elif transaction.lane is None:
-            self._hand_out(transaction)
-        self._free(transaction.lane)
+        elif self._is_free(transaction):
+            self._ready.append(transaction)
 
-    def _judge_incomplete(self) -> None:
-        for transaction in list(self._incomplete.values()):
-            self._judge(transaction)
+    def _judge_waiting(self) -> None:
+        """Judge again those whose last half lies behind the head by now."""
+        while self._waiting and self._waiting[0][0] < self._head:
+            transaction = heapq.heappop(self._waiting)[2]
+            if self._is_pending(transaction):
+                self._judge(transaction)
 
-    def _free(self, lane: tuple[str, bytes] | None) -> None:
-        """Hand out what stands at the front of a lane: everything up to the first transaction that must wait."""
-        queue = self._lanes.get(lane) if lane is not None else None
-        if lane is None or queue is None:
-            return
-        while queue and queue[0].state is not State.PENDING and queue[0].id not in self._incomplete:
-            transaction = queue.popleft()
-            if transaction.state is State.COMMITTED:
-                self._hand_out(transaction)
-        if not queue:
-            del self._lanes[lane]
+    def _is_pending(self, transaction: Transaction) -> bool:
+        return self._pending.get(transaction.id) is transaction
 
-    def _hand_out(self, transaction: Transaction) -> None:
-        transaction.move(Event.FREED)
-        self._ready.append(transaction)
+    def _is_free(self, transaction: Transaction) -> bool:
+        """Whether a transaction may go: committed, read to its last half, and first of its ordering key."""
+        return (
+            transaction.state is State.COMMITTED
+            and transaction.decision is not None
+            and transaction.decision.last_offset < self._head
+            and self._is_pending(transaction)
+            and (transaction.lane is None or self._lanes[transaction.lane][0] is transaction)
+        )
 
     def _settle(self, transaction: Transaction) -> None:
         del self._pending[transaction.id]
-        for half in transaction.halves.values():
+        self._overdue.forget(transaction)
+        for half in transaction.all_halves():
             del self._unsettled[half.offset]
+        if transaction.lane is not None and self._lanes[transaction.lane][0] is transaction:
+            self._advance(transaction.lane)
+
+    def _advance(self, lane: tuple[str, bytes]) -> None:
+        """The first of a lane is settled: the next one that is not may be free."""
+        queue = self._lanes[lane]
+        while queue and not self._is_pending(queue[0]):
+            queue.popleft()
+        if not queue:
+            del self._lanes[lane]
+        elif self._is_free(queue[0]):
+            self._ready.append(queue[0])
 
     def _request(self, transaction: Transaction) -> CheckRequest:
         positions, first, last = transaction.seen()
@@ -322,11 +322,3 @@ class Ledger:
             transaction.incarnation,
             transaction.first().envelope() if transaction.truth is Truth.LISTENER else None,
         )
-
-
-_APPLY: dict[Event, Callable[[Ledger, Transaction, OpSource, OpEntry], None]] = {
-    Event.COMMIT: Ledger._decided,
-    Event.ROLLBACK: Ledger._decided,
-    Event.UNKNOWN: Ledger._unknown,
-    Event.CONTRADICTION: Ledger._contradiction,
-}

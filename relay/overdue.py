@@ -56,14 +56,20 @@ class Overdue:
 
     def __init__(self, policy: CheckPolicy) -> None:
         self._policy = policy
-        self._heap: list[tuple[int, int, Transaction]] = []
+        self._heap: list[tuple[int, int, str]] = []
+        self._watched: dict[str, tuple[int, Transaction]] = {}
         self._count = 0
         self._ops_read_until = 0
 
     def watch(self, transaction: Transaction) -> None:
-        """Put a transaction on the clock, at its due time."""
+        """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
         self._count += 1
-        heapq.heappush(self._heap, (transaction.due, self._count, transaction))
+        self._watched[transaction.id] = (self._count, transaction)
+        heapq.heappush(self._heap, (transaction.due, self._count, transaction.id))
+
+    def forget(self, transaction: Transaction) -> None:
+        """Take a settled transaction off the clock; nothing here keeps its messages in memory."""
+        self._watched.pop(transaction.id, None)
 
     def ops_read_until(self, broker_time: int) -> None:
         """All ops that were appended before this time are read."""
@@ -71,8 +77,12 @@ class Overdue:
 
     def next_due(self) -> int | None:
         """The earliest due time, ms of broker time."""
-        self._drop_settled()
-        return self._heap[0][0] if self._heap else None
+        while self._heap:
+            due, count, transaction_id = self._heap[0]
+            if self._is_pending(count, transaction_id):
+                return due
+            heapq.heappop(self._heap)
+        return None
 
     def needs_op_end(self, now: int) -> bool:
         """Whether somebody is due, and only the end of the op partition must still be seen."""
@@ -84,15 +94,14 @@ class Overdue:
         taken = []
         until = min(now, self._ops_read_until)
         while (due := self.next_due()) is not None and due <= until:
-            transaction = heapq.heappop(self._heap)[2]
-            if transaction.due != due:
-                continue  # it was put on the clock anew, for another time
+            transaction = self._watched[heapq.heappop(self._heap)[2]][1]
             transaction.asked += 1
             transaction.due = now + self._policy.pause(transaction.id, transaction.asked)
             self.watch(transaction)
             taken.append(transaction)
         return taken
 
-    def _drop_settled(self) -> None:
-        while self._heap and self._heap[0][2].state is not State.PENDING:
-            heapq.heappop(self._heap)
+    def _is_pending(self, count: int, transaction_id: str) -> bool:
+        """Whether an entry is not void, and its transaction undecided."""
+        newest, transaction = self._watched.get(transaction_id, (0, None))
+        return newest == count and transaction is not None and transaction.state is State.PENDING

@@ -150,6 +150,7 @@ class RelayService:
             del self._workers[number]
             worker.stop(STOP_SECONDS)
             metrics.FAILURES.inc()
+            self._topics.forget()
             if isinstance(failure, ProtocolError):
                 raise failure  # a newer format, or a checkpoint that cannot be written: nothing may be skipped
             if not isinstance(failure, (DeliveryError, OutboxError)):

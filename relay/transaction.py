@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -63,6 +65,15 @@ class Transaction:
         lane: (producer group, ordering key) whose order it keeps; None for a transaction without order.
         incarnation: Database incarnation that its halves name.
         due: When it is to be asked about next, ms of broker time.
+        halves: The halves that were read, by position.
+        copies: Further halves of positions that were read before; the decision's offsets say which one counts.
+        state: Where it stands.
+        decision: The op entry that decided it.
+        decided_by: Who wrote that.
+        disputed: Op markers contradicted each other: only who knows the truth decides it from now on.
+        asked: Check requests so far.
+        unknown_answers: UNKNOWN answers so far.
+        last_answer: The last one's reason.
     """
 
     id: str
@@ -72,22 +83,65 @@ class Transaction:
     incarnation: str | None
     due: int
     halves: dict[int, Half] = field(default_factory=dict)
+    copies: list[Half] = field(default_factory=list)
     state: State = State.PENDING
     decision: OpEntry | None = None
     decided_by: OpSource | None = None
+    disputed: bool = False
     asked: int = 0
     unknown_answers: int = 0
     last_answer: str = ""
+
+    def add(self, position: int, half: Half) -> bool:
+        """Add a half.
+
+        Returns:
+            Whether it is the first one of its position.
+        """
+        if position not in self.halves:
+            self.halves[position] = half
+            return True
+        self.copies.append(half)
+        self._choose()
+        return False
 
     def event(self, entry: OpEntry, source: OpSource) -> Event | None:
         """What an op entry means for this transaction in its present state; None: nothing."""
         event = _EVENTS.get(entry.kind)
         known = self.decision
-        if event is None or event is Event.UNKNOWN or known is None:
+        if event is None or event is Event.UNKNOWN or source in _SAW_THE_ROW:
             return event
-        if _agree(known, entry) or source in _SAW_THE_ROW:
+        if known is None:
+            return None if self.disputed and not self._knows(source) else event
+        if _agree(known, entry):
             return event
         return None if self.decided_by in _SAW_THE_ROW else Event.CONTRADICTION
+
+    def _knows(self, source: OpSource) -> bool:
+        """Whether somebody who has not seen the row still answers for the truth: a listener that was asked."""
+        return self.truth is Truth.LISTENER and source is OpSource.LISTENER
+
+    def decide(self, entry: OpEntry, source: OpSource) -> None:
+        """Take a decision. One of somebody who saw the row stays theirs when others repeat it."""
+        if self.decision is not None and self.decided_by in _SAW_THE_ROW and source not in _SAW_THE_ROW:
+            return
+        self.decision, self.decided_by, self.disputed = entry, source, False
+        self._choose()
+
+    def dispute(self) -> None:
+        """Forget a decision that another one contradicts; it is looked up, never first-wins (R14)."""
+        self.decision, self.decided_by, self.disputed = None, None, True
+
+    def _choose(self) -> None:
+        """Of the halves of one position, let the one count that lies between the decision's offsets."""
+        decision = self.decision
+        if decision is None:
+            return
+        for index, copy in enumerate(self.copies):
+            position = copy.control.position if copy.control else -1
+            present = self.halves[position]
+            if _between(decision, copy) and not _between(decision, present):
+                self.halves[position], self.copies[index] = copy, present
 
     def move(self, event: Event) -> None:
         """Take a transition of the table."""
@@ -99,7 +153,11 @@ class Transaction:
         if entry is None:
             return []
         found = (self.halves.get(position) for position in entry.positions)
-        return [half for half in found if half and entry.first_offset <= half.offset <= entry.last_offset]
+        return [half for half in found if half and _between(entry, half)]
+
+    def all_halves(self) -> Iterator[Half]:
+        """Every half that was read, counted or not."""
+        return chain(self.halves.values(), self.copies)
 
     def complete(self) -> bool:
         """Whether every position that counts was found."""
@@ -113,6 +171,10 @@ class Transaction:
     def first(self) -> Half:
         """The half that was read first."""
         return next(iter(self.halves.values()))
+
+
+def _between(entry: OpEntry, half: Half) -> bool:
+    return entry.first_offset <= half.offset <= entry.last_offset
 
 
 def _agree(known: OpEntry, entry: OpEntry) -> bool:

@@ -14,6 +14,8 @@ from outbox.service.maven import fetch as fetch_jars
 from outbox.service.maven import jar_cache, make_lock
 from outbox.service.signals import stop_on_signals
 from stack.locks import all_locks
+from stack.ports import HOST
+from stack.postgres import DATABASE, ROLE
 from stack.progress import shown
 from stack.servers import Stack
 
@@ -97,11 +99,10 @@ def _variables(stack: Stack) -> dict[str, str]:
 
 
 def _table(stack: Stack) -> Table:
-    table = Table("")
-    for name in ("connect to", "log"):
-        table.add_column(name, overflow="fold")
-    table.add_row("Kafka", stack.bootstrap_servers.replace(",", "\n"), str(stack.kafka.log()))
-    table.add_row("Postgres", stack.postgres_url, str(stack.postgres.log))
-    if stack.standby:
-        table.add_row("standby", stack.standby.url, str(stack.standby.log))
+    table = Table("", "listens on", "role and database")
+    table.add_column("log", overflow="fold")
+    table.add_row("Kafka", stack.bootstrap_servers.replace(",", "\n"), "", str(stack.kafka.log()))
+    for name, server in (("Postgres", stack.postgres), ("standby", stack.standby)):
+        if server:
+            table.add_row(name, f"{HOST}:{server.port}", f"{ROLE}, {DATABASE}", str(server.log))
     return table

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +39,12 @@ class Command:
         argv: The program's full path and its arguments.
         log: File that its output is appended to.
         user: Account to run it under; None: the current one.
-        environment: Variables beside the current ones.
     """
 
     name: str
     argv: Sequence[str]
     log: Path
     user: User | None = None
-    environment: Mapping[str, str] | None = None
 
 
 class Processes:
@@ -82,7 +80,8 @@ class Processes:
                 "do": "start",
                 "name": command.name,
                 "argv": list(command.argv),
-                "env": {**os.environ, **(command.environment or {})},
+                # A developer's PGSSLMODE or PGPORT is not meant for servers of ours.
+                "env": {name: value for name, value in os.environ.items() if not name.startswith("PG")},
                 "log": str(command.log),
                 "user": [command.user.uid, command.user.gid] if command.user else None,
             },

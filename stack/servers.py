@@ -28,8 +28,8 @@ class Stack:
     """A real Kafka and a real Postgres on this machine, for as long as the `with` block lasts.
 
         with Stack() as stack:
-            Outbox(kafka={"bootstrap.servers": stack.bootstrap_servers}, ...)
-            create_engine(stack.postgres_url.replace("postgresql:", "postgresql+psycopg:", 1))
+            producer = Producer({"bootstrap.servers": stack.bootstrap_servers})
+            connection = psycopg.connect(stack.postgres_url)
 
     Both listen on 127.0.0.1 only. They end with the block and with this process, even if it is killed. Several stacks
     may run side by side.
@@ -43,7 +43,18 @@ class Stack:
         postgres_settings: Settings of Postgres over the stack's own.
         data_dir: Folder for all data and logs, kept and used again; None: a temporary one, removed at the end.
         progress: Is called while jars are fetched.
+
+    Attributes, while it runs:
+        kafka: The Kafka cluster, to kill, stop and start.
+        postgres: The Postgres, likewise.
+        standby: The standby, if one was asked for.
+        data_dir: The folder with all data and logs.
     """
+
+    kafka: Kafka
+    postgres: Postgres
+    standby: Postgres | None
+    data_dir: Path
 
     def __init__(
         self,

@@ -160,7 +160,22 @@ def _become(request: dict[str, Any], log: int) -> None:
 
 
 def _children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except FileNotFoundError:  # not every kernel has this list; the long way is to ask every process
+        return [pid for pid in _all_processes() if _parent(pid) == os.getpid()]
+
+
+def _all_processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        # After the name in brackets, which may hold anything: state, parent, …
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _is_postgres(pid: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -11,13 +10,12 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import psycopg
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine, create_engine
 
@@ -25,32 +23,10 @@ from outbox import Outbox, TableNames
 from outbox.callback_table import CallbackTable
 from outbox.channel import ChannelDescription, admin_client, create_channel
 from outbox.failpoints import VARIABLE as FAILPOINT
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel
+from outbox.protocol.names import Channel
+from outbox.testing import VisibleRecord, read_committed, settled
 
 WAIT_SECONDS = 60.0
-
-
-class Visible(NamedTuple):
-    """A record on a real topic as a read_committed reader sees it."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp: int
-
-    @property
-    def message_id(self) -> str:
-        """The id that the relay wrote."""
-        return (dict(self.headers)[MESSAGE_ID_HEADER] or b"").decode()
-
-    @property
-    def origin(self) -> tuple[int, int]:
-        """Half partition and offset."""
-        partition, offset = (dict(self.headers)[ORIGIN_HEADER] or b"").decode().split("/")
-        return int(partition), int(offset)
 
 
 @dataclass
@@ -167,6 +143,11 @@ class Site:
         self.services.append(service)
         return service
 
+    @property
+    def log_folder(self) -> str:
+        """Where the logs of processes go."""
+        return self._logs.name
+
     def relay(self, **options: Any) -> Service:
         """Start a relay."""
         return self.start("relay", **options)
@@ -175,13 +156,13 @@ class Site:
         """Start a checker."""
         return self.start("checker", **options)
 
-    def read(self, *topics: str) -> list[Visible]:
+    def read(self, *topics: str) -> list[VisibleRecord]:
         """Everything that a read_committed reader sees now on real topics, by topic, partition and offset."""
-        return read_topics(self.bootstrap_servers, [self.topic(name) for name in topics])
+        return read_committed(self.kafka(), [self.topic(name) for name in topics])
 
-    def wait_visible(self, count: int, *topics: str, timeout: float = WAIT_SECONDS) -> list[Visible]:
+    def wait_visible(self, count: int, *topics: str, timeout: float = WAIT_SECONDS) -> list[VisibleRecord]:
         """Wait until so many records are visible; what is visible then."""
-        seen: list[Visible] = []
+        seen: list[VisibleRecord] = []
 
         def enough() -> bool:
             seen[:] = self.read(*topics)
@@ -191,23 +172,12 @@ class Site:
         return seen
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until the checkpoints of all half partitions stand at the end of the half topic."""
-        state: list[tuple[int, int]] = []
+        """Wait until every half is settled."""
+        wait_until(self.settled, timeout, self.logs)
 
-        def settled() -> bool:
-            state[:] = self.progress()
-            return all(committed == end for committed, end in state)
-
-        wait_until(settled, timeout, lambda: f"checkpoints and ends: {state}\n{self.logs()}")
-
-    def progress(self) -> list[tuple[int, int]]:
-        """Committed offset and end of each half partition."""
-        topic = self.channel.half_topic
-        with reader(self.bootstrap_servers, self.channel.relay_group) as consumer:
-            numbers = sorted(consumer.list_topics(topic, 10).topics[topic].partitions)
-            committed = consumer.committed([TopicPartition(topic, number) for number in numbers], 10)
-            ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1] for number in numbers]
-        return [(tp.offset, end) for tp, end in zip(committed, ends, strict=True)]
+    def settled(self) -> bool:
+        """Whether the checkpoints of all half partitions stand at the end of the half topic."""
+        return settled(self.kafka(), self.channel)
 
     def logs(self) -> str:
         """The end of every service's log."""
@@ -228,64 +198,7 @@ class Site:
         self._logs.cleanup()
 
 
-@contextlib.contextmanager
-def reader(bootstrap_servers: str, group: str) -> Iterator[Consumer]:
-    """A consumer that reads committed data and belongs to no generation of its group."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 50,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def read_topics(bootstrap_servers: str, topics: Sequence[str]) -> list[Visible]:
-    """Everything that a read_committed reader sees now, up to the last stable offset of each partition."""
-    with reader(bootstrap_servers, f"reader-{uuid.uuid4()}") as consumer:
-        places = [
-            TopicPartition(topic, partition, 0)
-            for topic in topics
-            for partition in consumer.list_topics(topic, 10).topics[topic].partitions
-        ]
-        consumer.assign(places)
-        found: list[Visible] = []
-        open_places = {(place.topic, place.partition) for place in places}
-        deadline = time.monotonic() + WAIT_SECONDS
-        while open_places and time.monotonic() < deadline:
-            for message in consumer.consume(5_000, 0.2):
-                error = message.error()
-                if error is None:
-                    found.append(_visible(message))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    open_places.discard((message.topic() or "", message.partition() or 0))
-                else:
-                    raise KafkaException(error)
-    assert not open_places, f"no end of {open_places} seen"
-    return sorted(found)
-
-
-def _visible(message: Any) -> Visible:
-    return Visible(
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        message.key(),
-        message.value(),
-        tuple(message.headers() or ()),
-        message.timestamp()[1],
-    )
-
-
-def doubled(records: Sequence[Visible]) -> list[str]:
+def doubled(records: Sequence[VisibleRecord]) -> list[str]:
     """Message ids that are visible more than once."""
     return [id_ for id_, count in Counter(record.message_id for record in records).items() if count > 1]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from outbox.protocol import names
 from outbox.protocol.envelope import Envelope, parse_json, to_json
-from outbox.protocol.errors import NewerFormatError, ProtocolError
-from outbox.protocol.half import Truth
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import MAX_INT32, get_number, get_optional_text, get_text, refuse_newer
+from outbox.protocol.half import Truth, parse_truth
 from outbox.protocol.identifiers import check_uuid
 from outbox.protocol.positions import Positions
 
@@ -72,22 +73,21 @@ def parse_check(value: bytes | None) -> CheckRequest:
     """
     fields = parse_json(value, "a check request")
     check_version(fields, "a check request")
-    try:
-        return CheckRequest(
-            check_uuid(fields["transaction"]),
-            names.check_group(fields["group"]),
-            Truth(fields["truth"]),
-            check_uuid(fields["topic_id"]),
-            int(fields["partition"]),
-            Positions.parse(fields["positions"]),
-            int(fields["first_offset"]),
-            int(fields["last_offset"]),
-            int(fields["check"]),
-            check_uuid(fields["incarnation"]) if fields["incarnation"] is not None else None,
-            Envelope.from_json(fields["message"]) if fields["message"] is not None else None,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a check request is malformed: {error!r}") from None
+    incarnation = get_optional_text(fields, "incarnation")
+    message = fields.get("message")
+    return CheckRequest(
+        check_uuid(get_text(fields, "transaction")),
+        names.check_group(get_text(fields, "group")),
+        parse_truth(get_text(fields, "truth")),
+        check_uuid(get_text(fields, "topic_id")),
+        get_number(fields, "partition", maximum=MAX_INT32),
+        Positions.parse(get_text(fields, "positions")),
+        get_number(fields, "first_offset"),
+        get_number(fields, "last_offset"),
+        get_number(fields, "check", minimum=1, maximum=MAX_INT32),
+        None if incarnation is None else check_uuid(incarnation),
+        None if message is None else Envelope.from_json(message),
+    )
 
 
 def check_version(fields: dict[str, Any], what: str) -> None:
@@ -98,7 +98,7 @@ def check_version(fields: dict[str, Any], what: str) -> None:
         ProtocolError: It names none.
     """
     version = fields.get("version")
-    if isinstance(version, int) and version > names.FORMAT_VERSION:
-        raise NewerFormatError(f"{what} of format {version}, this process knows {names.FORMAT_VERSION}: upgrade it")
-    if version != names.FORMAT_VERSION:
+    if type(version) is int and version > names.FORMAT_VERSION:
+        refuse_newer(str(version), what)
+    if type(version) is not int or version != names.FORMAT_VERSION:
         raise ProtocolError(f"{what} without a format version")

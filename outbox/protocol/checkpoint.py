@@ -16,20 +16,27 @@ offset too, so that an offset which somebody moved by hand does not keep its old
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 
 from outbox.protocol import names
-from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import parse_number, refuse_newer
 
 MAX_LENGTH = 3_500
 """Characters of the string; the broker's `offset.metadata.max.bytes` is 4,096 by default."""
 
 WINDOW = 20_000
 """Offsets between the lowest unsettled half and the head that a bitmap can always say within MAX_LENGTH."""
+
+
+MAX_SPAN = 1_000_000
+"""Offsets that a string may say at most: a reader never unpacks more, whatever the string claims."""
+
+_MORE = 0x80
+_SEVEN_BITS = 0x7F
 
 
 class CheckpointError(ProtocolError):
@@ -54,22 +61,26 @@ class HalfCheckpoint:
         """The metadata string.
 
         Raises:
-            CheckpointError: It would be longer than 3,500 characters. The window of the relay prevents it.
+            CheckpointError: It would be longer than 3,500 characters, or say more offsets than a reader takes. The
+                window of the relay prevents both.
         """
         text = _seal(f"{names.FORMAT_VERSION};h;{topic_id};{self._settled()}", self.offset)
-        if len(text) > MAX_LENGTH:
+        if len(text) > MAX_LENGTH or self.head - self.offset > MAX_SPAN:
             raise CheckpointError(f"a checkpoint of {len(text)} characters for {self.head - self.offset} offsets")
         return text
 
     def _settled(self) -> str:
-        if self.head == self.offset:
+        span = self.head - self.offset
+        if span == 0:
             return "-"
+        head_of_bitmap = f"b{span}:"
+        bitmap_length = len(head_of_bitmap) + ((span + 7) // 8 * 8 + 5) // 6
         runs = _runs(self.offset, self.head, self.unsettled)
-        by_runs = "r" + _text(b"".join(map(_varint, runs)))
-        bitmap_length = 2 + len(str(self.head - self.offset)) + (self.head - self.offset + 5) // 6
-        if len(by_runs) <= bitmap_length:
-            return by_runs
-        return f"b{self.head - self.offset}:{_text(_bitmap(self.head - self.offset, runs))}"
+        if len(runs) * 4 <= bitmap_length * 3:  # each run takes a byte at least, which is 4/3 of a character
+            by_runs = "r" + _text(b"".join(map(_varint, runs)))
+            if len(by_runs) <= bitmap_length:
+                return by_runs
+        return head_of_bitmap + _text(_bitmap(self.offset, span, self.unsettled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +111,10 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str) -> HalfCheckpoi
     if data == "-":
         return HalfCheckpoint(offset, offset)
     try:
-        runs = _bitmap_runs(data[1:]) if data[0] == "b" else _varints(_bytes(data[1:])) if data[0] == "r" else []
-    except (ValueError, IndexError) as error:
+        runs = _parse_runs(data)
+    except ValueError as error:
         raise CheckpointError(f"a checkpoint that cannot be read ({error}): {text[:80]!r}") from None
-    if not runs:
-        raise CheckpointError(f"a checkpoint that cannot be read: {text[:80]!r}")
-    edges = [offset]
-    for run in runs:
-        edges.append(edges[-1] + run)
+    edges = list(accumulate(runs, initial=offset))
     unsettled = tuple(chain.from_iterable(range(a, b) for a, b in list(pairwise(edges))[::2]))
     return HalfCheckpoint(offset, edges[-1], unsettled)
 
@@ -120,9 +127,10 @@ def parse_op_checkpoint(text: str, offset: int, topic_id: str) -> OpCheckpoint:
         NewerFormatError: It is of a newer format.
     """
     data = _open(text, offset, topic_id, "o")
-    if not data.isdigit():
-        raise CheckpointError(f"a checkpoint that cannot be read: {text[:80]!r}")
-    return OpCheckpoint(offset, offset + int(data))
+    try:
+        return OpCheckpoint(offset, offset + parse_number(data, "the head of a checkpoint"))
+    except ProtocolError as error:
+        raise CheckpointError(f"a checkpoint that cannot be read ({error}): {text[:80]!r}") from None
 
 
 def _seal(body: str, offset: int) -> str:
@@ -132,16 +140,17 @@ def _seal(body: str, offset: int) -> str:
 def _open(text: str, offset: int, topic_id: str, kind: str) -> str:
     body, _, crc = text.rstrip("\0").rpartition(";")
     version, _, rest = body.partition(";")
-    if version.isdigit() and int(version) > names.FORMAT_VERSION:
-        raise NewerFormatError(f"a checkpoint of format {version}, this relay knows {names.FORMAT_VERSION}: upgrade it")
-    if f"{body};{crc}" != _seal(body, offset):
+    refuse_newer(version, f"the checkpoint at offset {offset}")
+    if not text.isascii() or f"{body};{crc}" != _seal(body, offset):
         raise CheckpointError(
             f"the checkpoint at offset {offset} is damaged or was not written by a relay: {text[:80]!r}"
         )
-    found_kind, found_topic, data = rest.split(";", 2)
-    if (found_kind, found_topic) != (kind, topic_id):
+    found_kind, found_topic, data = [*rest.split(";", 2), "", "", ""][:3]
+    if version != str(names.FORMAT_VERSION) or found_kind != kind:
+        raise CheckpointError(f"the checkpoint at offset {offset} is not one of this partition: {text[:80]!r}")
+    if found_topic != topic_id:
         raise CheckpointError(
-            f"the checkpoint at offset {offset} belongs to topic id {found_topic}, not {topic_id}: "
+            f"the checkpoint at offset {offset} belongs to topic id {found_topic[:40]}, not {topic_id}: "
             "the topic was deleted and made again"
         )
     return data
@@ -162,37 +171,44 @@ def _runs(offset: int, head: int, unsettled: Iterable[int]) -> list[int]:
     return runs
 
 
-def _bitmap(length: int, runs: list[int]) -> bytes:
-    bits = 0
-    at = 0
-    for index, run in enumerate(runs):
-        if index % 2:
-            bits |= ((1 << run) - 1) << at
-        at += run
-    return bits.to_bytes((length + 7) // 8, "little")
+def _bitmap(offset: int, span: int, unsettled: Iterable[int]) -> bytes:
+    bits = bytearray(b"1" * span)
+    for position in unsettled:
+        bits[offset - position - 1] = ord("0")  # the lowest offset is the last digit
+    return int(bits, 2).to_bytes((span + 7) // 8, "little")
+
+
+def _parse_runs(data: str) -> list[int]:
+    """Lengths of runs by turns, unsettled first.
+
+    Raises:
+        ValueError: The text says no runs, or more offsets than `MAX_SPAN`.
+    """
+    if data.startswith("r"):
+        runs = _varints(_bytes(data[1:]))
+    elif data.startswith("b"):
+        runs = _bitmap_runs(data[1:])
+    else:
+        raise ValueError("no known encoding")
+    if not 0 < sum(runs) <= MAX_SPAN:
+        raise ValueError(f"{sum(runs)} offsets")
+    return runs
 
 
 def _bitmap_runs(data: str) -> list[int]:
     length_text, _, encoded = data.partition(":")
-    length, raw = int(length_text), _bytes(encoded)
+    length, raw = parse_number(length_text, "a bitmap's length", maximum=MAX_SPAN), _bytes(encoded)
     if len(raw) != (length + 7) // 8:
         raise ValueError("the bitmap's length is wrong")
     bits = "".join(f"{byte:08b}"[::-1] for byte in raw)[:length]
-    runs: list[int] = []
-    current = "0"
-    count = 0
-    for bit in bits:
-        if bit != current:
-            runs.append(count)
-            current, count = bit, 0
-        count += 1
-    return [*runs, count]
+    lengths = [len(list(group)) for _, group in groupby(bits)]
+    return [0, *lengths] if bits.startswith("1") else lengths
 
 
 def _varint(number: int) -> bytes:
     out = bytearray()
-    while number > 0x7F:
-        out.append(0x80 | (number & 0x7F))
+    while number > _SEVEN_BITS:
+        out.append(_MORE | (number & _SEVEN_BITS))
         number >>= 7
     out.append(number)
     return bytes(out)
@@ -201,9 +217,9 @@ def _varint(number: int) -> bytes:
 def _varints(data: bytes) -> list[int]:
     numbers, number, shift = [], 0, 0
     for byte in data:
-        number |= (byte & 0x7F) << shift
+        number |= (byte & _SEVEN_BITS) << shift
         shift += 7
-        if byte < 0x80:
+        if byte < _MORE:
             numbers.append(number)
             number = shift = 0
     if shift:
@@ -216,7 +232,4 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

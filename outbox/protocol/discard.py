@@ -13,10 +13,11 @@ from outbox.protocol import names
 from outbox.protocol.check import check_version
 from outbox.protocol.envelope import parse_json, to_json
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.half import Truth
+from outbox.protocol.fields import MAX_INT32, get_number, get_optional_text, get_text
+from outbox.protocol.half import Truth, parse_key, parse_truth
 from outbox.protocol.identifiers import check_uuid, message_id
-from outbox.protocol.op import OpKind
-from outbox.protocol.positions import Positions
+from outbox.protocol.op import OpKind, parse_kind
+from outbox.protocol.positions import MAX_POSITION, Positions
 
 
 class DiscardReason(enum.StrEnum):
@@ -116,23 +117,50 @@ def parse_manifest(value: bytes | None) -> Manifest:
     """
     fields = parse_json(value, "a manifest")
     check_version(fields, "a manifest")
+    decision = get_optional_text(fields, "decision")
+    incarnation = get_optional_text(fields, "incarnation")
+    return Manifest(
+        check_uuid(get_text(fields, "transaction")),
+        names.check_group(get_text(fields, "group")),
+        parse_truth(get_text(fields, "truth")),
+        check_uuid(get_text(fields, "topic_id")),
+        get_number(fields, "partition", maximum=MAX_INT32),
+        _parse_reason(get_text(fields, "reason")),
+        get_text(fields, "detail"),
+        None if decision is None else parse_kind(decision),
+        Positions.parse(get_text(fields, "positions")),
+        _parse_offsets(fields.get("offsets")),
+        get_number(fields, "first_append_time"),
+        get_number(fields, "checks", maximum=MAX_INT32),
+        get_text(fields, "last_answer"),
+        _parse_ordering(get_optional_text(fields, "ordering")),
+        None if incarnation is None else check_uuid(incarnation),
+    )
+
+
+def _parse_reason(text: str) -> DiscardReason:
     try:
-        return Manifest(
-            check_uuid(fields["transaction"]),
-            names.check_group(fields["group"]),
-            Truth(fields["truth"]),
-            check_uuid(fields["topic_id"]),
-            int(fields["partition"]),
-            DiscardReason(fields["reason"]),
-            str(fields["detail"]),
-            OpKind(fields["decision"]) if fields["decision"] is not None else None,
-            Positions.parse(fields["positions"]),
-            tuple((int(position), int(offset)) for position, offset in fields["offsets"]),
-            int(fields["first_append_time"]),
-            int(fields["checks"]),
-            str(fields["last_answer"]),
-            fields["ordering"],
-            check_uuid(fields["incarnation"]) if fields["incarnation"] is not None else None,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a manifest is malformed: {error!r}") from None
+        return DiscardReason(text)
+    except ValueError:
+        raise ProtocolError(f"{text[:40]!r} is no reason for a discard") from None
+
+
+def _parse_offsets(pairs: object) -> tuple[tuple[int, int], ...]:
+    if not isinstance(pairs, list):
+        raise ProtocolError("field 'offsets' is not a list")
+    return tuple(_parse_pair(pair) for pair in pairs)
+
+
+def _parse_pair(pair: object) -> tuple[int, int]:
+    match pair:
+        case [position, offset]:
+            numbers = {"position": position, "offset": offset}
+            return get_number(numbers, "position", maximum=MAX_POSITION), get_number(numbers, "offset")
+        case _:
+            raise ProtocolError("field 'offsets' is not a list of positions and half offsets")
+
+
+def _parse_ordering(text: str | None) -> str | None:
+    if text is not None:
+        parse_key(text)
+    return text

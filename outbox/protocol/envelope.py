@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import get_number, is_utf8
 from outbox.protocol.half import Header
 
 
@@ -42,22 +43,21 @@ class Envelope:
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Envelope:
+    def from_json(cls, fields: object) -> Envelope:
         """Read the JSON object.
 
         Raises:
             ProtocolError: A field is missing or of the wrong form.
         """
-        try:
-            return cls(
-                _decode(fields["key"]),
-                _decode(fields["value"]),
-                tuple((str(name), _decode(value)) for name, value in fields["headers"]),
-                int(fields["timestamp"]),
-                int(fields["offset"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"an envelope is malformed: {error!r}") from None
+        if not isinstance(fields, dict) or not isinstance(fields.get("headers"), list):
+            raise ProtocolError("an envelope is not a JSON object with a list of headers")
+        return cls(
+            _get_bytes(fields, "key"),
+            _get_bytes(fields, "value"),
+            tuple(_header(pair) for pair in fields["headers"]),
+            get_number(fields, "timestamp"),
+            get_number(fields, "offset"),
+        )
 
     def encode(self) -> bytes:
         """The envelope as a record's value."""
@@ -75,7 +75,7 @@ def parse_envelope(value: bytes | None) -> Envelope:
 
 def to_json(fields: Mapping[str, Any]) -> bytes:
     """Compact JSON, fields in the given order, text as UTF-8."""
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def parse_json(value: bytes | None, what: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def parse_json(value: bytes | None, what: str) -> dict[str, Any]:
     """
     try:
         fields = json.loads(value or b"")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{what} is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise ProtocolError(f"{what} is not a JSON object")
@@ -97,10 +97,26 @@ def _encode(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def _decode(text: str | None) -> bytes | None:
+def _decode(text: object) -> bytes | None:
     if text is None:
         return None
+    if not isinstance(text, str):
+        raise ProtocolError("bytes are base64 text or null")
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"not base64: {error}") from None
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"bytes are not base64: {error}") from None
+
+
+def _get_bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
+    if name not in fields:
+        raise ProtocolError(f"field {name!r} is missing; null says that there is none")
+    return _decode(fields[name])
+
+
+def _header(pair: object) -> Header:
+    match pair:
+        case [str() as name, value] if is_utf8(name):
+            return name, _decode(value)
+        case _:
+            raise ProtocolError("a header is not a list of its name and its value")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from outbox.protocol import names
-from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import MAX_INT32, parse_number, refuse_newer
 from outbox.protocol.identifiers import UUID_PATTERN, check_uuid, message_id
-from outbox.protocol.positions import MAX_POSITION
 
 Header = tuple[str, bytes | None]
 Headers = Sequence[Header]
@@ -21,6 +21,9 @@ OutgoingHeaders = list[tuple[str, str | bytes | None]]
 
 ANY_PARTITION = -1
 """The real queue id that says: by key."""
+
+MAX_MILLISECONDS = 999_999_999_999_999
+"""The largest timestamp and immunity time that a half can carry; the year 33658, or microseconds given by mistake."""
 
 
 class Truth(enum.StrEnum):
@@ -108,8 +111,8 @@ class HalfControl:
 
 
 _CONTROL = frozenset({names.TARGET_HEADER, names.TRANSACTION_HEADER, names.GROUP_HEADER, names.OPTIONS_HEADER})
-_TRANSACTION = re.compile(rb"(\d{1,6});(" + UUID_PATTERN.encode() + rb")/(\d{1,4})")
-_NUMBER = re.compile(r"\d{1,15}")
+_TRANSACTION = re.compile(f"{names.FORMAT_VERSION};({UUID_PATTERN})/(0|[1-9][0-9]{{0,3}})".encode())
+_KEY = re.compile(r"(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})*")
 
 
 def parse_half(headers: Headers) -> HalfControl:
@@ -119,6 +122,17 @@ def parse_half(headers: Headers) -> HalfControl:
         NewerFormatError: The half is of a newer format: stop the partition, upgrade the relay.
         ProtocolError: A control header is missing, doubled or malformed.
     """
+    try:
+        return _parse_half(headers)
+    except ProtocolError:
+        # A newer format may have changed anything but the place of its version.
+        for name, value in headers:
+            if name == names.TRANSACTION_HEADER and value is not None:
+                refuse_newer(value.partition(b";")[0].decode(errors="replace"), "a half")
+        raise
+
+
+def _parse_half(headers: Headers) -> HalfControl:
     control: dict[str, bytes] = {}
     for name, value in headers:
         if name in _CONTROL:
@@ -135,6 +149,29 @@ def parse_half(headers: Headers) -> HalfControl:
     return HalfControl(
         topic, partition, transaction_id, position, group, truth, parse_options(options) if options else NO_OPTIONS
     )
+
+
+def parse_truth(text: str) -> Truth:
+    """Read who knows whether a transaction committed.
+
+    Raises:
+        ProtocolError: It is neither `row` nor `listener`.
+    """
+    try:
+        return Truth(text)
+    except ValueError:
+        raise ProtocolError(f"truth is 'row' or 'listener', not {text[:40]!r}") from None
+
+
+def parse_key(text: str) -> bytes:
+    """Read a percent-encoded key.
+
+    Raises:
+        ProtocolError: It is not percent-encoded: letters, digits, `_.~-`, and `%` with two upper-case hex digits.
+    """
+    if not _KEY.fullmatch(text):
+        raise ProtocolError(f"a key is not percent-encoded: {text[:40]!r}")
+    return unquote_to_bytes(text)
 
 
 def user_headers(headers: Headers) -> list[Header]:
@@ -159,37 +196,23 @@ def reserved_header(header_names: Iterable[str]) -> str | None:
 
 def _parse_transaction(value: bytes) -> tuple[str, int]:
     match = _TRANSACTION.fullmatch(value)
-    if match is None or int(match[3]) > MAX_POSITION:
-        _refuse_newer(value, names.TRANSACTION_HEADER)
-        raise ProtocolError(f"header {names.TRANSACTION_HEADER} is malformed: {value!r}")
-    if int(match[1]) != names.FORMAT_VERSION:
-        _refuse_newer(value, names.TRANSACTION_HEADER)
-        raise ProtocolError(f"header {names.TRANSACTION_HEADER} names format {int(match[1])}, which never existed")
-    return match[2].decode(), int(match[3])
-
-
-def _refuse_newer(value: bytes, header: str) -> None:
-    version = value.partition(b";")[0]
-    if version.isdigit() and int(version) > names.FORMAT_VERSION:
-        raise NewerFormatError(
-            f"header {header} is of format {int(version)}, this process knows {names.FORMAT_VERSION}: upgrade it"
-        )
+    if match is None:
+        raise ProtocolError(f"header {names.TRANSACTION_HEADER} is malformed: {value[:80]!r}")
+    return match[1].decode(), int(match[2])
 
 
 @lru_cache(maxsize=4096)
 def _parse_target(value: bytes) -> tuple[str, int]:
-    topic, colon, partition = value.decode(errors="replace").rpartition(":")
-    if not colon or not names.is_topic_name(topic) or not re.fullmatch(r"-1|\d{1,9}", partition):
-        raise ProtocolError(f"header {names.TARGET_HEADER} is malformed: {value!r}")
-    return topic, int(partition)
+    topic, _, partition = value.decode(errors="replace").rpartition(":")
+    if not names.is_topic_name(topic):
+        raise ProtocolError(f"header {names.TARGET_HEADER} is malformed: {value[:300]!r}")
+    return topic, parse_number(partition, f"the partition in header {names.TARGET_HEADER}", ANY_PARTITION, MAX_INT32)
 
 
 @lru_cache(maxsize=4096)
 def _parse_group(value: bytes) -> tuple[str, Truth]:
     group, _, truth = value.decode(errors="replace").partition(";")
-    if truth not in set(Truth):
-        raise ProtocolError(f"header {names.GROUP_HEADER} is malformed: {value!r}")
-    return names.check_group(group), Truth(truth)
+    return names.check_group(group), parse_truth(truth)
 
 
 @lru_cache(maxsize=4096)
@@ -200,35 +223,37 @@ def parse_options(value: bytes) -> HalfOptions:
         ProtocolError: An option is unknown, doubled or malformed. Options are not skipped: a relay that does not
             know one must not guess what it would have meant.
     """
-    found: dict[str, str] = {}
+    found: dict[str, str | None] = {}
     for part in value.decode(errors="replace").split(";"):
-        name, _, text = part.partition("=")
+        name, equals, text = part.partition("=")
+        if name not in _OPTIONS:
+            raise ProtocolError(f"header {names.OPTIONS_HEADER} has an unknown option {name[:40]!r}")
         if name in found:
             raise ProtocolError(f"option {name!r} is given twice")
+        if bool(equals) is (name == _UNORDERED):
+            raise ProtocolError(f"option {name!r} must {'not ' if equals else ''}have a value")
         found[name] = text
-    options = HalfOptions(
-        timestamp=_number(found.pop("timestamp", None), "timestamp"),
-        immunity=_number(found.pop("immunity", None), "immunity"),
+    incarnation = found.get("incarnation")
+    return HalfOptions(
+        timestamp=_milliseconds(found.get("timestamp"), "timestamp"),
+        immunity=_milliseconds(found.get("immunity"), "immunity"),
         ordering=_ordering(found),
-        incarnation=check_uuid(found.pop("incarnation")) if "incarnation" in found else None,
+        incarnation=None if incarnation is None else check_uuid(incarnation),
     )
-    if found:
-        raise ProtocolError(f"header {names.OPTIONS_HEADER} has an unknown option {sorted(found)[0]!r}")
-    return options
 
 
-def _ordering(found: dict[str, str]) -> tuple[bytes | None] | None:
-    if "unordered" in found and "ordering" in found:
-        raise ProtocolError("options 'ordering' and 'unordered' exclude each other")
-    if "unordered" in found:
-        found.pop("unordered")
+_UNORDERED = "unordered"
+_OPTIONS = frozenset({"timestamp", "immunity", "ordering", _UNORDERED, "incarnation"})
+
+
+def _ordering(found: Mapping[str, str | None]) -> tuple[bytes | None] | None:
+    ordering = found.get("ordering")
+    if _UNORDERED in found:
+        if ordering is not None:
+            raise ProtocolError("options 'ordering' and 'unordered' exclude each other")
         return (None,)
-    return (unquote_to_bytes(found.pop("ordering")),) if "ordering" in found else None
+    return None if ordering is None else (parse_key(ordering),)
 
 
-def _number(text: str | None, name: str) -> int | None:
-    if text is None:
-        return None
-    if not _NUMBER.fullmatch(text):
-        raise ProtocolError(f"option {name!r} is not a number of ms: {text!r}")
-    return int(text)
+def _milliseconds(text: str | None, name: str) -> int | None:
+    return None if text is None else parse_number(text, f"option {name!r}", maximum=MAX_MILLISECONDS)

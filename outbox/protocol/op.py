@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outbox.protocol import names
-from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import MAX_INT32, parse_number, refuse_newer
 from outbox.protocol.half import Headers, OutgoingHeaders
 from outbox.protocol.identifiers import check_uuid
 from outbox.protocol.positions import Positions
@@ -71,12 +72,17 @@ class OpEntry:
 
     def encode(self) -> str:
         """The entry's line, without its end."""
-        reason = " ".join(self.reason.split())[:MAX_REASON]
+        reason = _one_line(self.reason)
         line = (
             f"{self.kind} {self.transaction_id} {self.topic_id} {self.partition} {self.positions}"
             f" {self.first_offset} {self.last_offset} {self.checks}"
         )
         return f"{line} {reason}" if reason else line
+
+
+def _one_line(reason: str) -> str:
+    """A reason as it is written: on one line, cut, and of characters that UTF-8 can say."""
+    return " ".join(reason.split())[:MAX_REASON].rstrip().encode(errors="replace").decode()
 
 
 def encode_op(entries: Iterable[OpEntry], source: OpSource) -> tuple[bytes, OutgoingHeaders]:
@@ -102,15 +108,25 @@ def parse_op(value: bytes | None, headers: Headers) -> tuple[OpSource, Sequence[
     return source, [_parse_entry(line) for line in lines]
 
 
+def parse_kind(text: str) -> OpKind:
+    """Read the kind of an entry.
+
+    Raises:
+        ProtocolError: It is none of C, R, U and D.
+    """
+    try:
+        return OpKind(text)
+    except ValueError:
+        raise ProtocolError(f"{text[:40]!r} is no kind of op entry") from None
+
+
 def _parse_source(headers: Headers) -> OpSource:
-    value = next((value for name, value in headers if name == names.OP_HEADER), None)
-    version, _, source = (value or b"").decode(errors="replace").partition(";")
-    if version.isdigit() and int(version) > names.FORMAT_VERSION:
-        raise NewerFormatError(
-            f"an op record of format {version}, this process knows {names.FORMAT_VERSION}: upgrade it"
-        )
+    values = [(value or b"").decode(errors="replace") for name, value in headers if name == names.OP_HEADER]
+    for value in values:
+        refuse_newer(value.partition(";")[0], "an op record")
+    version, _, source = values[0].partition(";") if len(values) == 1 else ("", "", "")
     if version != str(names.FORMAT_VERSION) or source not in set(OpSource):
-        raise ProtocolError(f"header {names.OP_HEADER} is missing or malformed: {value!r}")
+        raise ProtocolError(f"header {names.OP_HEADER} is missing, doubled or malformed: {values!r:.80}")
     return OpSource(source)
 
 
@@ -119,19 +135,24 @@ def _parse_entry(line: str) -> OpEntry:
     if len(fields) < _FIELDS:
         raise ProtocolError(f"an op entry has {len(fields)} fields, not {_FIELDS}: {line[:200]!r}")
     kind, transaction_id, topic_id, partition, positions, first, last, checks, *reason = fields
-    try:
-        return OpEntry(
-            OpKind(kind),
-            check_uuid(transaction_id),
-            check_uuid(topic_id),
-            int(partition),
-            Positions.parse(positions),
-            int(first),
-            int(last),
-            int(checks),
-            reason[0] if reason else "",
-        )
-    except ProtocolError:
-        raise
-    except ValueError as error:
-        raise ProtocolError(f"an op entry is malformed ({error}): {line[:200]!r}") from None
+    entry = OpEntry(
+        parse_kind(kind),
+        check_uuid(transaction_id),
+        check_uuid(topic_id),
+        parse_number(partition, "the partition of an op entry", maximum=MAX_INT32),
+        Positions.parse(positions),
+        parse_number(first, "the first offset of an op entry", NO_OFFSET),
+        parse_number(last, "the last offset of an op entry", NO_OFFSET),
+        parse_number(checks, "the number of checks of an op entry", maximum=MAX_INT32),
+        reason[0] if reason else "",
+    )
+    if not _fit(entry):
+        raise ProtocolError(f"an op entry whose positions and offsets do not fit each other: {line[:200]!r}")
+    return entry
+
+
+def _fit(entry: OpEntry) -> bool:
+    """Whether an entry that lists positions says where they lie; without, the relay would take all for struck."""
+    if not entry.positions.runs:
+        return entry.first_offset == entry.last_offset == NO_OFFSET
+    return NO_OFFSET < entry.first_offset <= entry.last_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +11,8 @@ from outbox.protocol.errors import ProtocolError
 
 MAX_POSITION = 9_999
 """A transaction has at most 10,000 messages."""
+
+_RUN = re.compile(r"(0|[1-9][0-9]{0,3})(?:-([1-9][0-9]{0,3}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,13 @@ class Positions:
         """Read the written form.
 
         Raises:
-            ProtocolError: It is not ascending run lengths within 0 to 9,999.
+            ProtocolError: It is not ascending runs within 0 to 9,999, in the one form in which they are written.
         """
         if text == "-":
             return cls(())
         runs = tuple(_parse_run(part, text) for part in text.split(","))
-        if any(first > last or last > MAX_POSITION for first, last in runs):
-            raise ProtocolError(f"positions {text!r}: a run is reversed or beyond {MAX_POSITION}")
         if any(before[1] + 1 >= after[0] for before, after in pairwise(runs)):
-            raise ProtocolError(f"positions {text!r}: runs must ascend with a gap between them")
+            raise ProtocolError(f"positions {text[:80]!r}: runs must ascend with a gap between them")
         return cls(runs)
 
     def __str__(self) -> str:
@@ -72,7 +73,11 @@ class Positions:
 
 
 def _parse_run(part: str, whole: str) -> tuple[int, int]:
-    first, dash, last = part.partition("-")
-    if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
-        raise ProtocolError(f"positions {whole!r}: {part!r} is not a number or a run of numbers")
-    return int(first), int(last) if dash else int(first)
+    match = _RUN.fullmatch(part)
+    if match is None:
+        raise ProtocolError(f"positions {whole[:80]!r}: {part[:20]!r} is not a number or a run of numbers")
+    first = int(match[1])
+    last = first if match[2] is None else int(match[2])
+    if match[2] is not None and last <= first:
+        raise ProtocolError(f"positions {whole[:80]!r}: a run goes from a number to a larger one")
+    return first, last

@@ -15,7 +15,7 @@ from outbox.service import ivy
 from outbox.service.coordinates import Coordinate, Lock, read_lock, write_lock
 from outbox.service.java import find_java
 from outbox.service.setup_errors import ChecksumError, FetchError
-from outbox.service.user_cache import user_cache
+from outbox.service.user_cache import make_folder, user_cache
 
 _WORK_PREFIX = ".fetching-"
 
@@ -107,7 +107,7 @@ def _fetch_missing(missing: list[Coordinate], sha256: dict[Coordinate, str], fol
         # What did come is kept even if something failed: the next try has less to do.
         left = [name for name in missing if not _keep(Path(work) / name.path, folder / name.path, name, sha256[name])]
     if left:
-        raise _cannot_fetch(left, failure) from failure
+        raise _cannot_fetch(left, failure, folder) from failure
 
 
 def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
@@ -126,12 +126,12 @@ def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
     return True
 
 
-def _cannot_fetch(names: Iterable[Coordinate], cause: Exception | None) -> FetchError:
+def _cannot_fetch(names: Iterable[Coordinate], cause: Exception | None, folder: Path | None = None) -> FetchError:
     first, *others = map(str, names)
     what = f"{first} and {len(others)} more" if others else first
-    reason = cause or "it did not come"
+    kept = f"jars already in {folder} are used without network, " if folder else ""
     return FetchError(
-        f"cannot fetch {what}: no network? ({reason}); jars already in {jar_cache()} are used without network, "
+        f"cannot fetch {what}: no network? ({cause or 'it did not come'}); {kept}"
         f"HTTPS_PROXY names a proxy and {ivy.MIRROR_VARIABLE} another repository",
     )
 
@@ -139,7 +139,7 @@ def _cannot_fetch(names: Iterable[Coordinate], cause: Exception | None) -> Fetch
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Let one process at a time fetch into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for stale in folder.glob(f"{_WORK_PREFIX}*"):
@@ -152,7 +152,7 @@ def _files(folder: Path) -> Iterator[tuple[Coordinate, Path]]:
     for path in sorted(folder.glob("*/*/*/*.*")):
         group, artifact, version = path.relative_to(folder).parts[:3]
         stem = f"{artifact}-{version}"
-        if path.name.startswith(stem) and path.suffix != ".properties":
+        if path.name.startswith(stem):
             classifier, _, extension = path.name.removeprefix(stem).removeprefix("-").partition(".")
             yield Coordinate(group, artifact, version, classifier, extension), path
 

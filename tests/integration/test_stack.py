@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from psycopg.conninfo import make_conninfo
 
 from stack import PortInUseError, Stack, StartError
+from stack.accounts import server_user
 from stack.ports import Ports, is_free
 from stack.postgres_binaries import postgres_binaries
 
@@ -201,10 +202,16 @@ def test_programs_in_a_closed_folder_are_copied_for_the_account(
     for part in (installed.name, f"{installed.name}.libs"):
         shutil.copytree(installed.parent / part, closed / part)
     monkeypatch.syspath_prepend(str(closed))
-    with Stack() as running:
-        postgres = next(pid for pid in processes_of(running.data_dir / "postgres"))
-        assert Path(f"/proc/{postgres}/exe").readlink().is_relative_to(running.data_dir)
-        assert query(running.postgres_url, "SELECT 1") == 1
+    user = server_user()
+    assert user
+    with reachable_folder() as folder:
+        programs = postgres_binaries(user, folder)
+        assert programs.is_relative_to(folder)
+        data = folder / "data"
+        data.mkdir()
+        os.chown(data, user.uid, user.gid)
+        made = subprocess.run([programs / "initdb", "-D", data], capture_output=True, user=user.uid, check=False)
+        assert made.returncode == 0, made.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user may enter his own folders")

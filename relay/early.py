@@ -1,0 +1,70 @@
+"""Ops whose half lies ahead: kept until it is read, or until its offsets were read without it. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from outbox.protocol.op import OpEntry, OpSource
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyOp:
+    """A decision that came before its half.
+
+    Args:
+        offset: Offset of its record in the op partition.
+        source: Who wrote it.
+        entry: The decision.
+    """
+
+    offset: int
+    source: OpSource
+    entry: OpEntry
+
+
+class EarlyOps:
+    """The early ops of one partition."""
+
+    def __init__(self) -> None:
+        self._serial = count()
+        self._ops: dict[int, EarlyOp] = {}  # in the order in which they were read
+        self._of: defaultdict[str, list[int]] = defaultdict(list)
+        self._until: list[tuple[int, int]] = []  # heap: last offset of the halves, and whose
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._ops)
+
+    def keep(self, op: EarlyOp) -> None:
+        """Keep an op, in the order of the op partition."""
+        serial = next(self._serial)
+        self._ops[serial] = op
+        self._of[op.entry.transaction_id].append(serial)
+        heapq.heappush(self._until, (op.entry.last_offset, serial))
+
+    def pop(self, transaction_id: str) -> list[EarlyOp]:
+        """Take the ops of a transaction, in their order."""
+        return [self._ops.pop(serial) for serial in self._of.pop(transaction_id, ())]
+
+    def drop_below(self, head: int) -> Iterator[EarlyOp]:
+        """Take the ops whose last half lies below the head, and was not met."""
+        while self._until and self._until[0][0] < head:
+            serial = heapq.heappop(self._until)[1]
+            op = self._ops.pop(serial, None)
+            if op is not None:
+                self._forget(op.entry.transaction_id, serial)
+                yield op
+
+    def _forget(self, transaction_id: str, serial: int) -> None:
+        serials = self._of[transaction_id]
+        serials.remove(serial)
+        if not serials:
+            del self._of[transaction_id]
+
+    def oldest(self) -> int | None:
+        """Offset of the oldest record with an op that is kept; None if there is none."""
+        return next(iter(self._ops.values())).offset if self._ops else None

@@ -43,6 +43,7 @@ class Database:
 
     def __init__(self, name: str, settings: DatabaseSettings, channel: str, report: Report) -> None:
         self.name = name
+        self.failure: BaseException | None = None
         self._settings = settings
         self._table = CallbackTable(settings.tables())
         self._fence = Fence(self._table, channel)
@@ -82,11 +83,14 @@ class Database:
         self._thread.join(CONNECT_SECONDS + 5)
 
     def _run(self) -> None:
-        while (requests := self._batches.get()) is not None:
-            answers = self._answers(requests)
-            if answers:
-                self._say(answers)
-            self._report(requests, answers)
+        try:
+            while (requests := self._batches.get()) is not None:
+                answers = self._answers(requests)
+                if answers:
+                    self._say(answers)
+                self._report(requests, answers)
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: nobody would answer any more
+            self.failure = error
 
     def _answers(self, requests: Sequence[CheckRequest]) -> Answers:
         latest = {request.transaction_id: request for request in requests}

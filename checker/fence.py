@@ -37,7 +37,7 @@ SELECT asked.id, asked.producer_group, 'R', %s, asked.topic_id, asked.partition,
   FROM unnest(%s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::bigint[], %s::text[])
        AS asked (id, producer_group, topic_id, partition, first, last, positions)
  WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'purged/' || asked.topic_id || '/' || asked.partition
-                                        AND value::bigint > asked.last)
+                                        AND CASE WHEN key LIKE 'purged/%%' THEN value::bigint > asked.last END)
  ORDER BY asked.id
 ON CONFLICT (transaction_id) DO NOTHING
 """

@@ -108,7 +108,13 @@ class CheckerService:
             log.error("no database is configured for these producer groups", groups=groups, count=len(unmapped))
             metrics.VERDICTS.labels("", Verdict.UNMAPPED).inc(len(unmapped))
         self._producer.poll(0)
+        self._watch_databases()
         self._health.turned()
+
+    def _watch_databases(self) -> None:
+        for database in self._databases.values():
+            if database.failure is not None:
+                raise RuntimeError(f"database {database.name!r} is no longer asked") from database.failure
 
     def _requests(self, messages: Sequence[Message]) -> list[CheckRequest]:
         """The requests that a database can answer; listeners answer for their own."""

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, Field, SecretStr
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator
 
-from outbox.service.settings import ServiceSettings
+from outbox.service.settings import ServiceSettings, refuse_ours
 from outbox.settings import TableNames
+
+
+_OURS = {
+    "acks": "a decision must be stored by all in-sync replicas",
+    "enable.auto.commit": "offsets of check requests are committed as they are handed on",
+    "enable.idempotence": "a retried decision must not overtake a later one",
+    "group.id": "it derives from the channel",
+    "transactional.id": "decisions are not sent in Kafka transactions",
+}
 
 
 class DatabaseSettings(BaseModel):
@@ -36,6 +45,11 @@ class CheckerSettings(ServiceSettings):
     table_prefix: str = Field("outbox", description="Beginning of their names.")
     databases: dict[str, DatabaseSettings] = Field(default_factory=dict, description="Databases by name.")
     batch: Annotated[int, Field(ge=1, description="Check requests read at once.")] = 5_000
+
+    @field_validator("kafka")
+    @classmethod
+    def _refuse_ours(cls, kafka: dict[str, str]) -> dict[str, str]:
+        return refuse_ours(kafka, _OURS)
 
     def all_databases(self) -> dict[str, DatabaseSettings]:
         """The databases by name."""

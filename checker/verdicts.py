@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.op import OpEntry, OpKind
+from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.positions import Positions
 
 
@@ -58,23 +58,21 @@ class Row:
 
 
 def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntry | None:
-    """The op entry that answers a request, or None for silence.
+    """The op entry that answers a request, or None for silence, which is always safe.
 
-    A commit says what the row says; a rollback lists what the relay has read.
+    A commit says what the row says; a rollback lists what the relay has read. It goes to the partition that asked: if
+    the row names another one, what lies in this one is a copy, and none of it counts. If the row names another topic,
+    this topic may be a mirror or the other one's successor; that somebody must look at.
     """
     kind = CONSEQUENCES[verdict]
-    if kind is None:
+    if kind is OpKind.ROLLBACK:
+        return _answer(request, kind, request.positions, request.first_offset, request.last_offset)
+    if kind is None or row is None or not row.committed or row.topic_id != request.topic_id:
         return None
-    if kind is OpKind.COMMIT and row is not None:
-        return OpEntry(
-            kind, request.transaction_id, row.topic_id, row.partition, row.positions, row.first_offset, row.last_offset
-        )
-    return OpEntry(
-        kind,
-        request.transaction_id,
-        request.topic_id,
-        request.partition,
-        request.positions,
-        request.first_offset,
-        request.last_offset,
-    )
+    if row.partition != request.partition:
+        return _answer(request, kind, Positions(()), NO_OFFSET, NO_OFFSET)
+    return _answer(request, kind, row.positions, row.first_offset, row.last_offset)
+
+
+def _answer(request: CheckRequest, kind: OpKind, positions: Positions, first: int, last: int) -> OpEntry:
+    return OpEntry(kind, request.transaction_id, request.topic_id, request.partition, positions, first, last)

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox.errors import ChannelError, ConfigurationError
+from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.names import Channel
 
@@ -75,22 +75,37 @@ class ChannelDescription:
 
 
 def admin_client(kafka: Mapping[str, str]) -> AdminClient:
-    """An admin client for connection properties."""
-    return AdminClient({"socket.timeout.ms": 5_000, **kafka})
-
-
-def describe_topics(admin: AdminClient, topics: Sequence[str]) -> dict[str, TopicDescription]:
-    """Describe those of the topics that exist.
+    """An admin client for connection properties.
 
     Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
+        ConfigurationError: librdkafka does not know a property, or its value.
+    """
+    try:
+        return AdminClient({"socket.timeout.ms": 5_000, **kafka})
+    except KafkaException as error:
+        raise ConfigurationError(f"a property for Kafka is wrong: {error.args[0].str()}") from error
+
+
+def describe_topics(
+    admin: AdminClient, topics: Sequence[str], timeout: float = REQUEST_TIMEOUT
+) -> dict[str, TopicDescription]:
+    """Describe those of the topics that exist.
+
+    Args:
+        admin: Client of the cluster.
+        topics: Their names.
+        timeout: Seconds for each of two requests.
+
+    Raises:
+        KafkaUnreachable: The cluster does not answer.
+        ConfigurationError: It refuses.
     """
     found = {}
-    for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT).items():
+    for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout).items():
         description = _answer(future, "describing topics", absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
         if description is not None:
             found[name] = description
-    settings = _settings(admin, list(found))
+    settings = _settings(admin, list(found), timeout)
     return {
         name: TopicDescription(
             name,
@@ -108,25 +123,26 @@ def _topic_id(topic_id: Any) -> bytes:
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
-def _settings(admin: AdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+def _settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, dict[str, str]]:
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-    answers = admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
+    answers = admin.describe_configs(resources, request_timeout=timeout)
     return {
         resource.name: {name: entry.value for name, entry in _answer(future, "reading topic settings").items()}
         for resource, future in answers.items()
     }
 
 
-def verify_channel(admin: AdminClient, channel: Channel) -> ChannelDescription:
+def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> ChannelDescription:
     """Check that the channel's topics exist and are what the protocol needs.
 
     Raises:
         ChannelError: A topic is missing or wrong; the message says what to do.
-        ConfigurationError: The cluster does not answer.
+        KafkaUnreachable: The cluster does not answer.
+        ConfigurationError: It refuses.
     """
-    topics = describe_topics(admin, channel.topics)
+    topics = describe_topics(admin, channel.topics, timeout)
     problems = channel_problems(channel, topics)
     if problems:
         raise ChannelError("; ".join(problems))
@@ -279,15 +295,25 @@ def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
 def _answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
     """The result of an admin request; None for the one error code that says that the thing is (or is not) there."""
     try:
-        return future.result(REQUEST_TIMEOUT + 5)
+        return future.result()
     except KafkaException as error:
         if absent is not None and error.args[0].code() == absent:
             return None
         raise _refused(what, error) from error
 
 
+_UNREACHABLE = {
+    KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
+    KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+    KafkaError.REQUEST_TIMED_OUT,
+}
+
+
 def _refused(what: str, error: KafkaException) -> ConfigurationError:
     cause: KafkaError = error.args[0]
-    return ConfigurationError(
-        f"{what} failed: {cause.name()}: {cause.str()}; check bootstrap.servers, the network and the rights"
-    )
+    if cause.code() in _UNREACHABLE:
+        return KafkaUnreachable(
+            f"Kafka does not answer ({what}: {cause.str()}): start it, or correct bootstrap.servers, "
+            "the network or the credentials"
+        )
+    return ConfigurationError(f"{what} failed: {cause.name()}: {cause.str()}; check the rights of this client")

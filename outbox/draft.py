@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outbox.errors import MessageRefused
 from outbox.message import Message, Receipt
-from outbox.protocol.half import HalfControl, HalfOptions, Truth
+from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, HalfOptions, Truth
 from outbox.protocol.positions import MAX_POSITION, Positions
 from outbox.sender import HalfRecord
 
@@ -33,11 +33,14 @@ class Draft:
         """Add a message.
 
         Raises:
-            MessageRefused: The transaction would have more than 10,000 messages or 64 MB.
+            MessageRefused: The transaction would have more than 10,000 messages or 64 MB, or the message's timestamp
+                is one that no half can carry.
         """
         size = message.size()
         if self._next_position > MAX_POSITION:
             raise MessageRefused(f"a transaction has at most {MAX_POSITION + 1} messages")
+        if message.timestamp is not None and message.timestamp > MAX_MILLISECONDS:
+            raise MessageRefused(f"timestamp {message.timestamp} is not in milliseconds since 1970")
         if self._bytes + size > MAX_BYTES:
             raise MessageRefused(f"a transaction has at most {MAX_BYTES} bytes of messages")
         position = self._next_position
@@ -48,6 +51,7 @@ class Draft:
 
     def strike(self, keep: int) -> None:
         """Forget all but the first so many messages: their savepoint was rolled back. Positions are not used again."""
+        self._bytes -= sum(message.size() for _, message in self._messages[keep:])
         del self._messages[keep:]
 
     @property

@@ -2,11 +2,12 @@
 
     OutboxError
     ├── ConfigurationError      settings, channel, callback table or connection are not what the library needs
-    │   └── ChannelError        topics of the channel are missing or wrong
-    │   └── CallbackTableError  the callback table is missing or wrong
+    │   ├── ChannelError        topics of the channel are missing or wrong
+    │   ├── CallbackTableError  the callback table is missing or wrong
+    │   └── KafkaUnreachable    the cluster does not answer
     ├── MessageRefused          the message cannot be published; nothing was written
     ├── UsageError              the call does not fit the state of the session or connection
-    ├── PublishFailed           halves were not acknowledged in time; the local transaction was rolled back
+    ├── PublishFailed           Kafka did not answer in time; the local transaction was, or must be, rolled back
     ├── TransactionFenced       the checker decided ROLLBACK before the local transaction committed; all is rolled back
     └── CommitOutcomeUnknown    COMMIT was sent and its outcome is not known; nothing more was sent
 
@@ -32,6 +33,10 @@ class CallbackTableError(ConfigurationError):
     """The callback table is missing or wrong."""
 
 
+class KafkaUnreachable(ConfigurationError):  # noqa: N818 - it names what is the matter with Kafka
+    """The cluster does not answer: it is down, or the network, or `bootstrap.servers` names somebody else."""
+
+
 class MessageRefused(OutboxError, ValueError):  # noqa: N818 - it names what happened to the message
     """The message cannot be published: its topic is unknown, it is too large, a header is reserved, and the like.
 
@@ -44,9 +49,10 @@ class UsageError(OutboxError, RuntimeError):
 
 
 class PublishFailed(OutboxError):  # noqa: N818 - as above
-    """Halves were not acknowledged within `publish_timeout`; the local transaction was rolled back.
+    """Kafka did not answer within `publish_timeout`.
 
-    Safe to retry: the next attempt has a new transaction id.
+    At COMMIT the local transaction was rolled back; out of `publish()` itself, it is still yours to roll back. Safe to
+    retry: the next attempt has a new transaction id.
     """
 
 

@@ -17,11 +17,10 @@ from outbox.draft import Draft
 from outbox.message import Message, Receipt
 from outbox.preflight import refuse
 from outbox.protocol.identifiers import make_transaction_id
-from outbox.protocol.names import Channel
 from outbox.seal import Sealer
 from outbox.sender import Sender
-from outbox.settings import Settings, TableNames
-from outbox.sqlalchemy_session import published_transaction
+from outbox.settings import Settings, TableNames, channel_names
+from outbox.sqlalchemy_session import publish
 from outbox.transaction import Transaction, own_transaction
 
 
@@ -53,7 +52,8 @@ class Outbox:
         publish_timeout: float = 5.0,
         close_timeout: float = 5.0,
     ) -> None:
-        self._start(Settings(group, kafka, Channel(channel), tables or TableNames(), publish_timeout, close_timeout))
+        names = channel_names(channel)
+        self._start(Settings(group, kafka, names, tables or TableNames(), publish_timeout, close_timeout))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -84,10 +84,11 @@ class Outbox:
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
             UsageError: It is no session, two-phase, in autocommit, or already being committed.
-            ConfigurationError: Channel or cluster are not what the library needs.
+            ConfigurationError: The channel is not what the library needs.
+            PublishFailed: Kafka does not answer.
 
-        At COMMIT these may come out of the session: `PublishFailed`, `TransactionFenced`, `CallbackTableError`; then
-        all is rolled back.
+        At COMMIT these may come out of the session: `PublishFailed`, `TransactionFenced`, `CallbackTableError`, and
+        what SQLAlchemy raises for an error of Postgres; then all is rolled back.
 
         Example:
             with Session(engine) as session, session.begin():
@@ -95,7 +96,7 @@ class Outbox:
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
         refuse(message, self._sender)
-        return published_transaction(session).draft(self._sealer, _new_draft).add(message)
+        return publish(session, self._sealer, _new_draft, message)
 
     def transaction(self, connection: psycopg.Connection[Any]) -> AbstractContextManager[Transaction]:
         """A local transaction on a psycopg connection; the library owns BEGIN and COMMIT.

@@ -16,9 +16,10 @@ def refuse(message: Message, sender: Sender) -> None:
 
     Raises:
         MessageRefused: Its topic does not exist, its partition is out of range, or it is too large.
-        ConfigurationError: The cluster does not answer.
+        ChannelError: The channel's topics are missing or wrong.
+        PublishFailed: Kafka does not answer.
     """
-    topic = sender.topics.look_up({message.topic}).get(message.topic)
+    topic = sender.real_topic(message.topic)
     if topic is None:
         raise MessageRefused(f"topic {message.topic!r} does not exist: create it, or correct its name")
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:

@@ -16,7 +16,6 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg.rows import tuple_row
 
 from outbox.callback_table import CallbackRow, CallbackTable, Opened
 from outbox.draft import Draft
@@ -34,6 +33,7 @@ _NOT_REPLICATED = "01000"
 """SQLSTATE of the notice "canceling wait for synchronous replication": visible, but not as durable as asked (R5)."""
 
 _SYNCHRONOUS = sql.SQL("SET LOCAL synchronous_commit = on")
+_MARK = sql.SQL("SELECT set_config('outbox.transaction', %s, true)")
 
 PsycopgConnection = psycopg.Connection[Any]
 
@@ -52,23 +52,25 @@ class Sealer:
     sender: Sender
     table: CallbackTable
 
-    def seal(self, connection: PsycopgConnection, draft: Draft) -> Sealed:
+    def seal(self, connection: PsycopgConnection, draft: Draft, *, marked: bool = False) -> Sealed:
         """Send the halves, insert the row.
 
         Args:
             connection: In a healthy transaction, no statement running.
             draft: At least one message.
+            marked: Whether the transaction was begun by `begin()`, and nothing may have ended it since.
 
         Raises:
             PublishFailed: The halves were not acknowledged.
             TransactionFenced: The checker was first.
             CallbackTableError: The tables are missing.
-            UsageError: The connection is not in a healthy transaction.
+            UsageError: The transaction failed or ended meanwhile.
         """
-        require_usable(connection)
         opened = self._open(connection, draft)
+        if marked and opened.mark != draft.transaction_id:
+            raise UsageError("the transaction was ended inside the block: outbox.transaction() owns BEGIN and COMMIT")
         if not opened.synchronous:
-            connection.execute("SET LOCAL synchronous_commit = on")
+            _execute(connection, _SYNCHRONOUS)
         channel = self.sender.channel
         transaction_id = draft.transaction_id
         partition = half_partition(
@@ -86,8 +88,7 @@ class Sealer:
 
     def _open(self, connection: PsycopgConnection, draft: Draft) -> Opened:
         try:
-            with connection.cursor(row_factory=tuple_row) as cursor:
-                row = cursor.execute(self.table.open_statement, (lock_number(draft.transaction_id),)).fetchone()
+            row = _execute(connection, self.table.open_statement, (lock_number(draft.transaction_id),)).fetchone()
         except psycopg.errors.UndefinedTable as error:
             raise CallbackTableError(
                 f"table {self.table.names.schema}.{self.table.names.meta} does not exist in this database: "
@@ -95,7 +96,7 @@ class Sealer:
             ) from error
         if row is None or row[1] is None:
             raise CallbackTableError(f"table {self.table.names.meta} has no incarnation: run `outbox table create`")
-        return Opened(str(row[1]), synchronous=row[2] not in {"off", "local"})
+        return Opened(str(row[1]), synchronous=row[2] not in {"off", "local"}, mark=row[3])
 
     def _insert(self, connection: PsycopgConnection, entry: OpEntry) -> None:
         row = CallbackRow(
@@ -168,24 +169,17 @@ class Sealed:
         self._connection.remove_notice_handler(self._notice)
 
 
-def require_usable(connection: PsycopgConnection) -> None:
-    """Refuse a connection whose transaction has failed, or on which there would be none.
-
-    Raises:
-        UsageError: It is in a failed transaction, or in autocommit without BEGIN.
-    """
-    status = connection.info.transaction_status
-    if status is TransactionStatus.INERROR:
-        raise UsageError("the local transaction has failed: roll it back, nothing was published")
-    if status is not TransactionStatus.INTRANS and connection.autocommit:
-        raise UsageError("the connection is in autocommit: the database would not wait for the messages")
+def begin(connection: PsycopgConnection, transaction_id: str) -> None:
+    """Begin a transaction, as the connection's own attributes say, and mark it: the seal will know it again."""
+    _execute(connection, _MARK, (transaction_id,))
 
 
 def _execute(
-    connection: PsycopgConnection, statement: sql.Composable, parameters: Sequence[object] = ()
+    connection: PsycopgConnection, statement: sql.SQL | sql.Composed, parameters: Sequence[object] = ()
 ) -> psycopg.Cursor[tuple[Any, ...]]:
     """Run a statement on a plain cursor: the connection's own factories of cursors and rows are the user's."""
-    return psycopg.Cursor(connection, row_factory=tuple_row).execute(statement, parameters)
+    cursor: psycopg.Cursor[tuple[Any, ...]] = psycopg.Cursor(connection, row_factory=tuple_row)
+    return cursor.execute(statement, parameters)
 
 
 def is_idle(connection: PsycopgConnection) -> bool:

@@ -7,14 +7,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from outbox.channel import ChannelDescription, admin_client, verify_channel
-from outbox.errors import ConfigurationError, PublishFailed, UsageError
+from outbox.channel import ChannelDescription, TopicDescription, admin_client, verify_channel
+from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.settings import Settings
@@ -84,20 +85,25 @@ class Sender:
 
         Raises:
             ChannelError: Its topics are missing or wrong.
-            ConfigurationError: The cluster does not answer.
+            PublishFailed: Kafka does not answer.
         """
         self._open()
         if self._channel is None:
             raise UsageError("the outbox is closed")
         return self._channel
 
-    @property
-    def topics(self) -> TopicCache:
-        """What is known of real topics."""
+    def real_topic(self, name: str) -> TopicDescription | None:
+        """A real topic, or None if it does not exist.
+
+        Raises:
+            ChannelError: The channel's topics are missing or wrong.
+            PublishFailed: Kafka does not answer.
+        """
         self._open()
         if self._topics is None:
             raise UsageError("the outbox is closed")
-        return self._topics
+        with _in_time():
+            return self._topics.look_up({name}).get(name)
 
     def send_halves(self, partition: int, halves: Sequence[HalfRecord]) -> list[int]:
         """Produce halves and wait for all acknowledgements.
@@ -157,7 +163,7 @@ class Sender:
                 0,
                 headers,
             )
-        except (BufferError, KafkaException, ConfigurationError, UsageError) as error:
+        except (BufferError, KafkaException, OutboxError) as error:
             log.warning(
                 "op marker of transaction %s was not sent, the checker will decide: %s", entry.transaction_id, error
             )
@@ -178,15 +184,20 @@ class Sender:
             return producer
         if self._pid != os.getpid():
             raise UsageError("this outbox was made before a fork: make a new one in the child process")
-        with self._lock:
-            if self._closed:
-                raise UsageError("the outbox is closed")
-            return self._producer or self._start()
+        with _in_time():
+            if not self._lock.acquire(timeout=self._settings.publish_timeout):
+                raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
+            try:
+                if self._closed:
+                    raise UsageError("the outbox is closed")
+                return self._producer or self._start()
+            finally:
+                self._lock.release()
 
     def _start(self) -> Producer:
         admin = admin_client(self._settings.kafka)
-        self._channel = verify_channel(admin, self._settings.channel)
-        self._topics = TopicCache(admin)
+        self._channel = verify_channel(admin, self._settings.channel, self._settings.publish_timeout)
+        self._topics = TopicCache(admin, self._settings.publish_timeout)
         producer = Producer(
             {
                 "linger.ms": 0,  # a transaction waits for its halves; batches form by themselves under load
@@ -205,6 +216,15 @@ class Sender:
     def _poll(self, producer: Producer) -> None:
         while not self._closed:
             producer.poll(_POLL_SECONDS)
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """To a caller who publishes, a cluster that does not answer is a failed publication, the first time as later."""
+    try:
+        yield
+    except KafkaUnreachable as error:
+        raise PublishFailed(f"{error}; roll the local transaction back and try again") from error
 
 
 def _report_op(transaction_id: str, error: KafkaError | None, _message: Message) -> None:

@@ -19,6 +19,8 @@ _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 _OURS = {
     "acks": "a half must be stored by all in-sync replicas before the local transaction commits",
+    "request.required.acks": "a half must be stored by all in-sync replicas before the local transaction commits",
+    "delivery.timeout.ms": "publish_timeout bounds it",
     "enable.idempotence": "a retried half must not appear twice",
     "transactional.id": "halves are not sent in Kafka transactions",
     "partitioner": "the library chooses the half partition by ordering key",
@@ -96,10 +98,11 @@ class Settings:
         except ProtocolError as error:
             raise ConfigurationError(str(error)) from None
         if not self.kafka.get("bootstrap.servers"):
-            raise ConfigurationError("bootstrap.servers is not set: give kafka={'bootstrap.servers': 'host:9092'}")
-        for name, reason in _OURS.items():
-            if name in self.kafka:
-                raise ConfigurationError(f"property {name!r} cannot be set: {reason}")
+            raise ConfigurationError(
+                "bootstrap.servers is not set: give kafka={'bootstrap.servers': 'host:9092'}, "
+                "or OUTBOX_BOOTSTRAP_SERVERS in the environment"
+            )
+        refuse_properties(self.kafka, _OURS)
         if self.publish_timeout <= 0 or self.close_timeout < 0:
             raise ConfigurationError("publish_timeout must be above 0 and close_timeout not below 0 seconds")
 
@@ -127,18 +130,41 @@ class Settings:
         kafka = kafka_properties(values.get("kafka", {}))
         if "bootstrap_servers" in values:
             kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
-        try:
-            channel = Channel(str(values.get("channel", DEFAULT_CHANNEL)))
-        except ProtocolError as error:
-            raise ConfigurationError(str(error)) from None
         return cls(
             str(values["group"]),
             kafka,
-            channel,
+            channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
             TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
             _seconds(values, "publish_timeout"),
             _seconds(values, "close_timeout"),
         )
+
+
+def channel_names(name: str) -> Channel:
+    """The names of a channel.
+
+    Raises:
+        ConfigurationError: Its own name is not allowed.
+    """
+    try:
+        return Channel(name)
+    except ProtocolError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def refuse_properties(kafka: Mapping[str, str], ours: Mapping[str, str]) -> None:
+    """Refuse librdkafka properties that would break the guarantee.
+
+    Args:
+        kafka: What the user gives.
+        ours: Properties that are not the user's to set, each with the reason.
+
+    Raises:
+        ConfigurationError: One of them is given.
+    """
+    for name, reason in ours.items():
+        if name in kafka:
+            raise ConfigurationError(f"property {name!r} cannot be set: {reason}")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

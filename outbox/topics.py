@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 from confluent_kafka.admin import AdminClient
 
-from outbox.channel import TopicDescription, describe_topics
+from outbox.channel import REQUEST_TIMEOUT, TopicDescription, describe_topics
+from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0
 
@@ -18,10 +19,12 @@ class TopicCache:
 
     Args:
         admin: Client of the cluster.
+        timeout: Seconds that a look-up may wait for the cluster, or for a thread that is waiting for it.
     """
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: AdminClient, timeout: float = REQUEST_TIMEOUT) -> None:
         self._admin = admin
+        self._timeout = timeout
         self._known: dict[str, tuple[float, TopicDescription]] = {}
         self._lock = threading.Lock()
 
@@ -29,13 +32,18 @@ class TopicCache:
         """Those of the topics that exist.
 
         Raises:
-            ConfigurationError: The cluster does not answer.
+            KafkaUnreachable: The cluster does not answer.
+            ConfigurationError: It refuses.
         """
         known = self._fresh(names)
         if len(known) < len(names):
-            with self._lock:
+            if not self._lock.acquire(timeout=self._timeout):
+                raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
+            try:
                 self._ask([name for name in names if name not in self._fresh(names)])
                 known = self._fresh(names)
+            finally:
+                self._lock.release()
         return known
 
     def forget(self) -> None:
@@ -44,10 +52,11 @@ class TopicCache:
 
     def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
         since = time.monotonic() - REMEMBER_SECONDS
-        found = {name: self._known[name] for name in names if name in self._known}
-        return {name: description for name, (at, description) in found.items() if at >= since}
+        found = {name: self._known.get(name, (0.0, None)) for name in names}
+        return {name: topic for name, (at, topic) in found.items() if topic is not None and at >= since}
 
     def _ask(self, names: list[str]) -> None:
         if names:
             now = time.monotonic()
-            self._known |= {name: (now, topic) for name, topic in describe_topics(self._admin, names).items()}
+            described = describe_topics(self._admin, names, self._timeout)
+            self._known |= {name: (now, topic) for name, topic in described.items()}

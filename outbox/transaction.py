@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from outbox.draft import Draft
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from outbox.message import Message, Receipt
-from outbox.seal import PsycopgConnection, Sealed, Sealer, roll_back
+from outbox.seal import PsycopgConnection, Sealed, Sealer, begin, require_healthy, roll_back
 
 _DEFINITE = re.compile(r"(?!08|57P0)[0-9A-Z]{5}")
 """SQLSTATEs with which COMMIT definitely failed: not a lost connection, not a server that was shut down."""
@@ -85,30 +85,41 @@ def own_transaction(
         OutboxError: The seal failed; all is rolled back.
     """
     _require_idle(connection)
-    if connection.autocommit:
-        connection.execute("BEGIN")
     transaction = Transaction(publish, draft, connection)
+    with _out_of_autocommit(connection):
+        try:
+            begin(connection, draft.transaction_id)
+            yield transaction
+            transaction.is_open = False
+            require_healthy(connection)
+            sealed = sealer.seal(connection, draft, marked=True) if draft else None
+        except BaseException:
+            transaction.is_open = False
+            roll_back(connection)
+            raise
+        if sealed is not None:
+            _commit(connection, sealed)
+        else:
+            connection.execute("COMMIT")
+
+
+@contextmanager
+def _out_of_autocommit(connection: PsycopgConnection) -> Iterator[None]:
+    """Let psycopg begin the transaction, with the isolation level that the connection was given."""
+    autocommit = connection.autocommit
+    connection.autocommit = False
     try:
-        yield transaction
-        transaction.is_open = False
-        sealed = _seal(sealer, connection, draft)
-    except BaseException:
-        transaction.is_open = False
-        roll_back(connection)
-        raise
-    if sealed is not None:
-        _commit(connection, sealed)
-    else:
-        connection.execute("COMMIT")
-
-
-def _seal(sealer: Sealer, connection: PsycopgConnection, draft: Draft) -> Sealed | None:
-    return sealer.seal(connection, draft) if draft else None
+        yield
+    finally:
+        if autocommit and not connection.closed:
+            connection.autocommit = True
 
 
 def _require_idle(connection: Any) -> None:
     if not isinstance(connection, psycopg.Connection):
         raise UsageError(f"outbox.transaction() takes a psycopg connection, not {type(connection).__name__}")
+    if connection.closed:
+        raise UsageError("the connection is closed")
     if connection.info.transaction_status is not TransactionStatus.IDLE:
         raise UsageError("the connection is already in a transaction: outbox.transaction() owns BEGIN and COMMIT")
 

@@ -16,6 +16,7 @@ from outbox.failpoints import failpoint
 from relay.outgoing import Record
 
 TRANSACTION_TIMEOUT_MS = 15_000
+TAKE_OVER_SECONDS = 10.0
 SUSPICIOUS_COMMIT_SECONDS = 1.0
 """A commit that took longer may have been sent twice; its producer is not used again (R17, KAFKA-17754)."""
 
@@ -57,7 +58,7 @@ class Delivery:
         transactional_id: One for each half partition.
 
     Raises:
-        DeliveryError: The transaction coordinator could not be reached within 30 s.
+        DeliveryError: The transaction coordinator could not be reached within 10 s.
     """
 
     def __init__(self, kafka: Mapping[str, str], transactional_id: str) -> None:
@@ -68,7 +69,7 @@ class Delivery:
     def _open(self) -> Producer:
         producer = Producer({**self._config, "on_delivery": self._report})
         try:
-            producer.init_transactions(30.0)
+            producer.init_transactions(TAKE_OVER_SECONDS)
         except KafkaException as error:
             raise _delivery_error("taking the partition over", error) from error
         return producer
@@ -102,7 +103,6 @@ class Delivery:
         except KafkaException as error:
             raise _delivery_error("a Kafka transaction", error) from error
         if time.monotonic() - started > SUSPICIOUS_COMMIT_SECONDS:
-            self.close()
             self._producer = self._open()
 
     def _produce(self, records: Iterable[Record]) -> None:

@@ -35,6 +35,11 @@ class Half:
         """The half out of its place."""
         return Envelope(self.key, self.value, self.headers, self.append_time, self.offset)
 
+    def timestamp(self) -> int:
+        """The timestamp on the real topic: the user's own, else the time of its append; ms since 1970."""
+        own = self.control.options.timestamp if self.control else None
+        return self.append_time if own is None else own
+
 
 @dataclass(slots=True)
 class OpRecord:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.checkpoint import WINDOW, HalfCheckpoint, OpCheckpoint
+from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, OpCheckpoint
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.early import EarlyOp, EarlyOps
@@ -157,11 +157,15 @@ class Ledger:
     def read_limit(self, next_half: int) -> int:
         """Halves from this offset on may not be read yet: a checkpoint could not name them all.
 
+        The head stays within a window above the lowest unsettled half, so that one undecided transaction does not hold
+        up a busy partition: a narrow one that a bitmap can say, or a wide one as long as few halves are unsettled.
+
         Args:
             next_half: Offset of the half that would be read next.
         """
         lowest = next(iter(self._unsettled), next_half)
-        return max(lowest + WINDOW, self._restored_head)
+        more = max(FEW - len(self._unsettled), 0)
+        return max(lowest + WINDOW, min(next_half + more, lowest + FAR), self._restored_head)
 
     def early_ops_full(self) -> bool:
         """Whether no more ops for halves ahead can be kept."""

@@ -39,9 +39,8 @@ def deliver(transaction: Transaction, partition: int) -> Iterator[Record]:
 
 
 def _real(half: Half, control: HalfControl, partition: int) -> Record:
-    timestamp = half.append_time if control.options.timestamp is None else control.options.timestamp
     headers = real_headers(control, half.headers, partition, half.offset)
-    return Record(control.topic, control.partition, half.key, half.value, headers, timestamp)
+    return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 
 def discard(transaction: Transaction, finding: Finding, topic: str, topic_id: str, partition: int) -> Iterator[Record]:

@@ -199,7 +199,7 @@ class PartitionWorker(threading.Thread):
         topics = {name: real_topic(description) for name, description in described.items()}
         place = (self._channel.channel.discard_topic, self._channel.half.id, self.partition)
         for transaction in ready:
-            finding = inspect(transaction, topics, self._channel.channel)
+            finding = inspect(transaction, topics, self._channel.channel, self._clock.now(_ms()))
             if finding is None:
                 records.extend(deliver(transaction, self.partition))
             else:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from outbox.channel import TopicDescription
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.half import ANY_PARTITION, HalfControl
-from outbox.protocol.names import Channel, is_internal_topic
+from outbox.protocol.names import Channel, is_internal_topic, looks_internal
 from relay.half import Half
 from relay.transaction import Transaction
+
+if TYPE_CHECKING:  # it talks to Kafka, this module must not
+    from outbox.channel import TopicDescription
 
 RECORD_OVERHEAD = 256
 """Bytes allowed for the record's own fields and the headers that the relay adds."""
@@ -28,11 +32,15 @@ class RealTopic:
         partitions: How many it has.
         max_message_bytes: Its `max.message.bytes`.
         key_required: Whether it is compacted.
+        oldest: How far a timestamp may lie behind the broker's time, ms.
+        newest: How far it may lie ahead, ms.
     """
 
     partitions: int
     max_message_bytes: int
     key_required: bool = False
+    oldest: int = MAX_INT64
+    newest: int = MAX_INT64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +53,13 @@ class Finding:
 
 def real_topic(description: TopicDescription) -> RealTopic:
     """What pre-flight must know of a topic that the cluster describes."""
-    compacted = "compact" in description.settings.get("cleanup.policy", "")
-    return RealTopic(description.partitions, description.max_message_bytes, compacted)
+    settings = description.settings
+    compacted = "compact" in settings.get("cleanup.policy", "")
+    oldest = newest = MAX_INT64
+    if settings.get("message.timestamp.type") != "LogAppendTime":  # there the broker writes its own time
+        oldest = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))
+        newest = int(settings.get("message.timestamp.after.max.ms", MAX_INT64))
+    return RealTopic(description.partitions, description.max_message_bytes, compacted, oldest, newest)
 
 
 def targets(transaction: Transaction) -> set[str]:
@@ -54,43 +67,56 @@ def targets(transaction: Transaction) -> set[str]:
     return {half.control.topic for half in transaction.counted() if half.control}
 
 
-def inspect(transaction: Transaction, topics: Mapping[str, RealTopic], channel: Channel) -> Finding | None:
+def inspect(
+    transaction: Transaction, topics: Mapping[str, RealTopic], channel: Channel, now: int | None = None
+) -> Finding | None:
     """The first reason against delivering a transaction, or None.
 
     Args:
         transaction: A committed transaction.
         topics: The real topics that exist, by name.
         channel: The channel, whose own topics can never be targets.
+        now: The broker's time, ms; without it timestamps are not looked at.
     """
     if not transaction.complete():
         missing = len(transaction.decision.positions) - len(transaction.counted()) if transaction.decision else 0
         return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
-    findings = (_inspect(half, half.control, topics, channel) for half in transaction.counted() if half.control)
+    findings = (_inspect(half, half.control, topics, channel, now) for half in transaction.counted() if half.control)
     return next((finding for finding in findings if finding), None)
 
 
-def _inspect(half: Half, control: HalfControl, topics: Mapping[str, RealTopic], channel: Channel) -> Finding | None:
-    name = control.topic
-    if is_internal_topic(name, channel):
-        return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {name} is internal")
-    topic = topics.get(name)
+def _inspect(
+    half: Half, control: HalfControl, topics: Mapping[str, RealTopic], channel: Channel, now: int | None
+) -> Finding | None:
+    if is_internal_topic(control.topic, channel) or looks_internal(control.topic):
+        return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {control.topic} is internal")
+    topic = topics.get(control.topic)
     if topic is None:
-        return Finding(DiscardReason.TOPIC_MISSING, f"topic {name} does not exist")
+        return Finding(DiscardReason.TOPIC_MISSING, f"topic {control.topic} does not exist")
     if control.partition != ANY_PARTITION and control.partition >= topic.partitions:
         return Finding(
             DiscardReason.PARTITION_OUT_OF_RANGE,
-            f"topic {name} has {topic.partitions} partitions, the message names partition {control.partition}",
+            f"topic {control.topic} has {topic.partitions} partitions, the message names partition {control.partition}",
         )
+    return _inspect_record(half, control.topic, topic, now)
+
+
+def _inspect_record(half: Half, name: str, topic: RealTopic, now: int | None) -> Finding | None:
+    size = record_size(half)
+    age = 0 if now is None else now - half.timestamp()
     if topic.key_required and half.key is None:
         return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")
-    if record_size(half) > topic.max_message_bytes:
+    if size > topic.max_message_bytes:
+        return Finding(DiscardReason.TOO_LARGE, f"{size} bytes, topic {name} allows {topic.max_message_bytes}")
+    if not -topic.newest <= age <= topic.oldest:
         return Finding(
-            DiscardReason.TOO_LARGE, f"{record_size(half)} bytes, topic {name} allows {topic.max_message_bytes}"
+            DiscardReason.TIMESTAMP,
+            f"its timestamp is {age} ms old, topic {name} allows {-topic.newest} to {topic.oldest}",
         )
     return None
 
 
 def record_size(half: Half) -> int:
     """An upper bound of the real record's size in bytes."""
-    headers = sum(len(name) + len(value or b"") + 10 for name, value in half.headers)
+    headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in half.headers)
     return len(half.key or b"") + len(half.value or b"") + headers + RECORD_OVERHEAD

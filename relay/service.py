@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from outbox.channel import admin_client, verify_channel
 from outbox.errors import ConfigurationError, OutboxError
@@ -28,8 +29,10 @@ POLL_SECONDS = 0.1
 CONSUME_AT_ONCE = 10_000
 OP_END_SECONDS = 0.2
 RETRY_SECONDS = 1.0
+FENCED_SECONDS = 5.0
+"""How long a fenced partition waits for a new generation of the group before this process asks for one."""
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
-_GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation as 4 bytes
+_GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation in this machine's byte order
 
 log = structlog.get_logger()
 
@@ -57,6 +60,7 @@ class RelayService:
         self._checks = CheckSender(settings.connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
         self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
+        self._fenced: dict[int, float] = {}  # partition: when it was fenced (monotonic)
         self._paused: set[tuple[str, int]] = set()
         self._next_op: dict[int, int] = {}
         self._op_end_asked = 0.0
@@ -85,8 +89,7 @@ class RelayService:
         Raises:
             ConfigurationError: A partition has no checkpoint, or one that cannot be trusted.
         """
-        names = [self._channel.half.name, self._channel.op.name]
-        self._consumer.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        self._subscribe()
         log.info("relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
         try:
             while not self._stop.is_set():
@@ -96,12 +99,17 @@ class RelayService:
             self._consumer.close()
             log.info("relay stopped")
 
+    def _subscribe(self) -> None:
+        names = [self._channel.half.name, self._channel.op.name]
+        self._consumer.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+
     def _turn(self) -> None:
         first = self._consumer.poll(POLL_SECONDS)
         messages = [first, *self._consumer.consume(CONSUME_AT_ONCE, 0)] if first is not None else []
         self._group_metadata = self._consumer.consumer_group_metadata()
         self._feed(messages)
         self._watch_workers()
+        self._rejoin_if_fenced()
         self._take_over([p for p, at in self._unserved.items() if time.monotonic() >= at])
         self._throttle()
         self._look_for_op_ends()
@@ -110,7 +118,8 @@ class RelayService:
         self._health.turned()
 
     def _not_ready(self) -> str | None:
-        return f"partitions {sorted(self._unserved)} are not served yet" if self._unserved else None
+        unserved = sorted(self._unserved.keys() | self._fenced.keys())
+        return f"partitions {unserved} are not served yet" if unserved else None
 
     # --- who owns what ------------------------------------------------------------------------------------------
 
@@ -123,7 +132,10 @@ class RelayService:
         self._unserved = dict.fromkeys((p for p, topics in numbers.items() if topics == 2), 0.0)  # noqa: PLR2004 - half and op
         starts = self._take_over(list(self._unserved), assign=True)
         consumer.assign(
-            [TopicPartition(tp.topic, tp.partition, starts.get((tp.topic, tp.partition), 0)) for tp in partitions]
+            [
+                TopicPartition(tp.topic, tp.partition, starts.get((tp.topic, tp.partition), OFFSET_END))
+                for tp in partitions
+            ]
         )
         idle = [tp for tp in partitions if tp.partition not in self._workers]
         if idle:
@@ -134,6 +146,7 @@ class RelayService:
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._give_up({tp.partition for tp in partitions})
         self._unserved.clear()
+        self._fenced.clear()
         log.info("partitions revoked", partitions=sorted({tp.partition for tp in partitions}))
 
     def _give_up(self, numbers: Iterable[int]) -> None:
@@ -157,8 +170,21 @@ class RelayService:
                 raise RuntimeError(f"partition {number} failed") from failure  # noqa: TRY004 - not about a type
             log.warning("a partition is taken over anew", partition=number, reason=str(failure))
             self._pause(number)
-            if not (isinstance(failure, DeliveryError) and failure.fenced):
+            if isinstance(failure, DeliveryError) and failure.fenced:
+                self._fenced[number] = time.monotonic()
+            else:
                 self._unserved[number] = time.monotonic() + RETRY_SECONDS
+
+    def _rejoin_if_fenced(self) -> None:
+        """Join the group anew if a fenced partition is still ours after a while.
+
+        Nobody else owns it then: the coordinator fenced its producer because a transaction had timed out.
+        """
+        if self._fenced and time.monotonic() - min(self._fenced.values()) > FENCED_SECONDS:
+            log.warning("fenced partitions are still ours, the group is joined anew", partitions=sorted(self._fenced))
+            self._fenced.clear()
+            self._consumer.unsubscribe()
+            self._subscribe()
 
     def _take_over(self, numbers: Sequence[int], *, assign: bool = False) -> dict[tuple[str, int], int]:
         """Fence the former owners, then read the checkpoints, then serve.
@@ -180,19 +206,25 @@ class RelayService:
         try:
             return Delivery(self._settings.connection(), self._channel.channel.transactional_id(number))
         except DeliveryError as error:
-            log.warning("a partition cannot be taken over yet", partition=number, reason=str(error))
-            self._unserved[number] = time.monotonic() + RETRY_SECONDS
+            self._try_later(number, str(error))
             return None
+
+    def _try_later(self, number: int, reason: str) -> None:
+        log.warning("a partition cannot be taken over yet", partition=number, reason=reason)
+        self._unserved[number] = time.monotonic() + RETRY_SECONDS
 
     def _serve(self, number: int, delivery: Delivery, *, assign: bool) -> dict[tuple[str, int], int]:
         half_name, op_name = self._channel.half.name, self._channel.op.name
-        committed = self._consumer.committed([TopicPartition(half_name, number), TopicPartition(op_name, number)], 10.0)
-        ledger = self._ledger(number, committed)
+        try:
+            committed = self._committed([TopicPartition(half_name, number), TopicPartition(op_name, number)])
+            ledger = self._ledger(number, committed)
+            if not assign:
+                self._seek(committed)
+        except KafkaException as error:
+            delivery.close()
+            self._try_later(number, f"reading its checkpoint failed: {error.args[0].str()}")
+            return {}
         starts = {(tp.topic, tp.partition): tp.offset for tp in committed}
-        if not assign:
-            for tp in committed:
-                self._consumer.seek(TopicPartition(tp.topic, tp.partition, tp.offset))
-            self._resume([(tp.topic, tp.partition) for tp in committed])
         self._next_op[number] = starts[op_name, number]
         worker = PartitionWorker(
             number,
@@ -209,14 +241,23 @@ class RelayService:
         worker.start()
         return starts
 
+    def _committed(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        """The checkpoints, after offsets of open transactions have become stable (R18)."""
+        committed = self._consumer.committed(places, 10.0)
+        for place in committed:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        return committed
+
+    def _seek(self, committed: Sequence[TopicPartition]) -> None:
+        for tp in committed:
+            self._consumer.seek(TopicPartition(tp.topic, tp.partition, tp.offset))
+        self._resume([(tp.topic, tp.partition) for tp in committed])
+
     def _ledger(self, number: int, committed: Sequence[TopicPartition]) -> Ledger:
         half, op = committed
         topics = self._channel
         for tp in committed:
-            if tp.error is not None:
-                raise ConfigurationError(
-                    f"reading the checkpoint of {tp.topic}/{tp.partition} failed: {tp.error.str()}"
-                )
             if tp.offset == OFFSET_INVALID:
                 raise ConfigurationError(
                     f"{tp.topic}/{tp.partition} has no checkpoint in group {topics.channel.relay_group}: for a new "
@@ -240,7 +281,7 @@ class RelayService:
     def _current_group_metadata(self) -> bytes:
         """Metadata of the subscribed consumer; without a generation it would fence nobody (H5)."""
         metadata = self._group_metadata
-        if int.from_bytes(metadata[_GENERATION], "big", signed=True) < 0:
+        if int.from_bytes(metadata[_GENERATION], sys.byteorder, signed=True) < 0:
             raise DeliveryError("the consumer is in no generation of its group")
         return metadata
 

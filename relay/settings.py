@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from outbox.service.settings import ServiceSettings
+from outbox.service.settings import ServiceSettings, refuse_ours
 from relay.overdue import CheckPolicy
+
+_OURS = {
+    "acks": "a message must be stored by all in-sync replicas before its half is settled",
+    "auto.offset.reset": "a checkpoint out of range must stop the relay, not skip or repeat messages",
+    "enable.auto.commit": "checkpoints are part of the Kafka transactions",
+    "enable.idempotence": "a retried message must not appear twice",
+    "group.id": "it derives from the channel",
+    "isolation.level": "checkpoints are read after open transactions have ended",
+    "partition.assignment.strategy": "half and op partition of one number must go to one relay",
+    "partitioner": "a key must go where a Java producer would send it",
+    "transactional.id": "it derives from the channel",
+}
 
 
 class RelaySettings(ServiceSettings):
@@ -18,6 +30,11 @@ class RelaySettings(ServiceSettings):
     check_interval_max: int = Field(600_000, ge=1, description="Longest pause between checks, ms.")
     ordering: Literal["key", "none"] = Field("key", description="Order per (group, ordering key), or none.")
     batch_messages: int = Field(5_000, ge=1, description="Messages in one Kafka transaction, about.")
+
+    @field_validator("kafka")
+    @classmethod
+    def _refuse_ours(cls, kafka: dict[str, str]) -> dict[str, str]:
+        return refuse_ours(kafka, _OURS)
 
     def check_policy(self) -> CheckPolicy:
         """When to ask."""

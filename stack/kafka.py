@@ -101,21 +101,20 @@ class Kafka:
         Raises:
             StartError: It does not; with the tail of its log.
         """
-        self._format(self._cluster.nodes[node])
-        heap = "-Xmx1g" if len(self._cluster.nodes) == 1 else "-Xmx512m"
-        self._processes.start(self._command(self._cluster.nodes[node], "kafka.Kafka", [], [heap]))
-        self._wait_until_ready(self._cluster.nodes[node])
+        nodes = self._cluster.nodes
+        self._format(nodes[node])
+        heap = "-Xmx1g" if len(nodes) == 1 else "-Xmx512m"
+        self._processes.start(self._command(nodes[node], "kafka.Kafka", [], [heap]))
+        self._wait_until_ready(nodes[node])
 
     def stop(self, node: int = 0) -> None:
         """Stop a node as an operator would; it hands its partitions over. Killed if it takes more than 20 s."""
-        self._processes.signal(self._cluster.nodes[node].name, signal.SIGTERM)
-        if self._processes.wait(self._cluster.nodes[node].name, _STOP_SECONDS) is None:
+        if not self._end(node, signal.SIGTERM):
             self.kill(node)
 
     def kill(self, node: int = 0) -> None:
         """Kill a node (SIGKILL) and wait until it is gone."""
-        self._processes.signal(self._cluster.nodes[node].name, signal.SIGKILL)
-        self._processes.wait(self._cluster.nodes[node].name, _STOP_SECONDS)
+        self._end(node, signal.SIGKILL)
 
     def restart(self, node: int = 0) -> None:
         """Stop a node and start it again.
@@ -140,6 +139,12 @@ class Kafka:
         for node in self._cluster.nodes:
             self._check_node(node)
 
+    def _end(self, node: int, number: int) -> bool:
+        """Send a signal; whether the node ended of it in time."""
+        name = self._cluster.nodes[node].name
+        self._processes.signal(name, number)
+        return self._processes.wait(name, _STOP_SECONDS) is not None
+
     def _format(self, node: Node) -> None:
         folder = self._node_folder(node)
         data = folder / "data"
@@ -148,14 +153,8 @@ class Kafka:
         (folder / "server.properties").write_text(properties)
         if (data / "meta.properties").exists():
             return
-        arguments = [
-            "format",
-            "-t",
-            self._cluster.cluster_id,
-            "--initial-controllers",
-            initial_controllers(self._cluster.nodes),
-            "-c",
-        ]
+        controllers = initial_controllers(self._cluster.nodes)
+        arguments = ["format", "-t", self._cluster.cluster_id, "--initial-controllers", controllers, "-c"]
         # A short-lived Java is started sooner without its optimising compiler.
         options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         self._processes.run(self._command(node, "kafka.tools.StorageTool", arguments, options))

@@ -31,6 +31,11 @@ MAX_LENGTH = 3_500
 WINDOW = 20_000
 """Offsets between the lowest unsettled half and the head that a bitmap can always say within MAX_LENGTH."""
 
+FEW = 500
+"""Unsettled offsets that run lengths can always say within MAX_LENGTH, wherever they lie among FAR offsets."""
+
+FAR = 200_000
+"""Offsets between the lowest unsettled half and the head if few are unsettled: a restart reads them all again."""
 
 MAX_SPAN = 1_000_000
 """Offsets that a string may say at most: a reader never unpacks more, whatever the string claims."""

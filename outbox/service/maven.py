@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +88,7 @@ def make_lock(lock: Path) -> Lock:
     return new
 
 
-def _fetch_missing(missing: list[Coordinate], sha256: dict[Coordinate, str], folder: Path, watch: Watch) -> None:
+def _fetch_missing(missing: list[Coordinate], sha256: Mapping[Coordinate, str], folder: Path, watch: Watch) -> None:
     arrived = 0
 
     def report(name: str) -> None:

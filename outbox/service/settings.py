@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -10,7 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
-from outbox.settings import kafka_properties
+from outbox.settings import kafka_properties, refuse_properties
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
@@ -20,6 +21,19 @@ def _properties(value: Any) -> dict[str, str]:
         return kafka_properties(value)
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
+
+
+def refuse_ours(kafka: dict[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Refuse properties that a service sets itself, with the reason, as a validator does.
+
+    Raises:
+        ValueError: One of them is given.
+    """
+    try:
+        refuse_properties(kafka, ours)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    return kafka
 
 
 KafkaProperties = Annotated[dict[str, str], BeforeValidator(_properties)]

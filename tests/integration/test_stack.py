@@ -161,10 +161,13 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
 
 
 def test_nothing_is_left_when_the_supervisor_is_killed() -> None:
-    with owner() as (_, folder, _):
+    with owner() as (process, folder, _):
         (supervisor,) = (pid for pid in processes_of(folder) if "supervisor.py" in command(pid))
         os.kill(supervisor, signal.SIGKILL)
         wait_until(lambda: not processes_of(folder), "servers run on without their supervisor")
+        process.communicate()  # the end of its input ends it in order
+        assert process.returncode == 0
+        assert not folder.exists()
 
 
 def test_a_given_folder_is_kept_and_used_again() -> None:

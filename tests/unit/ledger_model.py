@@ -181,9 +181,7 @@ class World:
         original = self.halves[offset]
         new = len(self.halves)
         self.halves.append(
-            Half(
-                new, self.now, original.key, original.value, original.headers, original.control, original.error
-            )
+            Half(new, self.now, original.key, original.value, original.headers, original.control, original.error)
         )
 
     def commit(self, local: Local, struck: frozenset[int] = frozenset()) -> None:
@@ -292,12 +290,15 @@ class World:
         assert local.fate is Fate.COMMITTED, "delivered, though it did not commit"
         assert row is not None
         assert transaction.id not in self.delivered, "delivered twice"
-        expected = [local.offsets[position] for position in row.positions]
-        intact = [offset for offset in expected if self.halves[offset].control is not None]
-        offsets = [found.offset for found in transaction.counted()]
-        assert offsets == intact, "not the halves that count, in the order of their positions"
-        assert transaction.complete() == (intact == expected), "a whole one discarded, or a torn one delivered"
-        self.delivered[transaction.id] = tuple(offsets)
+        found = {found.control.position: found.offset for found in transaction.counted() if found.control}
+        offsets = tuple(found.values())
+        intact = [position for position in row.positions if self._is_stored(local, row, position)]
+        assert list(found) == intact, "not the positions that count, in their order"
+        assert all(row.first_offset <= offset <= row.last_offset for offset in offsets), "a half that does not count"
+        assert transaction.complete() == (intact == list(row.positions)), (
+            "a whole one discarded, or a torn one delivered"
+        )
+        self.delivered[transaction.id] = offsets
         if local.lane is not None and self.ordered:
             first = self.first_seen[transaction.id]
             assert self.last_of_lane.get(local.lane, -1) < first, "delivered out of order"
@@ -333,14 +334,11 @@ class World:
 
     def _check_ops(self, checkpoint: OpCheckpoint) -> None:
         """No op is passed whose halves all lie ahead, unless that was counted."""
+        head = max(self.next_half, self.committed[0].head)
         for record in self.ops[: checkpoint.offset]:
             for found in record.entries:
-                ahead = found.first_offset >= self.next_half and found.transaction_id not in self._read()
-                assert not ahead or record.offset in self.passed, "an op was passed before its half was read"
-
-    def _read(self) -> set[str]:
-        head = max(self.next_half, self.committed[0].head)
-        return {id_ for id_, first in self.first_seen.items() if first < head}
+                first = min(self.first_seen.get(found.transaction_id, found.first_offset), found.first_offset)
+                assert first < head or record.offset in self.passed, "an op was passed before its half was read"
 
     @staticmethod
     def _counted(local: Local, row: Row) -> set[int]:
@@ -375,4 +373,10 @@ class World:
 
     def _can_arrive(self, local: Local, row: Row) -> bool:
         """Whether at least one half that counts can be parsed; INCOMPLETE is a way to leave, too."""
-        return any(self.halves[local.offsets[position]].control is not None for position in row.positions)
+        return any(self._is_stored(local, row, position) for position in row.positions)
+
+    def _is_stored(self, local: Local, row: Row, position: int) -> bool:
+        """Whether a half of a position lies among those that count."""
+        stored = self.halves[max(row.first_offset, 0) : row.last_offset + 1]
+        controls = (found.control for found in stored if found.control)
+        return any((control.transaction_id, control.position) == (local.id, position) for control in controls)

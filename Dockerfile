@@ -1,0 +1,77 @@
+# Two images: `services` (relay, checker and the other `outbox` commands) and `demo` (Spark, Java and the flights too).
+# The classic builder and BuildKit both build it; docs/containers.md tells of the arguments.
+ARG PYTHON_IMAGE=python:3.12-slim
+
+
+FROM ${PYTHON_IMAGE} AS python
+# Certificates of this site's own authority, PEM, if pip and Maven are reached through one.
+ARG CA_CERTIFICATES=""
+# Another package index or Maven repository, if there is one.
+ARG PIP_INDEX_URL
+ARG OUTBOX_MAVEN_MIRROR
+ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 \
+    PATH=/opt/outbox/bin:$PATH
+RUN if [ -n "$CA_CERTIFICATES" ]; then \
+      printf '%s\n' "$CA_CERTIFICATES" > /usr/local/share/ca-certificates/site.crt && update-ca-certificates; \
+    fi
+RUN python -m venv /opt/outbox
+WORKDIR /build
+
+
+FROM python AS wheel
+COPY requirements-build.txt ./
+RUN pip install --require-hashes -r requirements-build.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY outbox outbox
+COPY relay relay
+COPY checker checker
+COPY spark_jobs spark_jobs
+COPY stack stack
+RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist .
+
+
+FROM python AS services-packages
+COPY requirements-services.txt ./
+RUN pip install --require-hashes --only-binary :all: -r requirements-services.txt
+COPY --from=wheel /dist /dist
+RUN pip install --no-index --no-deps /dist/*.whl && pip check && pip uninstall --yes --quiet pip
+
+
+FROM ${PYTHON_IMAGE} AS services
+LABEL org.opencontainers.image.title="kafka-transactional-outbox" \
+      org.opencontainers.image.description="Relay and checker: transactional messages for Kafka and Postgres" \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENV PATH=/opt/outbox/bin:$PATH PYTHONUNBUFFERED=1
+RUN useradd --uid 10001 --user-group --create-home --shell /usr/sbin/nologin outbox
+COPY --from=services-packages /opt/outbox /opt/outbox
+WORKDIR /home/outbox
+USER outbox
+ENTRYPOINT ["outbox"]
+
+
+FROM python AS demo-packages
+ENV XDG_CACHE_HOME=/var/cache/outbox
+# pyspark comes as a source archive; what builds it is installed first.
+COPY requirements-build.txt ./
+RUN pip install --require-hashes -r requirements-build.txt
+COPY requirements.txt ./
+RUN pip install --require-hashes --no-build-isolation -r requirements.txt
+COPY --from=wheel /dist /dist
+RUN pip install --no-index --no-deps /dist/*.whl && pip check
+# Jars that cannot be fetched now are fetched when they are needed first.
+RUN mkdir -p $XDG_CACHE_HOME && { outbox stack fetch || echo "this image has no jars"; }
+
+
+FROM ${PYTHON_IMAGE} AS demo
+LABEL org.opencontainers.image.title="kafka-transactional-outbox, demo" \
+      org.opencontainers.image.description="Spark jobs and the flights demo of kafka-transactional-outbox" \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENV PATH=/opt/outbox/bin:$PATH PYTHONUNBUFFERED=1 XDG_CACHE_HOME=/var/cache/outbox
+RUN useradd --uid 10001 --user-group --create-home --shell /usr/sbin/nologin outbox \
+ && install -d -o outbox -g outbox /results
+COPY --from=demo-packages /opt/outbox /opt/outbox
+COPY --from=demo-packages --chown=outbox:outbox /var/cache/outbox /var/cache/outbox
+COPY --chown=outbox:outbox examples /home/outbox/examples
+WORKDIR /home/outbox
+USER outbox
+ENTRYPOINT ["outbox"]

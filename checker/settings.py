@@ -9,7 +9,6 @@ from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator
 from outbox.service.settings import ServiceSettings, refuse_ours
 from outbox.settings import TableNames
 
-
 _OURS = {
     "acks": "a decision must be stored by all in-sync replicas",
     "enable.auto.commit": "offsets of check requests are committed as they are handed on",

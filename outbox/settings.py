@@ -118,7 +118,7 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         file = environ.get("OUTBOX_CONFIG")
-        values = _read_toml(Path(file)) if file else {}
+        values = read_toml(Path(file)) if file else {}
         prefix = "OUTBOX_"
         values |= {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
         return cls._from_values(values)
@@ -167,7 +167,12 @@ def refuse_properties(kafka: Mapping[str, str], ours: Mapping[str, str]) -> None
             raise ConfigurationError(f"property {name!r} cannot be set: {reason}")
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read the TOML file of `OUTBOX_CONFIG`.
+
+    Raises:
+        ConfigurationError: It is missing or malformed.
+    """
     try:
         return tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:

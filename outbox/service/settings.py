@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
-from outbox.settings import kafka_properties, refuse_properties
+from outbox.settings import kafka_properties, read_toml, refuse_properties
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
@@ -36,7 +43,7 @@ def refuse_ours(kafka: dict[str, str], ours: Mapping[str, str]) -> dict[str, str
     return kafka
 
 
-KafkaProperties = Annotated[dict[str, str], BeforeValidator(_properties)]
+KafkaProperties = Annotated[dict[str, str], NoDecode, BeforeValidator(_properties)]
 
 
 class ServiceSettings(BaseSettings):
@@ -64,11 +71,17 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Command line, environment, then the TOML file."""
+        """Command line, environment, then the TOML file.
+
+        Raises:
+            ConfigurationError: The file is missing or malformed; pydantic would pass over a missing one.
+        """
         del dotenv_settings, file_secret_settings
         file = os.environ.get(CONFIG_VARIABLE)
-        sources = (init_settings, env_settings)
-        return (*sources, TomlConfigSettingsSource(settings_cls, file)) if file else sources
+        if not file:
+            return (init_settings, env_settings)
+        read_toml(Path(file))
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file))
 
     def channel_names(self) -> Channel:
         """The channel's names."""

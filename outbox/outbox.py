@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from outbox.callback_table import CallbackTable
 from outbox.draft import Draft
@@ -71,7 +71,7 @@ class Outbox:
         self._sender = Sender(settings)
         self._sealer = Sealer(settings, self._sender, CallbackTable(settings.tables))
 
-    def publish(self, session: Session, message: Message) -> Receipt:
+    def publish(self, session: Session | scoped_session[Any], message: Message) -> Receipt:
         """Publish a message with a session's transaction.
 
         It is sent when the transaction commits, and becomes visible on its real topic only if it did. A message

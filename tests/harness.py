@@ -24,6 +24,7 @@ from outbox.callback_table import CallbackTable
 from outbox.channel import ChannelDescription, admin_client, create_channel
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.protocol.names import Channel
+from outbox.protocol.op import OpEntry, OpSource, parse_op
 from outbox.testing import VisibleRecord, read_committed, settled
 
 WAIT_SECONDS = 60.0
@@ -170,6 +171,22 @@ class Site:
 
         wait_until(enough, timeout, lambda: f"{len(seen)} of {count} visible\n{self.logs()}")
         return seen
+
+    def halves(self) -> list[VisibleRecord]:
+        """Everything in the half topic."""
+        return read_committed(self.kafka(), [self.channel.half_topic])
+
+    def ops(self) -> list[tuple[OpSource, OpEntry]]:
+        """Every entry in the op topic, with who wrote it."""
+        records = read_committed(self.kafka(), [self.channel.op_topic])
+        parsed = [parse_op(record.value, record.headers) for record in records]
+        return [(source, entry) for source, entries in parsed for entry in entries]
+
+    def rows(self) -> dict[str, str]:
+        """The states in the callback table, by transaction id."""
+        with self.connect() as connection:
+            query = f"SELECT transaction_id::text, state FROM {self.tables.transaction}"
+            return dict(connection.execute(query.encode()).fetchall())
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every half is settled."""

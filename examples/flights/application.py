@@ -94,10 +94,14 @@ def run(transaction: PlannedTransaction, session: Session, outbox: Outbox, diary
         with session.begin():
             attempts = {_tell(flight, transaction.number, session, outbox) for flight in transaction.flights}
             diary.write(f"attempt {transaction.number} {attempts.pop()}")
-            if transaction.rolls_back:
-                raise ChangedItsMind
+            _reconsider(transaction)
     except ChangedItsMind:
         diary.write(f"rolled-back {transaction.number}")
+
+
+def _reconsider(transaction: PlannedTransaction) -> None:
+    if transaction.rolls_back:
+        raise ChangedItsMind
 
 
 def _tell(flight: Flight, number: int, session: Session, outbox: Outbox) -> str:

@@ -31,21 +31,21 @@ def test_a_clean_run_is_clean() -> None:
 def test_one_lost_message_is_found() -> None:
     result = reconcile(_told(), [record for record in _records() if record.message_id != "tx4/0"])
     assert result.lost == ["tx4/0"]
-    assert not (result.doubled or result.phantom or result.out_of_order)
+    assert (result.doubled, result.phantom, result.out_of_order) == ([], [], [])
     assert not result.clean
 
 
 def test_one_doubled_message_is_found() -> None:
     result = reconcile(_told(), [*_records(), replace(_records()[10], offset=7)])
     assert result.doubled == ["tx10/0"]
-    assert not (result.lost or result.phantom or result.out_of_order)
+    assert (result.lost, result.phantom, result.out_of_order) == ([], [], [])
     assert not result.clean
 
 
 def test_one_phantom_message_is_found() -> None:
     result = reconcile(_told(), [*_records(), Seen("never/0", TOPIC, 1, 9, None, "digest", None)])
     assert result.phantom == ["never/0"]
-    assert not (result.lost or result.doubled or result.out_of_order)
+    assert (result.lost, result.doubled, result.out_of_order) == ([], [], [])
     assert not result.clean
 
 
@@ -54,7 +54,7 @@ def test_two_swapped_messages_are_found() -> None:
     records[3], records[4] = replace(records[3], offset=8), replace(records[4], offset=6)
     result = reconcile(_told(), records)
     assert result.out_of_order == ["tx3/0"]
-    assert not (result.lost or result.doubled or result.phantom)
+    assert (result.lost, result.doubled, result.phantom) == ([], [], [])
     assert not result.clean
 
 

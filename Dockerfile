@@ -18,7 +18,7 @@ RUN python -m venv /opt/outbox
 WORKDIR /build
 
 
-FROM python AS wheel
+FROM python AS project
 COPY requirements-build.txt ./
 RUN pip install --require-hashes -r requirements-build.txt
 COPY pyproject.toml README.md LICENSE ./
@@ -27,14 +27,15 @@ COPY relay relay
 COPY checker checker
 COPY spark_jobs spark_jobs
 COPY stack stack
-RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist .
+# Apart from what it needs, so that a change of the project is a small layer in both images.
+RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . \
+ && pip install --no-index --no-deps --prefix /project /dist/*.whl
 
 
 FROM python AS services-packages
 COPY requirements-services.txt ./
-RUN pip install --require-hashes --only-binary :all: -r requirements-services.txt
-COPY --from=wheel /dist /dist
-RUN pip install --no-index --no-deps /dist/*.whl && pip check && pip uninstall --yes --quiet pip
+RUN pip install --require-hashes --only-binary :all: -r requirements-services.txt \
+ && pip check && pip uninstall --yes --quiet pip setuptools
 
 
 FROM ${PYTHON_IMAGE} AS services
@@ -44,20 +45,23 @@ LABEL org.opencontainers.image.title="kafka-transactional-outbox" \
 ENV PATH=/opt/outbox/bin:$PATH PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --user-group --create-home --shell /usr/sbin/nologin outbox
 COPY --from=services-packages /opt/outbox /opt/outbox
+COPY --from=project /project /opt/outbox
 WORKDIR /home/outbox
 USER outbox
 ENTRYPOINT ["outbox"]
 
 
 FROM python AS demo-packages
-ENV XDG_CACHE_HOME=/var/cache/outbox
 # pyspark comes as a source archive; what builds it is installed first.
 COPY requirements-build.txt ./
 RUN pip install --require-hashes -r requirements-build.txt
 COPY requirements.txt ./
-RUN pip install --require-hashes --no-build-isolation -r requirements.txt
-COPY --from=wheel /dist /dist
-RUN pip install --no-index --no-deps /dist/*.whl && pip check
+RUN pip install --require-hashes --no-build-isolation -r requirements.txt && pip check
+
+
+FROM demo-packages AS jars
+ENV XDG_CACHE_HOME=/var/cache/outbox
+COPY --from=project /project /opt/outbox
 # Jars that cannot be fetched now are fetched when they are needed first.
 RUN mkdir -p $XDG_CACHE_HOME && { outbox stack fetch || echo "this image has no jars"; }
 
@@ -70,7 +74,8 @@ ENV PATH=/opt/outbox/bin:$PATH PYTHONUNBUFFERED=1 XDG_CACHE_HOME=/var/cache/outb
 RUN useradd --uid 10001 --user-group --create-home --shell /usr/sbin/nologin outbox \
  && install -d -o outbox -g outbox /results
 COPY --from=demo-packages /opt/outbox /opt/outbox
-COPY --from=demo-packages --chown=outbox:outbox /var/cache/outbox /var/cache/outbox
+COPY --from=jars --chown=outbox:outbox /var/cache/outbox /var/cache/outbox
+COPY --from=project /project /opt/outbox
 COPY --chown=outbox:outbox examples /home/outbox/examples
 WORKDIR /home/outbox
 USER outbox

@@ -9,10 +9,10 @@ MINUTES ?= 10
 PACKAGES := outbox relay checker spark_jobs stack examples tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-containers torture lint format stack lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture lint format stack lock clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: requirements.txt requirements-build.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,10 @@ test: setup ## Run all tests but the long ones (under 12 minutes on 2 cores)
 
 test-long: setup ## Run the long tests (under 40 minutes)
 	$(BIN)/pytest -m long
+
+test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0
+	$(BIN)/pip install -q --require-hashes --no-deps --upgrade --target build/sqlalchemy20 -r requirements-sqlalchemy20.txt
+	PYTHONPATH=build/sqlalchemy20 $(BIN)/pytest tests/integration/test_publish.py -m "not long"
 
 test-containers: setup ## Build local images, run the integration suite and the compose file on them (needs root on Debian)
 	$(BIN)/python -m tests.containers
@@ -55,6 +59,7 @@ stack: setup ## Start Kafka and Postgres, print how to connect, stop with Ctrl-C
 lock: setup ## Pin every dependency anew
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-build.in -o requirements-build.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 --all-extras --group dev pyproject.toml requirements.in requirements-build.in -o requirements.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
 
 clean: ## Remove what was built (not the user cache of jars)
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

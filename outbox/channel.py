@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -272,24 +273,29 @@ def _group_member(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
 
 
 def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    try:
-        answers = consumer.committed([TopicPartition(*place) for place in places], GROUP_TIMEOUT)
-    except KafkaException as error:
-        raise _refused("reading committed offsets", error) from error
-    for answer in answers:
-        if answer.error is not None:
-            raise _refused("reading committed offsets", KafkaException(answer.error))
+    wanted = [TopicPartition(*place) for place in places]
+    answers = _coordinated("reading committed offsets", lambda: consumer.committed(wanted, GROUP_TIMEOUT))
     return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
 
 
 def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
-    try:
-        answers = consumer.commit(offsets=offsets, asynchronous=False)
-    except KafkaException as error:
-        raise _refused("committing the initial checkpoint", error) from error
-    for answer in answers:
-        if answer.error is not None:
-            raise _refused("committing the initial checkpoint", KafkaException(answer.error))
+    _coordinated("committing the initial checkpoint", lambda: consumer.commit(offsets=offsets, asynchronous=False))
+
+
+def _coordinated(what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    """Ask a group's coordinator, again while it is being made or moves."""
+    deadline = time.monotonic() + GROUP_TIMEOUT
+    while True:
+        try:
+            answers = request()
+            error = next((answer.error for answer in answers if answer.error is not None), None)
+        except KafkaException as failure:
+            error = failure.args[0]
+        if error is None:
+            return answers
+        if error.code() not in _MOVING or time.monotonic() > deadline:
+            raise _refused(what, KafkaException(error))
+        time.sleep(0.1)
 
 
 def _answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
@@ -301,6 +307,13 @@ def _answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
             return None
         raise _refused(what, error) from error
 
+
+_MOVING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
 
 _UNREACHABLE = {
     KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore

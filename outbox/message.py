@@ -55,8 +55,10 @@ class Message:
             raise MessageRefused(f"header {reserved!r} is reserved: choose a name without the prefix 'outbox-'")
         if self.partition < ANY_PARTITION:
             raise MessageRefused(f"partition {self.partition} is not a partition: use -1 for 'by key'")
-        if self.timestamp is not None and self.timestamp < 0:
-            raise MessageRefused(f"timestamp {self.timestamp} lies before 1970")
+        if self.timestamp is not None and self.timestamp < 1:
+            raise MessageRefused(
+                f"timestamp {self.timestamp} does not lie after 1970; Kafka's client takes 0 for 'now'"
+            )
 
     def __repr__(self) -> str:
         """Topic and size only: no payload, key or header value ever reaches a log."""

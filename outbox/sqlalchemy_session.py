@@ -119,7 +119,9 @@ class PublishedTransaction:
             sealed.committed()
 
 
-def publish(session: Session | scoped_session[Any], sealer: Sealer, make: Callable[[], Draft], message: Message) -> Receipt:
+def publish(
+    session: Session | scoped_session[Any], sealer: Sealer, make: Callable[[], Draft], message: Message
+) -> Receipt:
     """Publish a message with a session's transaction, begun if there is none.
 
     Args:
@@ -261,9 +263,13 @@ def _handle_error(context: ExceptionContext) -> None:
 
 def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     published = _sealed.get(id(getattr(dbapi_connection, "driver_connection", dbapi_connection)))
-    if published is not None and state.transaction_was_reset:
+    if published is None:
+        return
+    if state.transaction_was_reset:
+        # SQLAlchemy believes so even where a listener of the user's raised between the seal and COMMIT.
         published.abandon()
-    elif published is not None:
+        roll_back(published.dbapi_connection)
+    else:
         published.look()
 
 

@@ -62,7 +62,9 @@ class RelayService:
         self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
         self._fenced: dict[int, float] = {}  # partition: when it was fenced (monotonic)
         self._paused: set[tuple[str, int]] = set()
+        self._next_half: dict[int, int] = {}
         self._next_op: dict[int, int] = {}
+        self._gaps: dict[int, int] = {}  # partition: offset at which a gap was seen once
         self._op_end_asked = 0.0
         self._group_metadata = b""
         self._consumer = Consumer(self._consumer_config())
@@ -225,7 +227,7 @@ class RelayService:
             self._try_later(number, f"reading its checkpoint failed: {error.args[0].str()}")
             return {}
         starts = {(tp.topic, tp.partition): tp.offset for tp in committed}
-        self._next_op[number] = starts[op_name, number]
+        self._next_half[number], self._next_op[number] = starts[half_name, number], starts[op_name, number]
         worker = PartitionWorker(
             number,
             self._channel,
@@ -300,9 +302,26 @@ class RelayService:
         for number in halves.keys() | ops.keys():
             worker = self._workers.get(number)
             if worker is not None:
-                worker.feed(halves[number], ops[number])
+                worker.feed(halves[number] if self._follow_on(number, halves[number]) else [], ops[number])
                 if ops[number]:
                     self._next_op[number] = (ops[number][-1].offset() or 0) + 1
+
+    def _follow_on(self, number: int, halves: Sequence[Message]) -> bool:
+        """Whether halves follow on what was read before.
+
+        The ledger holds every offset that it is not shown for settled, so a hole in what the consumer hands over would
+        be a loss. A gap is believed only when a second look shows it again: then the log itself has it.
+        """
+        if not halves:
+            return True
+        expected, first, last = self._next_half[number], halves[0].offset() or 0, halves[-1].offset() or 0
+        if (first == expected and last - first + 1 == len(halves)) or self._gaps.get(number) == expected:
+            self._next_half[number] = last + 1
+            return True
+        log.warning("a gap in the half partition, reading it again", partition=number, expected=expected, found=first)
+        self._gaps[number] = expected
+        self._consumer.seek(TopicPartition(self._channel.half.name, number, expected))
+        return False
 
     def _event(self, message: Message, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import Site
+from tests.integration.shop import Shop
 from tests.servers import Servers, start_servers
 
 
@@ -22,3 +23,14 @@ def site(servers: Servers) -> Iterator[Site]:
     """A site of this test alone."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def shop(servers: Servers) -> Iterator[Shop]:
+    """An application with its own channel, a relay and a checker, shared by the tests of a module."""
+    with Site(servers.bootstrap_servers, servers.postgres_url) as made:
+        made.create(partitions=2)
+        made.relay()
+        made.checker()
+        with Shop(made) as application:
+            yield application

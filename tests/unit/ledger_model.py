@@ -100,6 +100,13 @@ class Fate(enum.Enum):
     ROLLED_BACK = enum.auto()
 
 
+_VERDICTS = {
+    Fate.OPEN: Verdict.IN_FLIGHT,
+    Fate.COMMITTED: Verdict.COMMITTED,
+    Fate.ROLLED_BACK: Verdict.FENCED,
+}
+
+
 @dataclass
 class Local:
     """A local transaction of the world, and where its halves were acknowledged."""
@@ -223,18 +230,19 @@ class World:
 
     # --- the checker --------------------------------------------------------------------------------------------
 
-    def answer(self, request: CheckRequest) -> None:
-        """Answer a request as the callback table does; an open local transaction is in flight."""
-        request = parse_check(request.encode())
-        local = next(local for local in self.locals if local.id == request.transaction_id)
-        verdict = {
-            Fate.OPEN: Verdict.IN_FLIGHT,
-            Fate.COMMITTED: Verdict.COMMITTED,
-            Fate.ROLLED_BACK: Verdict.FENCED,
-        }[local.fate]
-        answer = op_entry(request, verdict, local.row)
-        if answer is not None:
-            self._append_op(OpSource.CHECKER, answer)
+    def answer(self, *requests: CheckRequest) -> None:
+        """Answer requests as the callback table does, in one op record; open local transactions are in flight."""
+        answers = (self._answer(parse_check(request.encode())) for request in requests)
+        entries = [found for found in answers if found is not None]
+        if entries:
+            self._append_op(OpSource.CHECKER, *entries)
+
+    def _answer(self, request: CheckRequest) -> OpEntry | None:
+        local = self._local(request.transaction_id)
+        return op_entry(request, _VERDICTS[local.fate], local.row)
+
+    def _local(self, id_: str) -> Local:
+        return next(local for local in self.locals if local.id == id_)
 
     # --- the relay ----------------------------------------------------------------------------------------------
 
@@ -285,7 +293,7 @@ class World:
         self.committed = (half_checkpoint, op_checkpoint)
 
     def _deliver(self, transaction: Transaction) -> None:
-        local = next(local for local in self.locals if local.id == transaction.id)
+        local = self._local(transaction.id)
         row = local.row
         assert local.fate is Fate.COMMITTED, "delivered, though it did not commit"
         assert row is not None
@@ -355,8 +363,7 @@ class World:
             self.see_op_end()
             self.deliver(1_000_000)
             self.ask()
-            for request in self.inbox:
-                self.answer(request)
+            self.answer(*self.inbox)
             self.inbox.clear()
             self.now += 2 * POLICY.check_interval_max
         self.check_all_is_settled()
@@ -370,6 +377,14 @@ class World:
         expected = {local.id for local in self.locals if local.row is not None and self._can_arrive(local, local.row)}
         assert set(self.delivered) == expected, "a committed transaction was never delivered"
         assert self.malformed == {found.offset for found in self.halves if found.control is None}
+        kept = [
+            self.ledger._lanes,
+            self.ledger._ready,
+            self.ledger._waiting,
+            self.ledger._early,
+            self.ledger._overdue._watched,
+        ]
+        assert not any(map(len, kept)), "something is kept in memory for ever"
 
     def _can_arrive(self, local: Local, row: Row) -> bool:
         """Whether at least one half that counts can be parsed; INCOMPLETE is a way to leave, too."""

@@ -16,7 +16,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
-from outbox.protocol.half import Header, HalfControl, HalfOptions, OutgoingHeaders, Truth, real_headers
+from outbox.protocol.half import HalfControl, HalfOptions, Header, OutgoingHeaders, Truth, real_headers
 from outbox.protocol.identifiers import lock_number, make_transaction_id, message_id
 from outbox.protocol.names import FORMAT_VERSION
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op

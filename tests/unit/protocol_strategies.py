@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.envelope import Envelope
-from outbox.protocol.half import MAX_MILLISECONDS, Header, HalfControl, HalfOptions, Truth
+from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, HalfOptions, Header, Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.positions import MAX_POSITION, Positions
 

@@ -10,9 +10,9 @@ from outbox.protocol import names
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import (
     NO_OPTIONS,
-    Header,
     HalfControl,
     HalfOptions,
+    Header,
     Truth,
     parse_half,
     parse_options,

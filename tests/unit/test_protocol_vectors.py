@@ -13,7 +13,7 @@ from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.discard import manifest_key, message_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
-from outbox.protocol.half import Header, HalfControl, HalfOptions, Truth, parse_half, real_headers, user_headers
+from outbox.protocol.half import HalfControl, HalfOptions, Header, Truth, parse_half, real_headers, user_headers
 from outbox.protocol.identifiers import lock_number, make_transaction_id, message_id
 from outbox.protocol.names import FORMAT_VERSION
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op

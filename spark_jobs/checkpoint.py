@@ -1,0 +1,73 @@
+"""What Spark has written into a checkpoint: who the query is, what each batch was to read, how far it is committed.
+
+Spark plans a batch, writes the plan here, and only then reads: a batch that is replayed has the same plan. The files
+have had one form since Spark 2.1: a line with the version, then lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+
+from spark_jobs.errors import OutputError
+from spark_jobs.folder import Folder
+from spark_jobs.manifest import Offsets
+
+_VERSION = "v1"
+
+
+class Checkpoint:
+    """A query's checkpoint.
+
+    Args:
+        folder: Where it lies; it need not exist yet.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        """The checkpoint's place."""
+        return str(self._folder)
+
+    def query_id(self) -> str | None:
+        """The query's id, which stays the same as long as the checkpoint does; None before the first start.
+
+        Raises:
+            OutputError: What lies there is no checkpoint.
+        """
+        text = self._folder.text("metadata")
+        try:
+            return None if text is None else str(json.loads(text)["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise OutputError(f"{self} is no checkpoint of Spark: its file `metadata` cannot be read") from error
+
+    def last_commit(self) -> int | None:
+        """The last batch that is done with; None before the first."""
+        return max((int(name) for name in self._folder.names("commits") if name.isdigit()), default=None)
+
+    def end(self, batch_id: int) -> Offsets:
+        """First offsets that a batch does not read any more.
+
+        Raises:
+            OutputError: The batch is not planned.
+        """
+        offsets = self._offsets(f"offsets/{batch_id}")
+        if offsets is None:
+            raise OutputError(f"{self} has no plan of batch {batch_id}")
+        return offsets
+
+    def start(self, batch_id: int) -> Offsets:
+        """First offsets that a batch reads; a partition that is new is absent."""
+        return self._offsets(f"offsets/{batch_id - 1}" if batch_id else "sources/0/0") or {}
+
+    def _offsets(self, name: str) -> Offsets | None:
+        text = self._folder.text(name)
+        if text is None:
+            return None
+        # The source's own first file begins with a zero byte, which once told an old Spark not to read it.
+        version, *lines = text.lstrip("\0").splitlines()
+        if version != _VERSION or not lines:
+            raise OutputError(f"{self}/{name} is of a form that this job does not know ({version[:20]!r})")
+        # The one source's offsets stand in the last line, below the batch's settings.
+        offsets: Offsets = json.loads(lines[-1])
+        return offsets

@@ -1,0 +1,20 @@
+"""The few places where a job reaches through PySpark into the JVM: file systems and Kafka's admin client.
+
+Spark Connect has no such door, so the jobs need classic Spark, as `spark-submit` and `outbox` start it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def jvm(spark: SparkSession) -> Any:
+    """The JVM's packages and classes by name."""
+    return spark._jvm  # noqa: SLF001 - PySpark has no public name for it
+
+
+def hadoop_configuration(spark: SparkSession) -> Any:
+    """The configuration of file systems that Spark itself uses: credentials, default file system, …"""
+    return spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - as above

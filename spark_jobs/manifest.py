@@ -1,0 +1,126 @@
+"""A batch's manifest: what landed, and from where. Pure.
+
+A batch belongs to the table once its manifest stands. The checksum lets tables be compared with each other, and with
+what was to be sent, without moving a row: it is the sum of `xxhash64(message_id)`, so it adds up over partitions and
+batches, and the order of rows makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from spark_jobs.errors import OutputError
+
+FORMAT_VERSION = 1
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""Offsets by topic and partition, as Spark writes them."""
+
+_MODULUS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """Sum of `xxhash64(message_id)` over the rows that have a message id, modulo 2^64; written as 16 hexadecimal digits."""
+
+    total: int = 0
+
+    @classmethod
+    def of_halves(cls, high: int, low: int) -> Checksum:
+        """From the sums of the hashes' upper (signed) and lower 32 bits, which cannot overflow as whole hashes do."""
+        return cls(((high << 32) + low) % _MODULUS)
+
+    @classmethod
+    def parse(cls, text: str) -> Checksum:
+        """Read the written form."""
+        return cls(int(text, 16))
+
+    def __add__(self, other: Checksum) -> Checksum:
+        """The checksum of both sets of rows together."""
+        return Checksum((self.total + other.total) % _MODULUS)
+
+    def __str__(self) -> str:
+        """The written form."""
+        return f"{self.total:016x}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """The rows of one Kafka partition in one batch, as read back from the written files.
+
+    Args:
+        topic: Topic.
+        partition: Partition.
+        rows: How many rows; offsets of markers and aborted records have none.
+        first_offset: Offset of the first row.
+        last_offset: Offset of the last row.
+        identified: Rows that have a message id.
+        checksum: Checksum of these, as written.
+    """
+
+    topic: str
+    partition: int
+    rows: int
+    first_offset: int
+    last_offset: int
+    identified: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one batch landed.
+
+    Args:
+        job_id: The job.
+        query_id: Id of the checkpoint that counted the batch.
+        batch_id: Number of the batch.
+        start: First offset that was to be read, by topic and partition; a partition that was new is absent.
+        end: First offset that was not to be read any more.
+        partitions: The rows by Kafka partition.
+    """
+
+    job_id: str
+    query_id: str
+    batch_id: int
+    start: Offsets
+    end: Offsets
+    partitions: tuple[PartitionRows, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch."""
+        return sum(part.rows for part in self.partitions)
+
+    @property
+    def checksum(self) -> Checksum:
+        """Checksum of the batch."""
+        return sum((Checksum.parse(part.checksum) for part in self.partitions), Checksum())
+
+    def encode(self) -> str:
+        """The manifest as one line of JSON, with the totals for readers who want no more."""
+        totals = {"rows": self.rows, "checksum": str(self.checksum)}
+        return json.dumps({"format": FORMAT_VERSION, **asdict(self), **totals}) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> Manifest:
+        """Read a manifest.
+
+        Raises:
+            OutputError: It is none, or one of a newer format.
+        """
+        try:
+            content = json.loads(text)
+            _check_format(content["format"])
+            partitions = tuple(PartitionRows(**part) for part in content["partitions"])
+            fields = {name: content[name] for name in ("job_id", "query_id", "batch_id", "start", "end")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise OutputError(f"a manifest cannot be read: {error!r}") from error
+        return cls(**fields, partitions=partitions)
+
+
+def _check_format(version: int) -> None:
+    if version > FORMAT_VERSION:
+        raise OutputError(f"a manifest is of format {version}, this job knows {FORMAT_VERSION}: upgrade it")

@@ -1,0 +1,118 @@
+"""`python -m tests.containers`: the product in containers, where no image registry is reachable.
+
+Installs an engine if there is none, makes every image on this machine, runs the integration tests over testcontainers,
+brings the compose file up until the demo is reconciled, and takes everything down. docs/containers.md tells more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import FrameType
+
+from tests.containers.compose import prove_compose
+from tests.containers.engine import Engine, engine
+from tests.containers.images import KAFKA_IMAGE, POSTGRES_IMAGE, build_images
+from tests.containers.servers import KAFKA_IMAGE_VARIABLE, POSTGRES_IMAGE_VARIABLE
+from tests.containers.steps import StepError, Steps
+from tests.servers import VARIABLE as STACK_VARIABLE
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "containers"
+ROWS = 3_000
+
+
+def main() -> int:
+    """Run it; 0 if all passed."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, _end)
+    steps = Steps(_empty(FOLDER / "logs"))
+    if arguments.fresh:
+        shutil.rmtree(FOLDER / "engine", ignore_errors=True)
+    code = 1
+    try:
+        with engine(FOLDER / "engine", steps, debootstrap=arguments.base_image is None) as running:
+            _prove(running, steps, arguments)
+        code = 0
+    except StepError as error:
+        steps.console.print(f"failed: {error}", markup=False)
+    except KeyboardInterrupt:
+        steps.console.print("interrupted")
+    steps.show()
+    return code
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.containers", description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"flights of the demo (default {ROWS})")
+    parser.add_argument("--base-image", help="a Debian image to begin with, instead of one made by debootstrap")
+    parser.add_argument("--fresh", action="store_true", help="forget the images of earlier runs")
+    parser.add_argument(
+        "--only", choices=("integration", "compose"), help="only the integration tests, or only the compose file"
+    )
+    return parser.parse_args()
+
+
+def _prove(running: Engine, steps: Steps, arguments: argparse.Namespace) -> None:
+    running.remove_testcontainers()
+    try:
+        build_images(running, steps, arguments.base_image)
+        if arguments.only != "compose":
+            with steps.step("integration tests over testcontainers"):
+                count = _integration(running, steps)
+            steps.note("  tests on containers", f"{count} passed")
+        if arguments.only != "integration":
+            prove_compose(running, steps, arguments.rows)
+    finally:
+        left = running.remove_testcontainers()
+        steps.note("containers that tests left behind", f"{left}, removed" if left else "none")
+
+
+def _integration(running: Engine, steps: Steps) -> int:
+    """Run the integration tests; how many passed.
+
+    Raises:
+        StepError: One failed, or there are none.
+    """
+    report = steps.logs / "integration.xml"
+    environ = {
+        **running.environ,
+        STACK_VARIABLE: "containers",
+        KAFKA_IMAGE_VARIABLE: KAFKA_IMAGE,
+        POSTGRES_IMAGE_VARIABLE: POSTGRES_IMAGE,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/integration",
+        "-m",
+        "not long",
+        "-p",
+        "tests.containers.selection",
+    ]
+    code = subprocess.run([*command, f"--junitxml={report}"], env=environ, cwd=ROOT, check=False).returncode
+    if code:
+        raise StepError(f"pytest ended with {code}")
+    suite = ET.parse(report).getroot()[0]  # noqa: S314 - pytest wrote it a moment ago
+    return int(suite.attrib["tests"]) - int(suite.attrib["skipped"])
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _end(_: int, __: FrameType | None) -> None:
+    """SIGTERM: end as Ctrl-C does, so that the engine is stopped."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The compose file: built, brought up until the demo is reconciled, taken down."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.containers.engine import Engine
+from tests.containers.images import KAFKA_IMAGE, POSTGRES_IMAGE, PYTHON_IMAGE, site_certificates
+from tests.containers.steps import StepError, Steps
+
+PROJECT = "outbox-test"
+FILE = Path(__file__).parents[2] / "docker-compose.yml"
+
+_PORTS = ("KAFKA_PORT", "POSTGRES_PORT", "RELAY_PORT", "CHECKER_PORT")
+_STAY_UP = ("kafka", "postgres", "relay", "checker")
+_ONE_SHOT = ("init", "demo", "land", "reconcile")
+_PROJECT_LABEL = f"label=com.docker.compose.project={PROJECT}"
+
+
+def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
+    """Build the product's images and bring everything up until `reconcile` has ended; it must end with 0.
+
+    Raises:
+        StepError: Something failed, a service is not healthy, or the reconciliation is not clean.
+    """
+    project = _Project(engine, steps, {**engine.environ, **_variables(rows)})
+    with steps.step("compose: the product's images built"):
+        project.compose("build", "relay", "demo")
+    with project.up():
+        with steps.step(f"compose: up until {rows:,} flights are reconciled"):
+            code = engine.output("wait", project.container("reconcile")).strip()
+        for service in _ONE_SHOT:
+            steps.note(f"  {service}", project.ended(service))
+        for service in _STAY_UP:
+            steps.note(f"  {service}", project.health(service))
+        steps.console.print(project.log("reconcile"), markup=False)
+        if code != "0":
+            raise StepError(f"the reconciliation ended with {code or 'nothing: its container is gone'}")
+
+
+def _variables(rows: int) -> dict[str, str]:
+    images = {
+        "PYTHON_IMAGE": PYTHON_IMAGE,
+        "KAFKA_IMAGE": KAFKA_IMAGE,
+        "POSTGRES_IMAGE": POSTGRES_IMAGE,
+        "OUTBOX_IMAGE": "outbox-test/services:local",
+        "OUTBOX_DEMO_IMAGE": "outbox-test/demo:local",
+    }
+    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+    return {**images, **ports, "ROWS": str(rows), "CA_CERTIFICATES": site_certificates()}
+
+
+def _free_ports(count: int) -> list[str]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    engine: Engine
+    steps: Steps
+    environ: Mapping[str, str]
+
+    def compose(self, *arguments: str) -> None:
+        """Run compose."""
+        command = [*self.engine.compose, "--project-name", PROJECT, "--file", str(FILE), *arguments]
+        self.steps.run(command, f"compose-{arguments[0]}", self.environ)
+
+    @contextmanager
+    def up(self) -> Iterator[None]:
+        """Bring everything up in the order of its conditions, and down with its volumes at the end."""
+        self.down()
+        try:
+            try:
+                self.compose("up", "--detach", "--no-build", "reconcile")
+            except StepError as error:
+                raise StepError(f"{error}\n{self._all_logs()}") from None
+            yield
+        finally:
+            with self.steps.step("compose: down"):
+                self.down()
+
+    def down(self) -> None:
+        """Remove containers, networks and volumes."""
+        self.compose("down", "--volumes", "--timeout", "30")
+
+    def container(self, service: str) -> str:
+        """The id of a service's container."""
+        label = f"label=com.docker.compose.service={service}"
+        return self.engine.output("ps", "--all", "--quiet", "--filter", _PROJECT_LABEL, "--filter", label).strip()
+
+    def log(self, service: str, lines: str = "all") -> str:
+        """What a service said on standard output."""
+        return self.engine.output("logs", "--tail", lines, self.container(service)).rstrip()
+
+    def ended(self, service: str) -> str:
+        """How a service that ends did end, and how long it ran."""
+        state = self._state(service)
+        with suppress(KeyError, ValueError):
+            began, finished = (datetime.fromisoformat(state[name][:19]) for name in ("StartedAt", "FinishedAt"))
+            return f"ended with {state['ExitCode']} after {(finished - began).total_seconds():.0f} s"
+        return "did not run"
+
+    def health(self, service: str) -> str:
+        """Whether a service that stays up is healthy.
+
+        Raises:
+            StepError: It is not.
+        """
+        status: str = self._state(service).get("Health", {}).get("Status", "not there")
+        if status != "healthy":
+            raise StepError(f"{service} is {status}:\n{self.log(service, '40')}")
+        return status
+
+    def _state(self, service: str) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(
+            self.engine.output("inspect", "--format", "{{json .State}}", self.container(service)) or "{}"
+        )
+        return state
+
+    def _all_logs(self) -> str:
+        parts = [f"--- {service}\n{self.log(service, '30')}" for service in (*_STAY_UP, *_ONE_SHOT)]
+        return "\n".join(parts)

@@ -1,0 +1,150 @@
+"""The ledger in a small world: whatever happens there, each committed transaction is delivered once, whole, in order."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import relay.ledger
+from outbox.protocol.half import MAX_MILLISECONDS
+from tests.unit.ledger_model import Fate, Local, World
+
+SMALL_ROOM = 3
+ROOM = relay.ledger.EARLY_OPS
+
+
+class History(RuleBasedStateMachine):
+    """Producers, a checker and relays that crash, in any order that Kafka allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(ordered=True)
+
+    @initialize(ordered=st.sampled_from([True, True, False]), small_room=st.booleans())
+    def make(self, *, ordered: bool, small_room: bool) -> None:
+        self.world = World(ordered=ordered)
+        relay.ledger.EARLY_OPS = SMALL_ROOM if small_room else ROOM
+
+    def teardown(self) -> None:
+        """In the end everything is read, asked and answered: nothing is left over, nothing is lost."""
+        try:
+            self.world.drain()
+        finally:
+            relay.ledger.EARLY_OPS = ROOM
+
+    def some(self, number: int, *fates: Fate) -> Local:
+        """A local transaction with one of these fates."""
+        found = [local for local in self.world.locals if local.fate in fates]
+        return found[number % len(found)]
+
+    def any_open(self) -> bool:
+        return any(local.fate is Fate.OPEN for local in self.world.locals)
+
+    def any_finished(self) -> bool:
+        return any(local.fate is not Fate.OPEN and local.offsets for local in self.world.locals)
+
+    # --- producers ----------------------------------------------------------------------------------------------
+
+    @rule(
+        size=st.integers(1, 4),
+        key=st.sampled_from([b"a", b"a", b"b", None]),
+        group=st.sampled_from(["orders", "orders", "stock"]),
+        send=st.integers(0, 4),
+    )
+    def begin(self, size: int, key: bytes | None, group: str, send: int) -> None:
+        local = self.world.begin(size, key, group)
+        for _ in range(min(send, size)):
+            self.world.send(local)
+
+    @precondition(any_open)
+    @rule(number=st.integers(0, 99), accident=st.sampled_from(["", "", "", "twice", "broken"]))
+    def send(self, number: int, accident: str) -> None:
+        local = self.some(number, Fate.OPEN)
+        if len(local.offsets) < local.size:
+            self.world.send(local, twice=accident == "twice", break_it=accident == "broken")
+
+    @precondition(any_open)
+    @rule(
+        number=st.integers(0, 99), strike=st.sampled_from([set(), set(), {0}, {1}, {0, 1, 2, 3}]), ops=st.integers(0, 2)
+    )
+    def commit(self, number: int, strike: set[int], ops: int) -> None:
+        local = self.some(number, Fate.OPEN)
+        if local.offsets:
+            self.world.commit(local, frozenset(strike))
+            for _ in range(ops):
+                self.world.send_op(local)
+
+    @precondition(any_open)
+    @rule(number=st.integers(0, 99), ops=st.integers(0, 2))
+    def roll_back(self, number: int, ops: int) -> None:
+        local = self.some(number, Fate.OPEN)
+        self.world.roll_back(local)
+        for _ in range(ops if local.offsets else 0):
+            self.world.send_op(local)
+
+    @precondition(any_finished)
+    @rule(number=st.integers(0, 99))
+    def an_op_comes_late_or_again(self, number: int) -> None:
+        local = self.some(number, Fate.COMMITTED, Fate.ROLLED_BACK)
+        if local.offsets:
+            self.world.send_op(local)
+
+    @precondition(any_finished)
+    @rule(number=st.integers(0, 99))
+    def a_straggler_comes(self, number: int) -> None:
+        local = self.some(number, Fate.COMMITTED, Fate.ROLLED_BACK)
+        if local.offsets:
+            self.world.send(local)
+
+    @precondition(lambda self: self.world.halves)
+    @rule(number=st.integers(0, 99))
+    def a_mirror_copies(self, number: int) -> None:
+        self.world.copy(number % len(self.world.halves))
+
+    # --- the checker --------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.inbox)
+    @rule(count=st.integers(1, 5), again=st.booleans())
+    def answer(self, count: int, *, again: bool) -> None:
+        self.world.answer(*self.world.inbox[:count])
+        if not again:
+            del self.world.inbox[:count]
+
+    # --- the relay ----------------------------------------------------------------------------------------------
+
+    @rule(count=st.sampled_from([1, 2, 5, 100]))
+    def read_halves(self, count: int) -> None:
+        self.world.read_halves(count)
+
+    @rule(count=st.sampled_from([1, 2, 5, 100]))
+    def read_ops(self, count: int) -> None:
+        self.world.read_ops(count)
+
+    @rule(messages=st.sampled_from([0, 1, 3, 1_000]))
+    def deliver(self, messages: int) -> None:
+        self.world.deliver(messages)
+
+    @rule(messages=st.sampled_from([0, 1, 1_000]))
+    def crash(self, messages: int) -> None:
+        self.world.take(messages)
+
+    @rule(passed=st.sampled_from([1, 3_000, 7_000, 40_000]), end=st.booleans())
+    def ask(self, passed: int, *, end: bool) -> None:
+        self.world.now += passed
+        if end:
+            self.world.see_op_end()
+        self.world.ask()
+
+    @invariant()
+    def time_is_a_time(self) -> None:
+        assert self.world.now < MAX_MILLISECONDS
+
+
+TestHistory = History.TestCase
+TestHistory.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

@@ -56,6 +56,8 @@ _INSERT: LiteralString = (
     " first_offset, last_offset, positions) VALUES (%s, %s, 'C', %s, %s, %s, %s, %s, %s)"
 )
 
+_FIND: LiteralString = "SELECT 1 FROM {transaction} WHERE transaction_id = %s AND state = 'C'"
+
 # R12: what would make the fence void.
 _VERIFY: LiteralString = """
 SELECT c.relpersistence, c.relkind,
@@ -127,6 +129,7 @@ class CallbackTable:
         }
         self.open_statement = self.compose(_OPEN)
         self.insert_statement = self.compose(_INSERT)
+        self.find_statement = self.compose(_FIND)
 
     def compose(self, text: LiteralString) -> sql.Composed:
         """A statement with the tables' names in place of `{transaction}`, `{meta}` and `{fence}`."""

@@ -84,7 +84,7 @@ class Sealer:
         self._insert(connection, entry)
         require_healthy(connection)
         failpoint("outbox.sealed")
-        return Sealed(self.sender, entry, connection)
+        return Sealed(self.sender, self.table, entry, connection)
 
     def _open(self, connection: PsycopgConnection, draft: Draft) -> Opened:
         try:
@@ -123,13 +123,15 @@ class Sealed:
 
     Args:
         sender: Where the op marker goes.
+        table: Where the row is.
         entry: The op marker that a COMMIT entitles to.
         connection: The connection on which the COMMIT will run.
     """
 
-    def __init__(self, sender: Sender, entry: OpEntry, connection: PsycopgConnection) -> None:
+    def __init__(self, sender: Sender, table: CallbackTable, entry: OpEntry, connection: PsycopgConnection) -> None:
         self.entry = entry
         self._sender = sender
+        self._table = table
         self._connection = connection
         self._doubtful = False
         connection.add_notice_handler(self._notice)
@@ -147,6 +149,15 @@ class Sealed:
     def doubtful(self) -> bool:
         """Whether COMMIT returned without the durability that was asked for (R5)."""
         return self._doubtful
+
+    def has_row(self) -> bool:
+        """Whether the row is there, on an idle connection: for a first sight at which nobody said that COMMIT was."""
+        try:
+            found = _execute(self._connection, self._table.find_statement, (self.entry.transaction_id,)).fetchone()
+            self._connection.rollback()
+        except psycopg.Error:
+            return False
+        return found is not None
 
     def committed(self) -> bool:
         """COMMIT was seen to succeed: send the op marker, unless the durability is in doubt.

@@ -103,14 +103,18 @@ class PublishedTransaction:
             sealed.close()
         self._seals.clear()
 
-    def look(self) -> None:
-        """The first sight of the connection after the seal: if it is idle and nothing went wrong, COMMIT succeeded.
+    def look(self, *, told: bool = False) -> None:
+        """The first sight of the connection after the seal: was COMMIT sent, and did it succeed?
 
-        If it is not, something else kept COMMIT from being sent: what happens to the transaction now is not known.
+        Not if the connection is not idle. If it is, COMMIT may have failed all the same, unseen if a handler of the
+        user's raised before ours: unless somebody told of its success, the row is looked for.
+
+        Args:
+            told: Whether SQLAlchemy says that COMMIT returned.
         """
         if not self._seals:
             return
-        if not self._seals[0].idle:
+        if not self._seals[0].idle or not (told or self._seals[0].has_row()):
             self.abandon()
             return
         _sealed.pop(id(self.dbapi_connection), None)
@@ -199,8 +203,7 @@ def _listen(connection: Connection) -> None:
             event.listen(connection, "rollback_savepoint", _rollback_savepoint)
         if connection.engine not in _engines:
             _engines.add(connection.engine)
-            # First of all: a handler of the user's may raise, and then the later ones are not called.
-            event.listen(connection.engine, "handle_error", _handle_error, insert=True)
+            event.listen(connection.engine, "handle_error", _handle_error)
             event.listen(connection.engine.pool, "reset", _reset)
 
 
@@ -276,4 +279,4 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
 def _after_commit(session: Session) -> None:
     published = _sessions.get(session)
     if published is not None:
-        published.look()
+        published.look(told=True)

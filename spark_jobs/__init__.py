@@ -1,0 +1,1 @@
+"""PySpark jobs over the topics: `land` puts real topics into a table, each record once."""

@@ -22,6 +22,9 @@ from spark_jobs.folder import Folder
 from spark_jobs.manifest import Checksum, Manifest, PartitionRows
 from spark_jobs.table import COLUMNS, MANIFESTS, PARTITIONED_BY, WRITING, batch_folder, manifest_file
 
+WRITE = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+"""The manifest says that a batch is complete; no other marker does."""
+
 log = structlog.get_logger()
 
 
@@ -43,14 +46,14 @@ class BatchWriter:
         self._job_id = job_id
         self._table = table
         self._checkpoint = checkpoint
-        # A driver that was killed may leave a JVM that still writes for a moment: no two use one folder.
-        self._writing = f"{WRITING}/{uuid.uuid4().hex}"
+        # A driver that was killed may leave a JVM that writes on for a moment: no two runs share a folder.
+        self._run = uuid.uuid4().hex
         self.failure: OutboxError | None = None
         self.batches = 0
         self.rows = 0
 
     def prepare(self) -> None:
-        """Make the table's folders and remove what killed runs left; not needed for a table that exists.
+        """Make the table's folders, and remove what killed runs left.
 
         Raises:
             OutputError: Table and checkpoint do not belong together, or the table cannot be written.
@@ -81,8 +84,8 @@ class BatchWriter:
             log.info("batch was landed before", batch=batch_id)
             return
         began = time.monotonic()
-        written = f"{self._writing}/{batch_folder(batch_id)}"
-        batch.write.mode("overwrite").partitionBy(*PARTITIONED_BY).parquet(self._table.path(written))
+        written = f"{WRITING}/{self._run}-{batch_id}"
+        batch.write.options(**WRITE).partitionBy(*PARTITIONED_BY).parquet(self._table.path(written), mode="overwrite")
         manifest = self._manifest(batch_id, measure(batch.sparkSession, self._table.path(written)))
         self._publish(written, manifest)
         self._tell(manifest, time.monotonic() - began)

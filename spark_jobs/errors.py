@@ -12,9 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-
 from outbox.errors import ConfigurationError, OutboxError
+from spark_jobs.jvm import Py4JJavaError
 
 _LONGEST = 400
 """Characters of a reason; Spark's own messages can carry a whole plan."""

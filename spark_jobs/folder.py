@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import OutputError, reason
-from spark_jobs.jvm import hadoop_configuration, jvm
+from spark_jobs.jvm import Py4JJavaError, hadoop_configuration, jvm
 
 
 class Folder:

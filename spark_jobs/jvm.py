@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]  # py4j has no types
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
+
+__all__ = ["JavaPackage", "Py4JJavaError", "hadoop_configuration", "jvm"]
 
 
 def jvm(spark: SparkSession) -> Any:
@@ -16,5 +20,5 @@ def jvm(spark: SparkSession) -> Any:
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:
-    """The configuration of file systems that Spark itself uses: credentials, default file system, …"""
+    """The configuration of file systems that Spark itself uses: credentials and the default file system."""
     return spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - as above

@@ -10,7 +10,7 @@ import threading
 import structlog
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.batches import BatchWriter
 from spark_jobs.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from spark_jobs.folder import Folder
 from spark_jobs.settings import LandSettings
 from spark_jobs.source import source_options, verify_topics
 
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 1
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ _MODULUS = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """Sum of `xxhash64(message_id)` over the rows that have a message id, modulo 2^64; written as 16 hexadecimal digits."""
+    """Sum of `xxhash64(message_id)` over the rows that have a message id, modulo 2^64; written in 16 hex digits."""
 
     total: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,6 +112,8 @@ def _locked_jars() -> list[Path]:
 
 
 def _with_results(session: SparkSession) -> SparkSession:
+    # The gateway tells of every call that comes from the JVM.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     for key, value in RESULTS.items():
         session.conf.set(key, value)
     return session

@@ -24,7 +24,7 @@ class JobSettings(ServiceSettings):
         description="Who the job is: its query, its checkpoint and its Kafka groups are named after it.",
     )
     kafka_java: KafkaProperties = Field(
-        default_factory=dict, repr=False, description="More properties of Kafka's Java client, as Spark's source has it."
+        default_factory=dict, repr=False, description="More properties of Kafka's Java client, for Spark's source."
     )
     spark: KafkaProperties = Field(
         default_factory=dict, repr=False, description="More settings of Spark (spark.…), over the job's own."

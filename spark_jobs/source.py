@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.java_gateway import JavaPackage
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SourceError, reason, root_cause
-from spark_jobs.jvm import jvm
+from spark_jobs.jvm import JavaPackage, Py4JJavaError, jvm
 from spark_jobs.settings import READ_COMMITTED, JobSettings
 
 ANSWER_SECONDS = 10

@@ -34,26 +34,25 @@ COLUMNS = f"{RAW_COLUMNS}, {OUTBOX_COLUMNS}, {DAY_COLUMN}"
 
 TABLE_COLUMNS = f"{COLUMNS}, batch_id bigint"
 
-ARROW_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestamp_type", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))),
-        ("message_id", pa.string()),
-        ("transaction_id", pa.string()),
-        ("position", pa.int32()),
-        ("producer_group", pa.string()),
-        ("origin_partition", pa.int32()),
-        ("origin_offset", pa.int64()),
-        ("day", pa.date32()),
-        ("batch_id", pa.int64()),
-    ]
-)
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_type": pa.int32(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    "message_id": pa.string(),
+    "transaction_id": pa.string(),
+    "position": pa.int32(),
+    "producer_group": pa.string(),
+    "origin_partition": pa.int32(),
+    "origin_offset": pa.int64(),
+    "day": pa.date32(),
+    "batch_id": pa.int64(),
+}
+ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
 """The table's columns for pyarrow: the same as `TABLE_COLUMNS`."""
 
 _FOLDERS = pa.schema([ARROW_SCHEMA.field(name) for name in ("batch_id", *PARTITIONED_BY)])
@@ -107,7 +106,8 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """
     filesystem, root = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
     root = root.rstrip("/")
-    files = [file for batch_id in _landed_batches(filesystem, root) for file in _parquet_files(filesystem, root, batch_id)]
+    batches = _landed_batches(filesystem, root)
+    files = [file for batch_id in batches for file in _parquet_files(filesystem, root, batch_id)]
     if not files:
         empty = ARROW_SCHEMA.empty_table()
         return empty if columns is None else empty.select(list(columns))

@@ -41,7 +41,7 @@ QUIET_SECONDS = 120.0
 SETTINGS = {"OUTBOX_TRANSACTION_TIMEOUT": "2000", "OUTBOX_CHECK_INTERVAL": "1000", "OUTBOX_CHECK_INTERVAL_MAX": "4000"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 100)
 Rows = Annotated[str, typer.Option(help="Rows of input: a number, or all.")]
 Folder = Annotated[Path, typer.Option(help="Where results go.")]
 
@@ -155,7 +155,7 @@ def _land(folder: Path, environ: Mapping[str, str]) -> None:
     _say("Spark lands the topics")
     output = ["--output", str(folder / "landed"), "--checkpoint", str(folder / "checkpoint")]
     command = [sys.executable, "-m", "outbox", "land", "--topics", ",".join(TOPICS), *output, "--available-now"]
-    if subprocess.run(command, env=dict(environ), check=False).returncode:
+    if subprocess.run(command, env={**environ, "OUTBOX_LOG_FORMAT": "text"}, check=False).returncode:
         raise SystemExit(Exit.FAILED)
 
 

@@ -20,7 +20,7 @@ def draw_chart(table: Path, picture: Path) -> None:
 
     departures: Counter[str] = Counter()
     late: Counter[str] = Counter()
-    for row in read_landed(table).select(["topic", "value"]).to_pylist():
+    for row in read_landed(str(table)).select(["topic", "value"]).to_pylist():
         if row["topic"] == DEPARTURES:
             body = json.loads(row["value"])
             departures[body["carrier"]] += 1

@@ -34,7 +34,7 @@ def visible_on(kafka: Mapping[str, str]) -> list[Seen]:
 
 def landed_in(path: Path) -> list[Seen]:
     """What Spark landed."""
-    return [_landed(row) for row in read_landed(path).to_pylist()]
+    return [_landed(row) for row in read_landed(str(path)).to_pylist()]
 
 
 def decided_by_checker(kafka: Mapping[str, str], channel: Channel) -> Counter[str]:

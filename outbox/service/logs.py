@@ -27,7 +27,7 @@ def configure_logs(level: str = "info", form: str = "auto") -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     rendered: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
         if text
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

@@ -30,7 +30,7 @@ def shop(servers: Servers) -> Iterator[Shop]:
     """An application with its own channel, a relay and a checker, shared by the tests of a module."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
         made.create(partitions=2)
-        made.relay()
+        made.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"})
         made.checker()
         with Shop(made) as application:
             yield application

@@ -37,7 +37,7 @@ FAILPOINTS = {
 SETTLE_SECONDS = 180.0
 SESSION = {"OUTBOX_KAFKA": '{"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}'}
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 100)
 
 
 class Torture:

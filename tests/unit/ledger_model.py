@@ -288,9 +288,8 @@ class World:
             self.malformed.add(found.offset)
         for transaction in ready:
             self._deliver(transaction)
-        half_checkpoint, op_checkpoint = self.ledger.half_checkpoint(), self.ledger.op_checkpoint()
-        self._check_checkpoints(half_checkpoint, op_checkpoint)
-        self.committed = (half_checkpoint, op_checkpoint)
+        self.check_checkpoints()
+        self.committed = (self.ledger.half_checkpoint(), self.ledger.op_checkpoint())
 
     def _deliver(self, transaction: Transaction) -> None:
         local = self._local(transaction.id)
@@ -323,12 +322,14 @@ class World:
 
     # --- what must hold -----------------------------------------------------------------------------------------
 
-    def _check_checkpoints(self, half_checkpoint: HalfCheckpoint, op_checkpoint: OpCheckpoint) -> None:
+    def check_checkpoints(self) -> None:
+        """What the ledger would commit now goes forward, and holds for settled only what is."""
+        half_checkpoint, op_checkpoint = self.ledger.half_checkpoint(), self.ledger.op_checkpoint()
         old_half, old_op = self.committed
         assert half_checkpoint.offset >= old_half.offset, "the committed offset moved backwards"
         assert half_checkpoint.head >= old_half.head, "the committed head moved backwards"
         assert op_checkpoint.offset >= old_op.offset, "the op partition's committed offset moved backwards"
-        assert op_checkpoint.head >= op_checkpoint.offset
+        assert op_checkpoint.head >= max(op_checkpoint.offset, old_op.head)
         unsettled = set(half_checkpoint.unsettled)
         assert list(half_checkpoint.unsettled) == sorted(unsettled)
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)

@@ -1,4 +1,4 @@
-"""The vectors of `docs/vectors.json`, made anew from the code; `python -m tests.unit.protocol_documents` writes the file.
+"""The vectors of `docs/vectors.json`, made anew from the code; `python -m tests.unit.protocol_documents` writes them.
 
 No test writes it: a change of a format shows as a failing test first, and then as a difference that somebody reads.
 """

@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.envelope import Envelope
-from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, HalfOptions, Header, Truth
+from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, HalfOptions, Header, OutgoingHeaders, Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.positions import MAX_POSITION, Positions
 
 relaxed = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine makes no test fail."""
+
+
+def consumed(headers: OutgoingHeaders) -> list[Header]:
+    """Headers as a consumer gets them back."""
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]
+
 
 GROUP_CHARACTERS = "abcXYZ019._-"
 
@@ -25,7 +31,7 @@ partitions = st.integers(0, 2**31 - 1)
 milliseconds = st.integers(0, MAX_MILLISECONDS)
 groups = st.text(GROUP_CHARACTERS, min_size=1, max_size=200)
 topics = st.text(GROUP_CHARACTERS, min_size=1, max_size=249).filter(lambda name: name not in {".", ".."})
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=50)
+texts = st.text(st.characters(codec="utf-8"), max_size=50)
 bodies = st.none() | st.binary(max_size=50)
 header_names = texts.filter(lambda name: not name.startswith("outbox-"))
 user_headers: st.SearchStrategy[list[Header]] = st.lists(st.tuples(header_names, bodies), max_size=4)

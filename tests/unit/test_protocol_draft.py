@@ -6,9 +6,10 @@ import pytest
 
 from outbox import Message, MessageRefused
 from outbox.draft import MAX_BYTES, Draft
-from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, Header, parse_half
+from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, parse_half
 from outbox.sender import HalfRecord
 from tests.unit.protocol_documents import INCARNATION, TRANSACTION
+from tests.unit.protocol_strategies import consumed
 
 
 def draft(*messages: Message) -> Draft:
@@ -19,8 +20,7 @@ def draft(*messages: Message) -> Draft:
 
 
 def control(half: HalfRecord) -> HalfControl:
-    stored: list[Header] = [(name, value if isinstance(value, bytes) else None) for name, value in half.headers]
-    return parse_half(stored)
+    return parse_half(consumed(half.headers))
 
 
 def controls(found: Draft) -> list[HalfControl]:

@@ -33,7 +33,7 @@ from tests.unit.protocol_documents import (
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 
 
-def named(section: str) -> Any:
+def named(section: str) -> pytest.MarkDecorator:
     """One test for each vector of a section."""
     return pytest.mark.parametrize("vector", FILE[section].values(), ids=FILE[section].keys())
 

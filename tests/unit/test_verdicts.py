@@ -9,6 +9,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.positions import Positions
+from tests.unit import protocol_strategies as some
 from tests.unit.protocol_documents import OTHER_TRANSACTION, TOPIC, TRANSACTION
 
 REQUEST = CheckRequest(TRANSACTION, "shop", Truth.ROW, TOPIC, 3, Positions.of([0, 7]), 100, 109, 4)
@@ -84,5 +85,5 @@ def test_every_answer_can_be_read_by_the_relay(verdict: Verdict, row: Row) -> No
     entry = op_entry(REQUEST, verdict, row)
     assert entry is not None
     value, headers = encode_op([entry], OpSource.CHECKER)
-    assert parse_op(value, headers) == (OpSource.CHECKER, [entry])
+    assert parse_op(value, some.consumed(headers)) == (OpSource.CHECKER, [entry])
     assert (entry.topic_id, entry.partition) == (REQUEST.topic_id, REQUEST.partition)

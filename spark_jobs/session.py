@@ -113,7 +113,7 @@ def _locked_jars() -> list[Path]:
 
 def _with_results(session: SparkSession) -> SparkSession:
     # The gateway tells of every call that comes from the JVM.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for key, value in RESULTS.items():
         session.conf.set(key, value)
     return session

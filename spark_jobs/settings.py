@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from outbox.protocol.names import is_topic_name
 from outbox.service.settings import KafkaProperties, ServiceSettings
@@ -30,12 +30,12 @@ class JobSettings(ServiceSettings):
         default_factory=dict, repr=False, description="More settings of Spark (spark.…), over the job's own."
     )
 
-    @model_validator(mode="after")
-    def _check_isolation(self) -> Self:
-        isolation = self.kafka_java.get("isolation.level", READ_COMMITTED)
-        if isolation != READ_COMMITTED:
-            raise ValueError(f"isolation.level cannot be {isolation}: records of aborted transactions are no messages")
-        return self
+    @field_validator("kafka_java")
+    @classmethod
+    def _check_isolation(cls, properties: dict[str, str]) -> dict[str, str]:
+        if properties.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
+            raise ValueError("isolation.level cannot be set: records of aborted transactions are no messages")
+        return properties
 
     @property
     def name(self) -> str:
@@ -63,19 +63,23 @@ class LandSettings(JobSettings):
         "earliest", description="Where a job begins that has no checkpoint yet."
     )
 
-    @model_validator(mode="after")
-    def _check_topics(self) -> Self:
-        names = self.topic_names()
-        wrong = [name for name in names if not is_topic_name(name)]
-        if wrong or not names:
-            raise ValueError(f"topics {self.topics!r}: name at least one, separated by commas, as Kafka allows them")
-        return self
+    @field_validator("topics")
+    @classmethod
+    def _check_topics(cls, topics: str) -> str:
+        names = _names(topics)
+        if not names or not all(map(is_topic_name, names)):
+            raise ValueError("name at least one topic, several separated by commas, as Kafka allows them")
+        return topics
 
     def topic_names(self) -> tuple[str, ...]:
         """The topics, each once."""
-        return tuple(dict.fromkeys(name for text in self.topics.split(",") if (name := text.strip())))
+        return _names(self.topics)
 
     @property
     def checkpoint_path(self) -> str:
         """The job's own checkpoint."""
         return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
+
+
+def _names(topics: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for text in topics.split(",") if (name := text.strip())))

@@ -7,10 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import matplotlib as mpl
-from spark_jobs.table import read_landed
 
 from examples.flights.application import DEPARTURES
 from examples.flights.plan import LATE_MINUTES
+from spark_jobs.table import read_landed
 
 
 def draw_chart(table: Path, picture: Path) -> None:

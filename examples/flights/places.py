@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from spark_jobs.table import read_landed
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
@@ -19,6 +18,7 @@ from outbox.protocol.half import Header, user_headers
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpSource, parse_op
 from outbox.testing import VisibleRecord, read_committed
+from spark_jobs.table import read_landed
 
 
 def told_in(engine: Engine) -> dict[str, Told]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from examples.flights.digest import digest
+from examples.flights.digest import Header, digest
 from examples.flights.reconcile import Seen, Told, reconcile
 
 TOPIC = "flights.departures"
@@ -71,7 +71,7 @@ def test_a_record_without_id_is_a_phantom() -> None:
 
 
 def test_every_byte_and_every_absence_changes_the_digest() -> None:
-    variants = [
+    variants: list[tuple[bytes | None, bytes | None, list[Header]]] = [
         (b"k", b"v", [("a", b"1")]),
         (None, b"v", [("a", b"1")]),
         (b"", b"v", [("a", b"1")]),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from outbox.service.exits import guarded
-from outbox.service.health import Health, serve_health
-from outbox.service.logs import configure_logs
-from outbox.service.signals import stop_on_signals
+from outbox.service.run import run_service
 from relay import metrics
 from relay.service import RelayService
 from relay.settings import RelaySettings
@@ -24,14 +21,5 @@ def run(
     http_port: Annotated[int | None, typer.Option(help="Port of /livez, /readyz and /metrics; 0: none.")] = None,
 ) -> None:
     """Run the relay until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
-    given: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "channel": channel, "http_port": http_port}
-
-    def serve() -> None:
-        settings = RelaySettings(**{name: value for name, value in given.items() if value is not None})
-        configure_logs(settings.log_level, settings.log_format)
-        health = Health()
-        if settings.http_port:
-            serve_health(settings.http_host, settings.http_port, health, metrics.REGISTRY)
-        RelayService(settings, stop_on_signals(), health).run()
-
-    guarded(serve)
+    given = {"bootstrap_servers": bootstrap_servers, "channel": channel, "http_port": http_port}
+    run_service(RelaySettings, given, metrics.REGISTRY, RelayService)

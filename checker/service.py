@@ -19,7 +19,8 @@ from checker.databases import Database, by_database
 from checker.fence import Answers
 from checker.settings import CheckerSettings
 from checker.verdicts import Verdict, op_entry
-from outbox.channel import admin_client, verify_channel
+from outbox.channel import verify_channel
+from outbox.cluster import admin_client
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest, parse_check

@@ -11,8 +11,10 @@ import psycopg
 import sqlalchemy
 
 from outbox.callback_table import CallbackTable
-from outbox.channel import admin_client, channel_problems, committed_offsets, describe_topics
+from outbox.channel import channel_problems
+from outbox.cluster import admin_client, describe_topics
 from outbox.errors import ConfigurationError
+from outbox.group_offsets import committed_offsets
 from outbox.protocol.names import Channel
 
 _MIN_CONFLUENT_KAFKA = (2, 15)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from outbox.channel import ChannelDescription, TopicDescription, admin_client, verify_channel
+from outbox.channel import ChannelDescription, verify_channel
+from outbox.cluster import TopicDescription, admin_client
 from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op

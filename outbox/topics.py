@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from confluent_kafka.admin import AdminClient
 
-from outbox.channel import REQUEST_TIMEOUT, TopicDescription, describe_topics
+from outbox.cluster import REQUEST_TIMEOUT, TopicDescription, describe_topics
 from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0

@@ -18,7 +18,7 @@ from relay.half import Half
 from relay.transaction import Transaction
 
 if TYPE_CHECKING:  # it talks to Kafka, this module must not
-    from outbox.channel import TopicDescription
+    from outbox.cluster import TopicDescription
 
 RECORD_OVERHEAD = 256
 """Bytes allowed for the record's own fields and the headers that the relay adds."""

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from confluent_kafka import OFFSET_END, OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from outbox.channel import admin_client, verify_channel
+from outbox.channel import verify_channel
+from outbox.cluster import admin_client
 from outbox.errors import ConfigurationError, OutboxError
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError

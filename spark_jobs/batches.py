@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from outbox.errors import OutboxError
 from outbox.failpoints import failpoint
 from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.errors import JobFailedError, OutputError, reason
 from spark_jobs.folder import Folder
+from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.manifest import Checksum, Manifest, PartitionRows
 from spark_jobs.table import COLUMNS, MANIFESTS, PARTITIONED_BY, WRITING, batch_folder, manifest_file
 
@@ -35,6 +36,7 @@ class BatchWriter:
         job_id: The job.
         table: The table's folder.
         checkpoint: The query's checkpoint.
+        topics: Ids of the topics by name.
 
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
@@ -42,13 +44,14 @@ class BatchWriter:
         rows: Rows written.
     """
 
-    def __init__(self, job_id: str, table: Folder, checkpoint: Checkpoint) -> None:
+    def __init__(self, job_id: str, table: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]) -> None:
         self._job_id = job_id
+        self._topics = topics
         self._table = table
         self._checkpoint = checkpoint
         # A driver that was killed may leave a JVM that writes on for a moment: no two runs share a folder.
         self._run = uuid.uuid4().hex
-        self.failure: OutboxError | None = None
+        self.failure: Exception | None = None
         self.batches = 0
         self.rows = 0
 
@@ -58,7 +61,7 @@ class BatchWriter:
         Raises:
             OutputError: Table and checkpoint do not belong together, or the table cannot be written.
         """
-        check_pair(self._table, self._checkpoint)
+        check_pair(self._table, self._checkpoint, self._topics)
         self._table.delete(WRITING)
         self._table.make(WRITING)
         self._table.make(MANIFESTS)
@@ -72,11 +75,11 @@ class BatchWriter:
         """
         try:
             self._land(batch, batch_id)
-        except OutboxError as error:
-            self.failure = error
+        except JAVA_ERRORS as error:
+            self.failure = JobFailedError(f"batch {batch_id} failed: {reason(error)}")
             raise
         except Exception as error:
-            self.failure = JobFailedError(f"batch {batch_id} failed: {reason(error)}")
+            self.failure = error
             raise
 
     def _land(self, batch: DataFrame, batch_id: int) -> None:
@@ -120,6 +123,7 @@ class BatchWriter:
             batch_id,
             self._checkpoint.start(batch_id),
             self._checkpoint.end(batch_id),
+            self._topics,
             partitions,
         )
 
@@ -136,8 +140,15 @@ class BatchWriter:
         )
 
 
-def check_pair(table: Folder, checkpoint: Checkpoint) -> None:
+def check_pair(table: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]) -> None:
     """Refuse a table and a checkpoint of which one knows nothing of the other: rows would be missing or be replaced.
+
+    Likewise a topic that was deleted and made again: the checkpoint's offsets mean nothing in it.
+
+    Args:
+        table: The table.
+        checkpoint: The checkpoint.
+        topics: Ids of the topics by name.
 
     Raises:
         OutputError: They do not belong together; the message says what to do.
@@ -150,6 +161,11 @@ def check_pair(table: Folder, checkpoint: Checkpoint) -> None:
             raise OutputError(
                 f"{table} was landed by job {last.job_id!r} with another checkpoint than {checkpoint}: name that "
                 "checkpoint, or another output"
+            )
+        if again := [name for name, topic_id in topics.items() if last.topics.get(name, topic_id) != topic_id]:
+            raise OutputError(
+                f"topic {', '.join(again)} was deleted and made again since batch {last.batch_id}: land it into another "
+                "output, with another checkpoint"
             )
     if committed is not None and committed > max(landed, default=-1):
         raise OutputError(

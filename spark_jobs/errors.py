@@ -2,23 +2,22 @@
 
 ConfigurationError
 ├── OutputError    the table or the checkpoint cannot be read or written, or do not belong together
-└── SourceError    Kafka does not answer, or a topic is missing
+└── SourceError    Kafka does not answer, or does not have what the job is to read
 OutboxError
 └── JobFailedError     a job that had started ended on its own
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from outbox.errors import ConfigurationError, OutboxError
-from spark_jobs.jvm import Py4JJavaError
+from spark_jobs.jvm import java_exception
 
 _LONGEST = 400
 """Characters of a reason; Spark's own messages can carry a whole plan."""
 
-_CLASS_PREFIX = re.compile(r"(?:[a-z_]\w*\.)+\w+(?:Exception|Error): ")
+_DATA_LOSS = "KafkaIllegalStateException"
 
 
 class OutputError(ConfigurationError):
@@ -33,22 +32,43 @@ class JobFailedError(OutboxError):
     """A job that had started ended on its own; started again it goes on where it stopped."""
 
 
-def root_cause(error: Py4JJavaError) -> Any:
-    """The innermost Java exception of an error that came through the gateway."""
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return cause
-
-
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line for people: the innermost cause, without stack and class names."""
-    if isinstance(error, Py4JJavaError):
-        cause = root_cause(error)
-        return _one_line(f"{cause.getClass().getSimpleName()}: {cause.getMessage() or 'no message'}")
-    return _one_line(str(error) or type(error).__name__)
+    """What went wrong, in one line for people: what Kafka lost, else the innermost cause of an error of the JVM."""
+    causes = _java_causes(error)
+    for cause in causes:
+        if _name(cause) == _DATA_LOSS:
+            return f"records that were to be read are gone from Kafka: {_lost(_text(cause))}"
+    return _first_line(f"{_name(causes[-1])}: {_text(causes[-1])}" if causes else str(error) or type(error).__name__)
 
 
-def _one_line(text: str) -> str:
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
-    return _CLASS_PREFIX.sub("", first)[:_LONGEST]
+def root_name(error: BaseException) -> str:
+    """Simple class name of the innermost cause of an error of the JVM; empty for another error."""
+    causes = _java_causes(error)
+    return _name(causes[-1]) if causes else ""
+
+
+def _java_causes(error: BaseException) -> list[Any]:
+    causes = []
+    cause = java_exception(error)
+    while cause is not None:
+        causes.append(cause)
+        cause = cause.getCause()
+    return causes
+
+
+def _name(cause: Any) -> str:
+    return str(cause.getClass().getSimpleName())
+
+
+def _text(cause: Any) -> str:
+    return str(cause.getMessage() or "no message")
+
+
+def _lost(text: str) -> str:
+    """The part of the source's message that says which records."""
+    facts = text.partition("Reason:")[2] or text
+    return " ".join(facts.partition("This could be")[0].split())
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:_LONGEST]

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import OutputError, reason
-from spark_jobs.jvm import Py4JJavaError, hadoop_configuration, jvm
+from spark_jobs.jvm import JAVA_ERRORS, hadoop_configuration, jvm
 
 
 class Folder:
@@ -107,5 +106,5 @@ class Folder:
     def _told(self, verb: str) -> Iterator[None]:
         try:
             yield
-        except (Py4JJavaError, PySparkException) as error:
+        except JAVA_ERRORS as error:
             raise OutputError(f"{self._path} cannot be {verb}: {reason(error)}") from error

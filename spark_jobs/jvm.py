@@ -9,9 +9,13 @@ from typing import Any
 
 from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]  # py4j has no types
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-__all__ = ["JavaPackage", "Py4JJavaError", "hadoop_configuration", "jvm"]
+__all__ = ["JAVA_ERRORS", "JavaPackage", "hadoop_configuration", "java_exception", "jvm"]
+
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
+"""What a call into the JVM raises: PySpark turns some of its errors into its own."""
 
 
 def jvm(spark: SparkSession) -> Any:
@@ -22,3 +26,8 @@ def jvm(spark: SparkSession) -> Any:
 def hadoop_configuration(spark: SparkSession) -> Any:
     """The configuration of file systems that Spark itself uses: credentials and the default file system."""
     return spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
+
+
+def java_exception(error: BaseException) -> Any:
+    """The JVM's own exception behind an error; None if there is none."""
+    return getattr(error, "java_exception", None) or getattr(error, "_origin", None)

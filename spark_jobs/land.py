@@ -18,7 +18,7 @@ from spark_jobs.columns import landed_columns
 from spark_jobs.errors import JobFailedError, reason
 from spark_jobs.folder import Folder
 from spark_jobs.settings import LandSettings
-from spark_jobs.source import source_options, verify_topics
+from spark_jobs.source import source_options, topic_ids
 
 WATCH_SECONDS = 1
 
@@ -38,9 +38,9 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         SourceError: Kafka does not answer, or a topic is missing.
         JobFailedError: The job ended on its own.
     """
-    verify_topics(spark, settings, settings.topic_names())
-    checkpoint = Folder(spark, settings.checkpoint_path)
-    writer = BatchWriter(settings.job_id, Folder(spark, settings.output), Checkpoint(checkpoint))
+    topics = topic_ids(spark, settings, settings.topic_names())
+    checkpoint = Checkpoint(Folder(spark, settings.checkpoint_path))
+    writer = BatchWriter(settings.job_id, Folder(spark, settings.output), checkpoint, topics)
     writer.prepare()
     query = start(landed_columns(read(spark, settings)), settings, writer)
     log.info("landing", topics=settings.topics, output=settings.output, query=str(query.id))

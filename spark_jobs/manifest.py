@@ -18,6 +18,7 @@ FORMAT_VERSION = 1
 Offsets = Mapping[str, Mapping[str, int]]
 """Offsets by topic and partition, as Spark writes them."""
 
+_FIELDS = ("job_id", "query_id", "batch_id", "start", "end", "topics")
 _MODULUS = 2**64
 
 
@@ -79,6 +80,7 @@ class Manifest:
         batch_id: Number of the batch.
         start: First offset that was to be read, by topic and partition; a partition that was new is absent.
         end: First offset that was not to be read any more.
+        topics: Ids of the topics, as Kafka's Java client writes them.
         partitions: The rows by Kafka partition.
     """
 
@@ -87,6 +89,7 @@ class Manifest:
     batch_id: int
     start: Offsets
     end: Offsets
+    topics: Mapping[str, str]
     partitions: tuple[PartitionRows, ...]
 
     @property
@@ -115,7 +118,7 @@ class Manifest:
             content = json.loads(text)
             _check_format(content["format"])
             partitions = tuple(PartitionRows(**part) for part in content["partitions"])
-            fields = {name: content[name] for name in ("job_id", "query_id", "batch_id", "start", "end")}
+            fields = {name: content[name] for name in _FIELDS}
         except (ValueError, KeyError, TypeError) as error:
             raise OutputError(f"a manifest cannot be read: {error!r}") from error
         return cls(**fields, partitions=partitions)

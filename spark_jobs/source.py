@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.errors import SourceError, reason, root_cause
-from spark_jobs.jvm import JavaPackage, Py4JJavaError, jvm
+from spark_jobs.errors import SourceError, reason, root_name
+from spark_jobs.jvm import JAVA_ERRORS, JavaPackage, jvm
 from spark_jobs.settings import READ_COMMITTED, JobSettings
 
 ANSWER_SECONDS = 10
@@ -38,24 +37,26 @@ def source_options(settings: JobSettings, topics: Sequence[str]) -> dict[str, st
     }
 
 
-def verify_topics(spark: SparkSession, settings: JobSettings, topics: Sequence[str]) -> None:
-    """Check that Kafka answers and has the topics, with the same client and properties as Spark's source.
+def topic_ids(spark: SparkSession, settings: JobSettings, topics: Sequence[str]) -> dict[str, str]:
+    """Ids of topics, asked with the same client and properties as Spark's source; a topic made again has another id.
 
     Raises:
         SourceError: It does not answer or refuses, a topic is missing, or Spark has no Kafka source.
     """
-    missing = []
+    missing, found = [], {}
     with _admin(spark, settings) as admin:
         answers = admin.describeTopics(list(topics)).topicNameValues()
         for topic in topics:
             try:
-                answers.get(topic).get(ANSWER_SECONDS, jvm(spark).java.util.concurrent.TimeUnit.SECONDS)
-            except Py4JJavaError as error:
-                if root_cause(error).getClass().getSimpleName() != "UnknownTopicOrPartitionException":
+                answer = answers.get(topic).get(ANSWER_SECONDS, jvm(spark).java.util.concurrent.TimeUnit.SECONDS)
+                found[topic] = str(answer.topicId().toString())
+            except JAVA_ERRORS as error:
+                if root_name(error) != "UnknownTopicOrPartitionException":
                     raise
                 missing.append(topic)
     if missing:
         raise SourceError(f"topic {', '.join(missing)} does not exist: create it, or correct its name")
+    return found
 
 
 @contextmanager
@@ -73,13 +74,10 @@ def _admin(spark: SparkSession, settings: JobSettings) -> Iterator[Any]:
     try:
         admin = client.create(properties)
         yield admin
-    except (Py4JJavaError, PySparkException) as error:
-        raise SourceError(f"Kafka at {settings.bootstrap_servers} cannot be used: {_reason(error)}") from error
+    except JAVA_ERRORS as error:
+        late = root_name(error) == "TimeoutException"
+        why = f"no answer within {ANSWER_SECONDS} s" if late else reason(error)
+        raise SourceError(f"Kafka at {settings.bootstrap_servers} cannot be used: {why}") from error
     finally:
         if admin is not None:
             admin.close(java.java.time.Duration.ZERO)
-
-
-def _reason(error: Exception) -> str:
-    late = isinstance(error, Py4JJavaError) and root_cause(error).getClass().getSimpleName() == "TimeoutException"
-    return f"no answer within {ANSWER_SECONDS} s" if late else reason(error)

@@ -21,7 +21,8 @@ from sqlalchemy import Engine, create_engine
 
 from outbox import Outbox, TableNames
 from outbox.callback_table import CallbackTable
-from outbox.channel import ChannelDescription, admin_client, create_channel
+from outbox.channel import ChannelDescription, create_channel
+from outbox.cluster import admin_client
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, parse_op

@@ -30,7 +30,8 @@ from examples.flights.reconcile import Reconciliation, reconcile
 from examples.flights.summary import Summary
 from outbox import TableNames
 from outbox.callback_table import CallbackTable
-from outbox.channel import admin_client, create_channel
+from outbox.channel import create_channel
+from outbox.cluster import admin_client
 from outbox.commands.options import database
 from outbox.protocol.names import Channel
 from outbox.service.exits import Exit, guarded

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from outbox.channel import ChannelDescription, admin_client, create_channel, verify_channel
+from outbox.channel import ChannelDescription, create_channel, verify_channel
+from outbox.cluster import admin_client
 from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
 from outbox.protocol.names import Channel
 from outbox.service.exits import guarded

@@ -151,7 +151,7 @@ def test_the_connections_own_isolation_level_holds(shop: Shop, connection: Conne
 
 def test_a_connection_with_factories_of_its_own(shop: Shop, connection: Connection) -> None:
     topic = shop.topic()
-    connection.row_factory = dict_row  # type: ignore[assignment]  # as an application does whose rows are dicts
+    connection.row_factory = dict_row
     connection.cursor_factory = RawCursor
     with shop.outbox.transaction(connection) as tx:
         assert connection.execute("SELECT $1::int AS n", (7,)).fetchone() == {"n": 7}
@@ -224,7 +224,7 @@ def test_a_transaction_that_failed_and_nobody_noticed(shop: Shop, connection: Co
 @pytest.mark.parametrize("more", [False, True], ids=["nothing after it", "statements after it"])
 def test_a_transaction_that_was_ended_inside_the_block(
     shop: Shop, connection: Connection, end: str, more: bool
-) -> None:  # noqa: FBT001 - a parameter of pytest's
+) -> None:
     topic = shop.topic()
 
     def body() -> None:
@@ -232,8 +232,8 @@ def test_a_transaction_that_was_ended_inside_the_block(
             connection.execute("SELECT 1")
             tx.publish(_message(shop, topic, "never"))
             getattr(connection, end)()
-            if more:
-                connection.execute("SELECT 1")
+            for statement in more:
+                connection.execute(statement.encode())
 
     with pytest.raises(UsageError, match="ended"):
         body()

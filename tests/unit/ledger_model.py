@@ -378,14 +378,9 @@ class World:
         expected = {local.id for local in self.locals if local.row is not None and self._can_arrive(local, local.row)}
         assert set(self.delivered) == expected, "a committed transaction was never delivered"
         assert self.malformed == {found.offset for found in self.halves if found.control is None}
-        kept = [
-            self.ledger._lanes,
-            self.ledger._ready,
-            self.ledger._waiting,
-            self.ledger._early,
-            self.ledger._overdue._watched,
-        ]
-        assert not any(map(len, kept)), "something is kept in memory for ever"
+        kept = (ledger._lanes, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched)
+        sizes = [len(lanes) for lanes in kept]
+        assert not any(sizes), "something is kept in memory for ever"
 
     def _can_arrive(self, local: Local, row: Row) -> bool:
         """Whether at least one half that counts can be parsed; INCOMPLETE is a way to leave, too."""

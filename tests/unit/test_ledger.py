@@ -226,6 +226,27 @@ def test_one_that_is_held_keeps_its_checkpoint_place() -> None:
     assert ledger.half_checkpoint() == HalfCheckpoint(0, 3, (0, 1))
 
 
+def test_the_next_of_a_key_waits_for_its_own_halves_too() -> None:
+    ledger = new_ledger()
+    ledger.read_ops([op(0, entry(COMMIT, 2, "0-1", 1, 3))])
+    ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, 0, key=b"k"), half(2, 3, key=b"k")])
+    ledger.read_ops([op(1, commit(1, 0), commit(3, 2))])
+    assert take(ledger) == [1]
+    ledger.read_halves([half(3, 2, 1, key=b"k")])
+    assert take(ledger) == [2, 3]
+
+
+def test_a_straggler_takes_its_own_place_behind_the_transaction_that_it_came_too_late_for() -> None:
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k")])
+    ledger.read_ops([op(0, rollback(2, 1))])
+    ledger.read_halves([half(2, 2, 1, key=b"k"), half(3, 3, key=b"k")])
+    ledger.read_ops([op(1, commit(1, 0), commit(3, 3))])
+    assert take(ledger) == [1]
+    ledger.read_ops([op(2, entry(ROLLBACK, 2, "1", 2, 2), source=CHECKER)])
+    assert take(ledger) == [3]
+
+
 # --- which halves count -------------------------------------------------------------------------------------------
 
 
@@ -462,6 +483,25 @@ def test_a_listener_that_was_asked_ends_a_dispute_of_its_own_transactions() -> N
     ledger.read_ops([op(4, commit(1, 0), commit(2, 1), source=LISTENER)])
     assert take(ledger) == [1], "the other one's truth is the row"
     assert ledger.pending() == 1
+
+
+def test_rollbacks_that_list_different_halves_agree() -> None:
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 1, 0)])
+    ledger.read_ops([op(0, entry(ROLLBACK, 1, "0-1", 0, 5)), op(1, rollback(1, 0))])
+    assert ledger.counts["contradiction"] == 0
+    assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
+
+
+def test_a_decision_that_was_replaced_is_not_acted_on_when_its_halves_are_read() -> None:
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 1, 0), half(1, 2, 0)])
+    ledger.read_ops([op(0, *(entry(COMMIT, number, "0-1", number - 1, 5) for number in (1, 2)))])
+    ledger.read_ops([op(1, rollback(1, 0), commit(2, 1), source=CHECKER)])
+    assert take(ledger) == [2]
+    ledger.read_halves(half(offset, 100 + offset) for offset in range(2, 9))
+    assert take(ledger) == []
+    assert ledger.half_checkpoint() == HalfCheckpoint(2, 9, tuple(range(2, 9)))
 
 
 # --- early ops --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import uuid
 import pytest
 from hypothesis import given
 
-from outbox.channel import TopicDescription
+from outbox.cluster import TopicDescription
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth

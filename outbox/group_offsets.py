@@ -1,0 +1,84 @@
+"""Committed offsets of a consumer group, read and written without joining it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from outbox.cluster import refused
+
+GROUP_TIMEOUT = 30.0
+"""Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
+
+_MOVING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
+
+
+def committed_offsets(
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Committed offsets of a group by (topic, partition); places without one are left out.
+
+    Offsets of open transactions are waited for (R18).
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    with _group_member(kafka, group) as consumer:
+        return _committed(consumer, places)
+
+
+def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:
+    """Commit offsets, with metadata, where the group has none yet.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    with _group_member(kafka, group) as consumer:
+        committed = _committed(consumer, list(initial))
+        missing = [initial[place] for place in initial if place not in committed]
+        if missing:
+            _commit(consumer, missing)
+
+
+@contextmanager
+def _group_member(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
+    """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
+    consumer = Consumer({**kafka, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"})
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    wanted = [TopicPartition(*place) for place in places]
+    answers = _coordinated("reading committed offsets", lambda: consumer.committed(wanted, GROUP_TIMEOUT))
+    return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
+
+
+def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
+    _coordinated("committing the initial checkpoint", lambda: consumer.commit(offsets=offsets, asynchronous=False))
+
+
+def _coordinated(what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    """Ask a group's coordinator, again while it is being made or moves."""
+    deadline = time.monotonic() + GROUP_TIMEOUT
+    while True:
+        try:
+            answers = request()
+            error = next((answer.error for answer in answers if answer.error is not None), None)
+        except KafkaException as failure:
+            error = failure.args[0]
+        if error is None:
+            return answers
+        if error.code() not in _MOVING or time.monotonic() > deadline:
+            raise refused(what, KafkaException(error))
+        time.sleep(0.1)

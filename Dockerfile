@@ -9,7 +9,8 @@ ARG CA_CERTIFICATES=""
 # Another package index or Maven repository, if there is one.
 ARG PIP_INDEX_URL
 ARG OUTBOX_MAVEN_MIRROR
-ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 \
+ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 \
     PATH=/opt/outbox/bin:$PATH
 RUN if [ -n "$CA_CERTIFICATES" ]; then \
       printf '%s\n' "$CA_CERTIFICATES" > /usr/local/share/ca-certificates/site.crt && update-ca-certificates; \

@@ -1,7 +1,8 @@
 """Failpoints: named places where a test lets the process die with SIGKILL. Without the variable they do nothing.
 
-`OUTBOX_FAILPOINT=relay.flushed:3` kills the process the third time that it passes `relay.flushed`. Failpoints sit per
-batch or per transaction, never per message.
+`OUTBOX_FAILPOINT=relay.flushed:3` kills the process the third time that it passes `relay.flushed`;
+`relay.flushed:3:stop` stops it there, until somebody sends SIGCONT. Failpoints sit per batch or per transaction, never
+per message.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ import threading
 
 VARIABLE = "OUTBOX_FAILPOINT"
 
-_name, _, _hits = os.environ.get(VARIABLE, "").partition(":")
+_name, _, _rest = os.environ.get(VARIABLE, "").partition(":")
+_hits, _, _what = _rest.partition(":")
+_signal = signal.SIGSTOP if _what == "stop" else signal.SIGKILL
 _left = int(_hits or 1)
 _lock = threading.Lock()
 
 
 def failpoint(name: str) -> None:
-    """Die here if the environment says so."""
+    """Die or stop here if the environment says so."""
     if name == _name:
         _hit()
 
 
 def _hit() -> None:
-    global _left  # noqa: PLW0603 - one counter for one process, which is about to die
+    global _left  # noqa: PLW0603 - one counter for one process
     with _lock:
         _left -= 1
         if _left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), _signal)

@@ -164,8 +164,8 @@ def check_pair(table: Folder, checkpoint: Checkpoint, topics: Mapping[str, str])
             )
         if again := [name for name, topic_id in topics.items() if last.topics.get(name, topic_id) != topic_id]:
             raise OutputError(
-                f"topic {', '.join(again)} was deleted and made again since batch {last.batch_id}: land it into another "
-                "output, with another checkpoint"
+                f"topic {', '.join(again)} was deleted and made again since batch {last.batch_id}: name another "
+                "output and another checkpoint"
             )
     if committed is not None and committed > max(landed, default=-1):
         raise OutputError(

@@ -8,14 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]  # py4j has no types
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_ERRORS", "JavaPackage", "hadoop_configuration", "java_exception", "jvm"]
+__all__ = ["JAVA_ERRORS", "JVM_GONE", "JavaPackage", "hadoop_configuration", "java_exception", "jvm"]
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 """What a call into the JVM raises: PySpark turns some of its errors into its own."""
+
+JVM_GONE = (Py4JNetworkError, ConnectionError)
+"""What a call raises when the JVM has died."""
 
 
 def jvm(spark: SparkSession) -> Any:

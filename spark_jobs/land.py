@@ -6,6 +6,7 @@ Also the file to give to `spark-submit`; it takes the options of `outbox land`.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import structlog
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -17,6 +18,7 @@ from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.columns import landed_columns
 from spark_jobs.errors import JobFailedError, reason
 from spark_jobs.folder import Folder
+from spark_jobs.jvm import JVM_GONE
 from spark_jobs.settings import LandSettings
 from spark_jobs.source import source_options, topic_ids
 
@@ -49,8 +51,12 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
     except StreamingQueryException as error:
         if not stop.is_set():
             raise writer.failure or JobFailedError(f"the query ended: {reason(error)}") from error
+    except JVM_GONE as error:
+        if not stop.is_set():
+            raise JobFailedError("the query ended: Spark's Java process is gone, killed or out of memory") from error
     finally:
-        query.stop()
+        with suppress(*JVM_GONE):
+            query.stop()
     log.info("landed", batches=writer.batches, rows=writer.rows)
 
 

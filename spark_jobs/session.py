@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -18,6 +18,7 @@ from outbox.service.coordinates import read_lock
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
 from outbox.service.setup_errors import SetupError
+from spark_jobs.jvm import JVM_GONE
 
 SPARK_LOCK = Path(__file__).with_name("spark.lock")
 
@@ -63,7 +64,8 @@ def spark_session(name: str, spark: Mapping[str, str]) -> Iterator[SparkSession]
     try:
         yield session
     finally:
-        session.stop()
+        with suppress(*JVM_GONE):
+            session.stop()
 
 
 def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> SparkSession:

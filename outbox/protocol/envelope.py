@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ def _decode(text: object) -> bytes | None:
         raise ProtocolError("bytes are base64 text or null")
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise ProtocolError(f"bytes are not base64: {error}") from None
 
 

@@ -59,33 +59,32 @@ def _arguments() -> argparse.Namespace:
 
 
 def _prove(running: Engine, steps: Steps, arguments: argparse.Namespace) -> None:
-    running.remove_testcontainers()
-    try:
-        build_images(running, steps, arguments.base_image)
-        if arguments.only != "compose":
-            with steps.step("integration tests over testcontainers"):
-                count = _integration(running, steps)
-            steps.note("  tests on containers", f"{count} passed")
-        if arguments.only != "integration":
-            prove_compose(running, steps, arguments.rows)
-    finally:
-        left = running.remove_testcontainers()
-        steps.note("containers that tests left behind", f"{left}, removed" if left else "none")
+    running.remove_testcontainers(KAFKA_IMAGE, POSTGRES_IMAGE)
+    build_images(running, steps, arguments.base_image)
+    failures: list[str] = []
+    # The compose file is tried even if a test failed.
+    for name, prove in (("integration", _integration), ("compose", _compose)):
+        if arguments.only in {None, name}:
+            try:
+                prove(running, steps, arguments)
+            except StepError as error:
+                failures.append(str(error))
+    if failures:
+        raise StepError("\n".join(failures))
 
 
-def _integration(running: Engine, steps: Steps) -> int:
-    """Run the integration tests; how many passed.
+def _compose(running: Engine, steps: Steps, arguments: argparse.Namespace) -> None:
+    prove_compose(running, steps, arguments.rows)
+
+
+def _integration(running: Engine, steps: Steps, _: argparse.Namespace) -> None:
+    """Run the integration tests that use the shared servers.
 
     Raises:
         StepError: One failed, or there are none.
     """
     report = steps.logs / "integration.xml"
-    environ = {
-        **running.environ,
-        STACK_VARIABLE: "containers",
-        KAFKA_IMAGE_VARIABLE: KAFKA_IMAGE,
-        POSTGRES_IMAGE_VARIABLE: POSTGRES_IMAGE,
-    }
+    images = {KAFKA_IMAGE_VARIABLE: KAFKA_IMAGE, POSTGRES_IMAGE_VARIABLE: POSTGRES_IMAGE}
     command = [
         sys.executable,
         "-m",
@@ -96,11 +95,17 @@ def _integration(running: Engine, steps: Steps) -> int:
         "-p",
         "tests.containers.selection",
     ]
-    code = subprocess.run([*command, f"--junitxml={report}"], env=environ, cwd=ROOT, check=False).returncode
-    if code:
-        raise StepError(f"pytest ended with {code}")
+    try:
+        with steps.step("integration tests over testcontainers"):
+            environ = {**running.environ, **images, STACK_VARIABLE: "containers"}
+            code = subprocess.run([*command, f"--junitxml={report}"], env=environ, cwd=ROOT, check=False).returncode
+            if code:
+                raise StepError(f"pytest ended with {code}")
+    finally:
+        left = running.remove_testcontainers(*images.values())
+        steps.note("  containers left behind", f"{left}, removed" if left else "none")
     suite = ET.parse(report).getroot()[0]  # noqa: S314 - pytest wrote it a moment ago
-    return int(suite.attrib["tests"]) - int(suite.attrib["skipped"])
+    steps.note("  tests on containers", f"{int(suite.attrib['tests']) - int(suite.attrib['skipped'])} passed")
 
 
 def _empty(folder: Path) -> Path:

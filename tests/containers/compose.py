@@ -33,14 +33,15 @@ def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
     project = _Project(engine, steps, {**engine.environ, **_variables(rows)})
     with steps.step("compose: the product's images built"):
         project.compose("build", "relay", "demo")
-    with project.up():
-        with steps.step(f"compose: up until {rows:,} flights are reconciled"):
+    with project.taken_down():
+        with steps.step(f"compose: up, {rows:,} flights reconciled"):
+            project.up()
             code = engine.output("wait", project.container("reconcile")).strip()
         for service in _ONE_SHOT:
             steps.note(f"  {service}", project.ended(service))
         for service in _STAY_UP:
             steps.note(f"  {service}", project.health(service))
-        steps.console.print(project.log("reconcile"), markup=False)
+        steps.console.print(project.log("reconcile"), markup=False, soft_wrap=True)
         if code != "0":
             raise StepError(f"the reconciliation ended with {code or 'nothing: its container is gone'}")
 
@@ -78,15 +79,22 @@ class _Project:
         command = [*self.engine.compose, "--project-name", PROJECT, "--file", str(FILE), *arguments]
         self.steps.run(command, f"compose-{arguments[0]}", self.environ)
 
+    def up(self) -> None:
+        """Bring everything up in the order of its conditions; `reconcile`, the last, has begun then.
+
+        Raises:
+            StepError: Something did not come up, or ended with an error; with the logs.
+        """
+        try:
+            self.compose("up", "--detach", "--no-build", "reconcile")
+        except StepError as error:
+            raise StepError(f"{error}\n{self._all_logs()}") from None
+
     @contextmanager
-    def up(self) -> Iterator[None]:
-        """Bring everything up in the order of its conditions, and down with its volumes at the end."""
+    def taken_down(self) -> Iterator[None]:
+        """Nothing is there of an earlier run when the block begins, and nothing of this one when it has ended."""
         self.down()
         try:
-            try:
-                self.compose("up", "--detach", "--no-build", "reconcile")
-            except StepError as error:
-                raise StepError(f"{error}\n{self._all_logs()}") from None
             yield
         finally:
             with self.steps.step("compose: down"):

@@ -46,9 +46,10 @@ class Engine:
         """What `docker ...` prints; empty if it fails."""
         return _output(["docker", *arguments], self.environ)
 
-    def remove_testcontainers(self) -> int:
-        """Remove what testcontainers left behind, as after a killed run; how many containers."""
-        left = self.output("ps", "--all", "--quiet", "--filter", f"label={TESTCONTAINERS_LABEL}").split()
+    def remove_testcontainers(self, *images: str) -> int:
+        """Remove the containers of these images that testcontainers left behind, as after a kill; how many."""
+        ancestors = [f"--filter=ancestor={image}" for image in images]
+        left = self.output("ps", "--all", "--quiet", f"--filter=label={TESTCONTAINERS_LABEL}", *ancestors).split()
         if left:
             self.output("rm", "--force", "--volumes", *left)
         return len(left)
@@ -61,7 +62,8 @@ def engine(folder: Path, steps: Steps, *, debootstrap: bool) -> Iterator[Engine]
     Raises:
         StepError: There is none, and it cannot be installed or started; the text says what is missing.
     """
-    environ = dict(os.environ)
+    # The reaper of testcontainers is an image of a registry; what is left behind is removed here without it.
+    environ = {"TESTCONTAINERS_RYUK_DISABLED": "true", **os.environ}
     answers = bool(_output(["docker", "info", "--format", "{{.ServerVersion}}"], environ).strip())
     with steps.step("programs: engine, compose, debootstrap"):
         _install(_missing(own_engine=not answers, debootstrap=debootstrap), steps)
@@ -70,9 +72,7 @@ def engine(folder: Path, steps: Steps, *, debootstrap: bool) -> Iterator[Engine]
         yield Engine(environ, _compose(environ))
         return
     with _started(folder, steps) as host:
-        # The reaper of testcontainers is an image that cannot be had here.
-        own = {"DOCKER_HOST": host, "TESTCONTAINERS_RYUK_DISABLED": "true", "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1"}
-        environ |= own
+        environ |= {"DOCKER_HOST": host, "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1"}
         yield Engine(environ, _compose(environ))
 
 
@@ -119,17 +119,17 @@ def _started(folder: Path, steps: Steps) -> Iterator[str]:
     # Short, because the path of a socket is; the data stay where they are.
     with tempfile.TemporaryDirectory(prefix="outbox-engine-") as run, (steps.logs / "dockerd.log").open("wb") as log:
         host = f"unix://{run}/docker.sock"
-        with steps.step("engine started"):
-            process = subprocess.Popen(
-                _command(folder, Path(run), host),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "PATH": _path()},
-            )
+        process = subprocess.Popen(
+            _command(folder, Path(run), host),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PATH": _path()},
+        )
         try:
-            _wait_until_it_answers(process, host, steps.logs / "dockerd.log")
+            with steps.step("engine started"):
+                _wait_until_it_answers(process, host, Path(log.name))
             yield host
         finally:
             with steps.step("engine stopped"):

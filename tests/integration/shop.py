@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -11,6 +13,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox, Receipt
+from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.testing import VisibleRecord
 from tests.harness import Site
 
@@ -54,6 +57,17 @@ class Shop:
     def publish(self, session: Session, topic: str, value: str, key: str | None = None) -> Receipt:
         """Publish a message to a topic of this shop; without a key it has the topic's, and so an order."""
         return self.outbox.publish(session, Message(self.site.topic(topic), value, topic if key is None else key))
+
+    @contextmanager
+    def buyer(self, topic: str, number: int, failpoint: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+        """An application in a process of its own that dies or stops at a failpoint, and the id of its transaction."""
+        command = [sys.executable, "-m", "tests.integration.buyer", self.table, str(number), self.site.topic(topic)]
+        environment = {**self.site.environment(), FAILPOINT: failpoint}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process, process.stdout.readline().strip() if process.stdout else ""
+            finally:
+                process.kill()
 
     def has(self, number: int) -> bool:
         """Whether a business row is there."""

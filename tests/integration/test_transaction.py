@@ -221,9 +221,9 @@ def test_a_transaction_that_failed_and_nobody_noticed(shop: Shop, connection: Co
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-@pytest.mark.parametrize("more", [False, True], ids=["nothing after it", "statements after it"])
+@pytest.mark.parametrize("more", [[], ["SELECT 1"]], ids=["nothing after it", "statements after it"])
 def test_a_transaction_that_was_ended_inside_the_block(
-    shop: Shop, connection: Connection, end: str, more: bool
+    shop: Shop, connection: Connection, end: str, more: list[str]
 ) -> None:
     topic = shop.topic()
 

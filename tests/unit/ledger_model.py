@@ -378,6 +378,7 @@ class World:
         expected = {local.id for local in self.locals if local.row is not None and self._can_arrive(local, local.row)}
         assert set(self.delivered) == expected, "a committed transaction was never delivered"
         assert self.malformed == {found.offset for found in self.halves if found.control is None}
+        ledger = self.ledger
         kept = (ledger._lanes, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched)
         sizes = [len(lanes) for lanes in kept]
         assert not any(sizes), "something is kept in memory for ever"

@@ -142,8 +142,8 @@ class _History(RuleBasedStateMachine):
 
 TestHistory = _History.TestCase
 TestHistory.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
+    max_examples=500,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -1,0 +1,185 @@
+"""Relays that are killed, stopped, joined and ended: nothing is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from outbox import Message, Outbox
+from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
+from outbox.testing import VisibleRecord
+from tests.harness import Service, Site, doubled, wait_until
+from tests.integration.bulk import publish_bulk
+from tests.integration.shop import Shop
+
+FAILPOINTS = ["relay.producing", "relay.produced", "relay.flushed", "relay.offsets_sent", "relay.committed"]
+# A dead relay is missed soon, and Kafka transactions are small, so that there are many of them to die in.
+QUICK = {
+    "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
+    "OUTBOX_BATCH_MESSAGES": "100",
+}
+
+
+@pytest.fixture
+def outbox(site: Site) -> Iterator[Outbox]:
+    """The library on a site whose channel has two partitions, with one real topic."""
+    site.create("orders")
+    with site.outbox(publish_timeout=20.0) as made:
+        yield made
+
+
+def _messages(site: Site, start: int, count: int, keys: int = 40) -> list[Message]:
+    """Messages numbered from `start`, in ascending order for each key."""
+    return [Message(site.topic("orders"), str(number), f"key{number % keys}") for number in range(start, start + count)]
+
+
+def _assert_exactly(found: Sequence[VisibleRecord], ids: Sequence[str]) -> None:
+    """Nothing lost, nothing doubled, nothing invented, and each key in order."""
+    assert not doubled(found)
+    assert Counter(record.message_id for record in found) == Counter(ids)
+    by_key = defaultdict(list)
+    for record in found:
+        by_key[record.key].append(int(record.value or b""))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def _is_serving(relay: Service) -> bool:
+    return '"serving": [0, 1]' in relay.output()
+
+
+def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site, outbox: Outbox) -> None:
+    chance = random.Random(7)
+    rounds = [name for name in FAILPOINTS for _ in range(3)] + [""] * 5
+    chance.shuffle(rounds)
+    site.checker()
+    ids: list[str] = []
+    for turn, name in enumerate(rounds):
+        relay = site.relay(failpoint=f"{name}:{chance.randint(1, 6)}" if name else "", extra=QUICK)
+        ids += publish_bulk(site, outbox, _messages(site, turn * 1_000, 1_000))
+        if not name:
+            visible = len(site.read("orders"))
+            wait_until(lambda so_far=visible: len(site.read("orders")) > so_far, explain=site.logs)  # type: ignore[misc]
+            relay.kill()
+        assert relay.wait() == -signal.SIGKILL
+    site.relay(extra=QUICK)
+    site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)
+    assert len(ids) == 20_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_relay_killed_sixty_times_anywhere(site: Site, outbox: Outbox, seed: int) -> None:
+    chance = random.Random(seed)
+    site.checker()
+    ids: list[str] = []
+    for turn in range(60):
+        relay = site.relay(failpoint=f"{chance.choice(FAILPOINTS)}:{chance.randint(1, 9)}", extra=QUICK)
+        ids += publish_bulk(site, outbox, _messages(site, turn * 1_000, 1_000))
+        assert relay.wait() == -signal.SIGKILL
+    site.relay(extra=QUICK)
+    site.wait_settled(180)
+    _assert_exactly(site.read("orders"), ids)
+
+
+def _checkpoint(site: Site, topic_id: str, partition: int) -> HalfCheckpoint:
+    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "isolation.level": "read_committed"})
+    (place,) = consumer.committed([TopicPartition(site.channel.half_topic, partition)], 10)
+    consumer.close()
+    return parse_half_checkpoint(place.metadata or "", place.offset, topic_id)
+
+
+def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -> None:
+    description = site.create(partitions=1)
+    with Shop(site) as shop:
+        topic, number = shop.topic(), shop.number()
+        site.checker()
+        relay = site.relay(extra=QUICK)
+        with shop.buyer(topic, number, "outbox.sealed:1:stop") as (process, pinned):
+            wait_until(lambda: len(site.halves()) == 1)
+            messages = [Message(site.topic(topic), str(index), f"key{index % 9}") for index in range(1_000)]
+            with site.outbox() as outbox:
+                ids = publish_bulk(site, outbox, messages)
+                _assert_exactly(site.wait_visible(1_000, topic), ids)
+                wait_until(lambda: _checkpoint(site, description.half.id, 0) == HalfCheckpoint(0, 1_001, (0,)))
+                relay.kill()
+                site.relay(extra=QUICK)
+                ids += publish_bulk(site, outbox, [Message(site.topic(topic), "1000", "key0")])
+            _assert_exactly(site.wait_visible(1_001, topic), ids)
+            os.kill(process.pid, signal.SIGCONT)
+            assert process.wait(60) == 0
+        found = site.wait_visible(1_002, topic)
+        site.wait_settled()
+        assert not doubled(found)
+        assert {record.message_id for record in found} == {*ids, f"{pinned}/0"}
+
+
+@pytest.mark.parametrize("place", ["relay.flushed", "relay.offsets_sent"])
+def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
+    site: Site, outbox: Outbox, place: str
+) -> None:
+    site.checker()
+    zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
+    wait_until(lambda: _is_serving(zombie), explain=site.logs)
+    ids = publish_bulk(site, outbox, _messages(site, 0, 2_000))
+    wait_until(lambda: _is_stopped(zombie))
+    other = site.relay(extra=QUICK)
+    assert len(site.wait_visible(2_000, "orders")) == 2_000
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    wait_until(lambda: zombie.output().count("partitions assigned") >= 2, explain=site.logs)
+    ids += publish_bulk(site, outbox, _messages(site, 2_000, 2_000))
+    site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)
+    assert [zombie.terminate(), other.terminate()] == [0, 0]
+
+
+def _is_stopped(service: Service) -> bool:
+    with open(f"/proc/{service.process.pid}/stat") as file:  # noqa: PTH123 - not a file
+        return file.read().rpartition(")")[2].split()[0] == "T"
+
+
+def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox) -> None:
+    site.checker()
+    first = site.relay(extra=QUICK)
+    ids = publish_bulk(site, outbox, _messages(site, 0, 2_000))
+    second = site.relay(extra=QUICK)
+    ids += publish_bulk(site, outbox, _messages(site, 2_000, 2_000))
+    wait_until(lambda: '"serving": [1]' in second.output() or '"serving": [0]' in second.output(), explain=site.logs)
+    ids += publish_bulk(site, outbox, _messages(site, 4_000, 2_000))
+    assert first.terminate() == 0
+    ids += publish_bulk(site, outbox, _messages(site, 6_000, 2_000))
+    site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)
+    assert second.terminate() == 0
+
+
+def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbox) -> None:
+    idle = site.relay()
+    wait_until(lambda: _is_serving(idle), explain=site.logs)
+    began = time.monotonic()
+    assert idle.terminate() == 0
+    assert time.monotonic() - began < 5
+    busy = site.relay(extra=QUICK)
+    wait_until(lambda: _is_serving(busy), explain=site.logs)
+    publish_bulk(site, outbox, _messages(site, 0, 5_000))
+    began = time.monotonic()
+    assert busy.terminate() == 0
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in idle.output() + busy.output()
+
+
+def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
+    site.create("orders", partitions=1)
+    with site.outbox(publish_timeout=30.0) as outbox:
+        ids = publish_bulk(site, outbox, _messages(site, 0, 45_000))
+        site.relay()
+        site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)

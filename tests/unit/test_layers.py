@@ -1,0 +1,131 @@
+"""Who may import whom; that the pure core is pure; that a bare `import outbox` needs no extra."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"outbox", "relay", "checker", "spark_jobs", "stack"}
+
+PURE = sorted(
+    [
+        *(path.relative_to(ROOT) for path in (ROOT / "outbox" / "protocol").glob("*.py")),
+        *(
+            Path("relay", f"{name}.py")
+            for name in ("early", "half", "ledger", "outgoing", "overdue", "preflight", "transaction")
+        ),
+        Path("checker", "verdicts.py"),
+    ]
+)
+ALLOWED = {
+    "__future__",
+    "base64",
+    "collections",
+    "collections.abc",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "json",
+    "re",
+    "typing",
+    "urllib.parse",
+    "uuid",
+    "zlib",
+}
+"""What the pure core may import: without uuid1 and uuid4 it does no I/O, reads no clock and draws no number."""
+
+IMPURE_NAMES = {"open", "print", "input", "exec", "eval", "__import__", "uuid1", "uuid4", "breakpoint"}
+
+EXTRAS = ["typer", "rich", "structlog", "prometheus_client", "pydantic", "pydantic_settings", "psycopg_pool", "pyspark"]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a module imports when it is run, wherever the statement stands."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            module = node.module or ""
+            submodules = [f"{module}.{alias.name}" for alias in node.names]
+            found = [name for name in submodules if module_path(name).exists()]
+            yield from found or [module]
+
+
+def module_path(name: str) -> Path:
+    return ROOT / Path(*name.split(".")).with_suffix(".py")
+
+
+@pytest.mark.parametrize("path", PURE, ids=str)
+def test_the_pure_core_imports_only_what_is_pure(path: Path) -> None:
+    """What it imports of the project is pure in its turn, so this holds for everything behind it."""
+    for name in imports(path):
+        if name.split(".")[0] in PACKAGES:
+            assert module_path(name).relative_to(ROOT) in PURE, f"{path} imports {name}, which is not pure"
+        else:
+            assert name in ALLOWED, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", PURE, ids=str)
+def test_the_pure_core_calls_nothing_impure(path: Path) -> None:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not IMPURE_NAMES & (names | attributes)
+
+
+def test_the_test_of_purity_sees_impurity() -> None:
+    assert {"time", "confluent_kafka"} <= set(imports(Path("relay", "partition.py")))
+    assert "confluent_kafka" in set(imports(Path("outbox", "channel.py")))
+
+
+def test_the_contracts_of_the_layers_are_kept() -> None:
+    command = Path(sys.executable).with_name("lint-imports")
+    found = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "0 broken" in found.stdout
+
+
+BARE = f"""
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {EXTRAS!r}:
+            raise ImportError(f"{{name}} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+import outbox
+
+for name in outbox.__all__:
+    assert getattr(outbox, name)
+for name in {EXTRAS!r}:
+    assert name not in sys.modules
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    raise AssertionError(f"{{name}} was not blocked")
+"""
+
+
+def test_a_bare_import_needs_no_extra() -> None:
+    found = subprocess.run([sys.executable, "-c", BARE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr

@@ -1,0 +1,66 @@
+"""Settings of the jobs: what they refuse, what they hide, and what Spark's source is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from spark_jobs.settings import LandSettings
+from spark_jobs.source import source_options
+
+
+def settings(**given: Any) -> LandSettings:
+    wanted = {"bootstrap_servers": "kafka:9092", "topics": "orders", "output": "table", "checkpoint": "checkpoints"}
+    return LandSettings(**{**wanted, **given})
+
+
+def test_names_derive_from_the_job_id() -> None:
+    made = settings(job_id="orders-2", checkpoint="s3a://bucket/checkpoints/")
+    assert made.name == "outbox-orders-2"
+    assert made.checkpoint_path == "s3a://bucket/checkpoints/orders-2"
+    assert source_options(made, made.topic_names())["groupIdPrefix"] == "outbox-orders-2"
+
+
+@pytest.mark.parametrize("job_id", ["", "Orders", "a/b", "..", "a b", "a" * 101])
+def test_job_ids_that_would_make_bad_names_are_refused(job_id: str) -> None:
+    with pytest.raises(ValidationError):
+        settings(job_id=job_id)
+
+
+def test_topics_are_named_once_each() -> None:
+    assert settings(topics="b, a ,b").topic_names() == ("b", "a")
+
+
+@pytest.mark.parametrize("topics", ["", ",", "a b", "a,b/c"])
+def test_what_cannot_be_a_topic_is_refused(topics: str) -> None:
+    with pytest.raises(ValidationError):
+        settings(topics=topics)
+
+
+def test_only_committed_records_are_read_and_nothing_is_skipped() -> None:
+    options = source_options(settings(kafka_java={"isolation.level": "read_committed"}), ["a", "b"])
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert options["failOnDataLoss"] == "true"
+    assert options["includeHeaders"] == "true"
+    assert options["subscribe"] == "a,b"
+
+
+def test_uncommitted_records_cannot_be_asked_for() -> None:
+    with pytest.raises(ValidationError, match="isolation"):
+        settings(kafka_java={"isolation.level": "read_uncommitted"})
+
+
+def test_properties_of_the_java_client_reach_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOX_KAFKA_JAVA", '{"security.protocol": "SASL_SSL", "max.poll.records": 77}')
+    options = source_options(settings(), ["a"])
+    assert options["kafka.security.protocol"] == "SASL_SSL"
+    assert options["kafka.max.poll.records"] == "77"
+    assert options["kafka.bootstrap.servers"] == "kafka:9092"
+
+
+def test_secrets_are_not_shown() -> None:
+    made = settings(kafka_java={"sasl.jaas.config": "hush"}, spark={"spark.hadoop.fs.s3a.secret.key": "hush"})
+    assert "hush" not in repr(made)
+    assert "hush" not in str(made)

@@ -131,13 +131,14 @@ class Site:
             "OUTBOX_CHECK_INTERVAL_MAX": "1000",
         }
 
-    def start(self, name: str, *, failpoint: str = "", extra: Mapping[str, str] | None = None) -> Service:
-        """Start `outbox relay` or `outbox checker`."""
+    def start(self, name: str, *, failpoint: str = "", extra: Mapping[str, str | None] | None = None) -> Service:
+        """Start `outbox relay` or `outbox checker`; an extra variable that is None is not set."""
+        variables = {**self.environment(), FAILPOINT: failpoint, **(extra or {})}
         log = Path(self._logs.name) / f"{name}-{len(self.services)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "outbox", name],
-                env={**self.environment(), FAILPOINT: failpoint, **(extra or {})},
+                env={name: value for name, value in variables.items() if value is not None},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -35,7 +35,7 @@ def outbox(site: Site) -> Iterator[Outbox]:
         yield made
 
 
-def _messages(site: Site, start: int, count: int, keys: int = 40) -> list[Message]:
+def numbered(site: Site, start: int, count: int, keys: int = 40) -> list[Message]:
     """Messages numbered from `start`, in ascending order for each key."""
     return [Message(site.topic("orders"), str(number), f"key{number % keys}") for number in range(start, start + count)]
 
@@ -62,7 +62,7 @@ def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site,
     ids: list[str] = []
     for turn, name in enumerate(rounds):
         relay = site.relay(failpoint=f"{name}:{chance.randint(1, 6)}" if name else "", extra=QUICK)
-        ids += publish_bulk(site, outbox, _messages(site, turn * 1_000, 1_000))
+        ids += publish_bulk(site, outbox, numbered(site, turn * 1_000, 1_000))
         if not name:
             visible = len(site.read("orders"))
             wait_until(lambda so_far=visible: len(site.read("orders")) > so_far, explain=site.logs)  # type: ignore[misc]
@@ -83,7 +83,7 @@ def test_a_relay_killed_sixty_times_anywhere(site: Site, outbox: Outbox, seed: i
     ids: list[str] = []
     for turn in range(60):
         relay = site.relay(failpoint=f"{chance.choice(FAILPOINTS)}:{chance.randint(1, 9)}", extra=QUICK)
-        ids += publish_bulk(site, outbox, _messages(site, turn * 1_000, 1_000))
+        ids += publish_bulk(site, outbox, numbered(site, turn * 1_000, 1_000))
         assert relay.wait() == -signal.SIGKILL
     site.relay(extra=QUICK)
     site.wait_settled(180)
@@ -122,26 +122,30 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
         assert {record.message_id for record in found} == {*ids, f"{pinned}/0"}
 
 
-@pytest.mark.parametrize("place", ["relay.flushed", "relay.offsets_sent"])
+@pytest.mark.parametrize(
+    "place",
+    ["relay.flushed", *(pytest.param(name, marks=pytest.mark.long) for name in FAILPOINTS if name != "relay.flushed")],
+)
 def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
     site: Site, outbox: Outbox, place: str
 ) -> None:
     site.checker()
     zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
     wait_until(lambda: _is_serving(zombie), explain=site.logs)
-    ids = publish_bulk(site, outbox, _messages(site, 0, 2_000))
-    wait_until(lambda: _is_stopped(zombie))
+    ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
+    wait_until(lambda: is_stopped(zombie))
     other = site.relay(extra=QUICK)
     assert len(site.wait_visible(2_000, "orders")) == 2_000
     os.kill(zombie.process.pid, signal.SIGCONT)
     wait_until(lambda: zombie.output().count("partitions assigned") >= 2, explain=site.logs)
-    ids += publish_bulk(site, outbox, _messages(site, 2_000, 2_000))
+    ids += publish_bulk(site, outbox, numbered(site, 2_000, 2_000))
     site.wait_settled()
     _assert_exactly(site.read("orders"), ids)
     assert [zombie.terminate(), other.terminate()] == [0, 0]
 
 
-def _is_stopped(service: Service) -> bool:
+def is_stopped(service: Service) -> bool:
+    """Whether a process stopped itself."""
     with open(f"/proc/{service.process.pid}/stat") as file:  # noqa: PTH123 - not a file
         return file.read().rpartition(")")[2].split()[0] == "T"
 
@@ -149,13 +153,13 @@ def _is_stopped(service: Service) -> bool:
 def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox) -> None:
     site.checker()
     first = site.relay(extra=QUICK)
-    ids = publish_bulk(site, outbox, _messages(site, 0, 2_000))
+    ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
     second = site.relay(extra=QUICK)
-    ids += publish_bulk(site, outbox, _messages(site, 2_000, 2_000))
+    ids += publish_bulk(site, outbox, numbered(site, 2_000, 2_000))
     wait_until(lambda: '"serving": [1]' in second.output() or '"serving": [0]' in second.output(), explain=site.logs)
-    ids += publish_bulk(site, outbox, _messages(site, 4_000, 2_000))
+    ids += publish_bulk(site, outbox, numbered(site, 4_000, 2_000))
     assert first.terminate() == 0
-    ids += publish_bulk(site, outbox, _messages(site, 6_000, 2_000))
+    ids += publish_bulk(site, outbox, numbered(site, 6_000, 2_000))
     site.wait_settled()
     _assert_exactly(site.read("orders"), ids)
     assert second.terminate() == 0
@@ -169,7 +173,7 @@ def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbo
     assert time.monotonic() - began < 5
     busy = site.relay(extra=QUICK)
     wait_until(lambda: _is_serving(busy), explain=site.logs)
-    publish_bulk(site, outbox, _messages(site, 0, 5_000))
+    publish_bulk(site, outbox, numbered(site, 0, 5_000))
     began = time.monotonic()
     assert busy.terminate() == 0
     assert time.monotonic() - began < 5
@@ -179,7 +183,7 @@ def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbo
 def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
     site.create("orders", partitions=1)
     with site.outbox(publish_timeout=30.0) as outbox:
-        ids = publish_bulk(site, outbox, _messages(site, 0, 45_000))
+        ids = publish_bulk(site, outbox, numbered(site, 0, 30_000))
         site.relay()
         site.wait_settled()
     _assert_exactly(site.read("orders"), ids)

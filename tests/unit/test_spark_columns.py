@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -28,6 +29,10 @@ def land_headers(*headers: Headers | None) -> list[Row]:
     return land(*(Record(offset, each) for offset, each in enumerate(headers)))
 
 
+def land_header(name: str, values: Sequence[bytes]) -> list[Row]:
+    return land(*(Record(offset, [(name, value)]) for offset, value in enumerate(values)))
+
+
 def test_headers_of_the_relay_become_columns() -> None:
     control = HalfControl("orders", -1, TRANSACTION, 7, "shop.orders", Truth.ROW)
     made = real_headers(control, [("trace", b"x")], 3, 4_567_890_123)
@@ -37,7 +42,7 @@ def test_headers_of_the_relay_become_columns() -> None:
     assert row.position == 7
     assert row.producer_group == "shop.orders"
     assert (row.origin_partition, row.origin_offset) == (3, 4_567_890_123)
-    assert [(header.key, bytes(header.value)) for header in row.headers][0] == ("trace", b"x")
+    assert (row.headers[0].key, bytes(row.headers[0].value)) == ("trace", b"x")
 
 
 def test_the_record_itself_is_kept() -> None:
@@ -81,7 +86,7 @@ MALFORMED_IDS = [
 
 
 def test_malformed_message_ids_give_null() -> None:
-    for row in land_headers(*([(MESSAGE_ID_HEADER, value)] for value in MALFORMED_IDS)):
+    for row in land_header(MESSAGE_ID_HEADER, MALFORMED_IDS):
         assert_unknown(row)
 
 
@@ -102,7 +107,7 @@ MALFORMED_ORIGINS = [
 
 
 def test_malformed_origins_give_null() -> None:
-    for row in land_headers(*([(ORIGIN_HEADER, value)] for value in MALFORMED_ORIGINS)):
+    for row in land_header(ORIGIN_HEADER, MALFORMED_ORIGINS):
         assert_unknown(row)
 
 

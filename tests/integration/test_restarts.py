@@ -1,0 +1,184 @@
+"""Servers that are killed and come back under load: clear errors for the application, nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Self
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from sqlalchemy.exc import DBAPIError
+
+from outbox import OutboxError
+from stack import Stack
+from tests.harness import Service, Site, doubled, wait_until
+from tests.integration.bulk import publish_bulk, send_halves
+from tests.integration.shop import Shop
+from tests.integration.test_kill_relay import is_stopped, numbered
+
+QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Stack]:
+    """Servers that these tests may kill."""
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with Stack(kafka_settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def site(own: Stack) -> Iterator[Site]:
+    """A site on those servers, with one real topic."""
+    with Site(own.bootstrap_servers, own.postgres_url) as made:
+        made.create("orders")
+        yield made
+
+
+class _Load:
+    """Threads that buy without a pause, and write down what the errors were."""
+
+    def __init__(self, shop: Shop, threads: int = 4) -> None:
+        self.errors: Counter[str] = Counter()
+        self.committed = 0
+        self._shop = shop
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            number = self._shop.number()
+            try:
+                with self._shop.session() as session:
+                    self._shop.insert(session, number)
+                    self._shop.publish(session, "orders", str(number), f"key{number % 20}")
+                self.committed += 1
+            except (OutboxError, DBAPIError) as error:
+                self.errors[type(error).__name__] += 1
+                self._end.wait(0.05)
+
+    def wait_for_more(self, count: int = 200) -> None:
+        """Wait until so many more have committed."""
+        wanted = self.committed + count
+        wait_until(lambda: self.committed >= wanted, explain=lambda: f"{self.committed} committed, {self.errors}")
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def _assert_that_topic_and_table_agree(shop: Shop) -> None:
+    shop.site.wait_settled()
+    found = shop.site.read("orders")
+    with shop.site.connect() as connection:
+        rows = connection.execute(f"SELECT id FROM {shop.table}".encode()).fetchall()
+    assert not doubled(found)
+    assert Counter(int(record.value or b"") for record in found) == Counter(number for (number,) in rows)
+
+
+def _restart_under_load(site: Site, kill: Callable[[], None], start: Callable[[], None]) -> Counter[str]:
+    """The errors of the application while a server was killed and started again."""
+    services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
+    with Shop(site, publish_timeout=3.0) as shop:
+        with _Load(shop) as load:
+            load.wait_for_more()
+            kill()
+            start()
+            load.wait_for_more()
+        _assert_that_topic_and_table_agree(shop)
+    assert all(service.running for service in services)
+    assert not any("Traceback" in service.output() for service in services)
+    return load.errors
+
+
+def test_postgres_is_killed_and_comes_back(own: Stack, site: Site) -> None:
+    errors = _restart_under_load(site, own.postgres.kill, own.postgres.start)
+    assert set(errors) <= {"OperationalError", "DBAPIError", "InterfaceError"}
+
+
+def test_the_broker_is_killed_and_comes_back(own: Stack, site: Site) -> None:
+    errors = _restart_under_load(site, own.kafka.kill, own.kafka.start)
+    assert set(errors) <= {"PublishFailed"}
+
+
+def test_the_broker_is_stopped_in_good_order_and_comes_back(own: Stack, site: Site) -> None:
+    errors = _restart_under_load(site, own.kafka.stop, own.kafka.start)
+    assert set(errors) <= {"PublishFailed"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
+    services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
+    with Shop(site, publish_timeout=3.0) as shop:
+        with _Load(shop) as load:
+            for _ in range(10):
+                load.wait_for_more()
+                own.postgres.kill()
+                own.postgres.start()
+                load.wait_for_more()
+                own.kafka.kill()
+                own.kafka.start()
+        _assert_that_topic_and_table_agree(shop)
+    assert all(service.running for service in services)
+
+
+def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Site) -> None:
+    with site.outbox() as outbox:
+        checker = site.checker(extra=QUICK)
+        site.relay(extra=QUICK)
+        wait_until(lambda: "checker started" in checker.output(), explain=site.logs)
+        committed = publish_bulk(site, outbox, numbered(site, 0, 5), ops=False)
+        orphans = send_halves(site, outbox, numbered(site, 5, 5))
+        own.postgres.kill()
+        try:
+            wait_until(lambda: checker.output().count('"UNREACHABLE": ') >= 2, explain=site.logs)
+        finally:
+            own.postgres.start()
+        site.wait_settled()
+    assert sorted(record.message_id for record in site.read("orders")) == sorted(committed)
+    assert {id_ for id_, state in site.rows().items() if state == "R"} == {entry.transaction_id for entry in orphans}
+    assert checker.running
+
+
+def test_a_relay_whose_transaction_timed_out_goes_on_by_itself(site: Site) -> None:
+    """The coordinator fences its producer, though no other relay has taken the partition over."""
+    patient = '{"session.timeout.ms": "45000", "transaction.timeout.ms": "2000", "message.timeout.ms": "1500"}'
+    extra = {"OUTBOX_KAFKA": patient, "OUTBOX_BATCH_MESSAGES": "100"}
+    relay = site.relay(failpoint="relay.flushed:2:stop", extra=extra)
+    with site.outbox(publish_timeout=20.0) as outbox:
+        ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
+        wait_until(lambda: is_stopped(relay), explain=site.logs)
+        before = _ends(site)
+        wait_until(lambda: _ends(site) > before)  # the abort markers of the coordinator
+        os.kill(relay.process.pid, signal.SIGCONT)
+        site.wait_settled()
+    found = site.read("orders")
+    assert not doubled(found)
+    assert Counter(record.message_id for record in found) == Counter(ids)
+    assert _was_fenced(relay)
+
+
+def _ends(site: Site) -> int:
+    """The sum of the ends of the real topic's partitions, markers included."""
+    consumer = Consumer({**site.kafka(), "group.id": "ends"})
+    topic = site.topic("orders")
+    ends = sum(consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1] for number in range(3))
+    consumer.close()
+    return ends
+
+
+def _was_fenced(relay: Service) -> bool:
+    return "the group is joined anew" in relay.output()

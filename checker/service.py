@@ -62,19 +62,20 @@ class CheckerService:
             name: Database(name, database, self._channel.channel.name, self._report)
             for name, database in self._map.items()
         }
-        self._producer = Producer(
-            {"enable.idempotence": True, "linger.ms": 5, **settings.connection(), "on_delivery": _report_op}
-        )
-        self._consumer = Consumer(
-            {
-                "auto.offset.reset": "earliest",  # old requests are dropped by age
-                "session.timeout.ms": 10_000,
-                **settings.connection(),
-                "enable.auto.commit": True,
-                "group.id": self._channel.channel.checker_group,
-                "partition.assignment.strategy": "range",
-            }
-        )
+        with checked_properties():
+            self._producer = Producer(
+                {"enable.idempotence": True, "linger.ms": 5, **settings.connection(), "on_delivery": _report_op}
+            )
+            self._consumer = Consumer(
+                {
+                    "auto.offset.reset": "earliest",  # old requests are dropped by age
+                    "session.timeout.ms": 10_000,
+                    **settings.connection(),
+                    "enable.auto.commit": True,
+                    "group.id": self._channel.channel.checker_group,
+                    "partition.assignment.strategy": "range",
+                }
+            )
 
     def run(self) -> None:
         """Serve until asked to stop.

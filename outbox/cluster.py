@@ -53,8 +53,19 @@ def admin_client(kafka: Mapping[str, str]) -> AdminClient:
     Raises:
         ConfigurationError: librdkafka does not know a property, or its value.
     """
-    try:
+    with checked_properties():
         return AdminClient({"socket.timeout.ms": 5_000, **kafka})
+
+
+@contextmanager
+def checked_properties() -> Iterator[None]:
+    """The making of a client.
+
+    Raises:
+        ConfigurationError: librdkafka does not know a property, or its value, or two do not go together.
+    """
+    try:
+        yield
     except KafkaException as error:
         raise ConfigurationError(f"a property for Kafka is wrong: {error.args[0].str()}") from error
 

@@ -199,16 +199,17 @@ class Sender:
         admin = admin_client(self._settings.kafka)
         self._channel = verify_channel(admin, self._settings.channel, self._settings.publish_timeout)
         self._topics = TopicCache(admin, self._settings.publish_timeout)
-        producer = Producer(
-            {
-                "linger.ms": 0,  # a transaction waits for its halves; batches form by themselves under load
-                "message.max.bytes": self._channel.half.max_message_bytes,
-                **self._settings.kafka,
-                "acks": "all",
-                "enable.idempotence": True,
-                "message.timeout.ms": int(self._settings.publish_timeout * 1000),
-            }
-        )
+        with checked_properties():
+            producer = Producer(
+                {
+                    "linger.ms": 0,  # a transaction waits for its halves; batches form by themselves under load
+                    "message.max.bytes": self._channel.half.max_message_bytes,
+                    **self._settings.kafka,
+                    "acks": "all",
+                    "enable.idempotence": True,
+                    "message.timeout.ms": int(self._settings.publish_timeout * 1000),
+                }
+            )
         threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
         atexit.register(self.close)
         self._producer = producer

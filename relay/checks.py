@@ -23,16 +23,18 @@ class CheckSender:
 
     def __init__(self, kafka: Mapping[str, str], channel: Channel) -> None:
         self._topic = channel.check_topic
-        self._producer = Producer(
-            {
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "message.max.bytes": 100_000_000,  # the check topic's own limit decides
-                "message.timeout.ms": 10_000,
-                **kafka,
-                "on_delivery": _report,
-            }
-        )
+        with checked_properties():
+            self._producer = Producer(
+                {
+                    "linger.ms": 5,
+                    "message.max.bytes": 100_000_000,  # the check topic's own limit decides
+                    "message.timeout.ms": 10_000,
+                    **kafka,
+                    # Nobody is harmed by a request that comes twice; an idempotent producer may fail for good.
+                    "enable.idempotence": False,
+                    "on_delivery": _report,
+                }
+            )
 
     def ask(self, requests: Sequence[CheckRequest]) -> None:
         """Send requests, keyed by producer group."""

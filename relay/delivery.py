@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from outbox.cluster import checked_properties
 from outbox.failpoints import failpoint
 from relay.outgoing import Record
 
@@ -58,6 +59,7 @@ class Delivery:
         transactional_id: One for each half partition.
 
     Raises:
+        ConfigurationError: Properties do not go together.
         DeliveryError: The transaction coordinator could not be reached within 10 s.
     """
 
@@ -67,7 +69,8 @@ class Delivery:
         self._producer = self._open()
 
     def _open(self) -> Producer:
-        producer = Producer({**self._config, "on_delivery": self._report})
+        with checked_properties():
+            producer = Producer({**self._config, "on_delivery": self._report})
         try:
             producer.init_transactions(TAKE_OVER_SECONDS)
         except KafkaException as error:

@@ -10,20 +10,20 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from confluent_kafka import OFFSET_END, OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from outbox.channel import verify_channel
 from outbox.cluster import admin_client
-from outbox.errors import ConfigurationError, OutboxError
-from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
+from outbox.errors import OutboxError
 from outbox.protocol.errors import ProtocolError
 from outbox.service.health import Health
 from outbox.topics import TopicCache
 from relay import metrics
 from relay.checks import CheckSender
 from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, DeliveryError
-from relay.ledger import Ledger
+from relay.intake import Intake
 from relay.partition import PartitionWorker
+from relay.restore import read_checkpoints, restore_ledger
 from relay.settings import RelaySettings
 
 POLL_SECONDS = 0.1
@@ -62,13 +62,10 @@ class RelayService:
         self._workers: dict[int, PartitionWorker] = {}
         self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
         self._fenced: dict[int, float] = {}  # partition: when it was fenced (monotonic)
-        self._paused: set[tuple[str, int]] = set()
-        self._next_half: dict[int, int] = {}
-        self._next_op: dict[int, int] = {}
-        self._gaps: dict[int, int] = {}  # partition: offset at which a gap was seen once
         self._op_end_asked = 0.0
         self._group_metadata = b""
         self._consumer = Consumer(self._consumer_config())
+        self._intake = Intake(self._consumer, self._channel)
 
     def _consumer_config(self) -> dict[str, object]:
         return {
@@ -110,11 +107,11 @@ class RelayService:
         first = self._consumer.poll(POLL_SECONDS)
         messages = [first, *self._consumer.consume(CONSUME_AT_ONCE, 0)] if first is not None else []
         self._group_metadata = self._consumer.consumer_group_metadata()
-        self._feed(messages)
+        self._intake.hand_over(messages, self._workers)
         self._watch_workers()
         self._rejoin_if_fenced()
         self._take_over([p for p, at in self._unserved.items() if time.monotonic() >= at])
-        self._throttle()
+        self._intake.throttle(self._workers)
         self._look_for_op_ends()
         self._checks.poll()
         self._health.not_ready = self._not_ready()
@@ -141,9 +138,7 @@ class RelayService:
             ]
         )
         idle = [tp for tp in partitions if tp.partition not in self._workers]
-        if idle:
-            consumer.pause([TopicPartition(tp.topic, tp.partition) for tp in idle])
-        self._paused = {(tp.topic, tp.partition) for tp in idle}
+        self._intake.paused_at_assignment(idle)
         log.info("partitions assigned", serving=sorted(self._workers), paused=sorted({tp.partition for tp in idle}))
 
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
@@ -172,7 +167,7 @@ class RelayService:
             if not isinstance(failure, (DeliveryError, OutboxError)):
                 raise RuntimeError(f"partition {number} failed") from failure  # noqa: TRY004 - not about a type
             log.warning("a partition is taken over anew", partition=number, reason=str(failure))
-            self._pause(number)
+            self._intake.pause(number)
             if isinstance(failure, DeliveryError) and failure.fenced:
                 self._fenced[number] = time.monotonic()
             else:
@@ -217,18 +212,22 @@ class RelayService:
         self._unserved[number] = time.monotonic() + RETRY_SECONDS
 
     def _serve(self, number: int, delivery: Delivery, *, assign: bool) -> dict[tuple[str, int], int]:
-        half_name, op_name = self._channel.half.name, self._channel.op.name
         try:
-            committed = self._committed([TopicPartition(half_name, number), TopicPartition(op_name, number)])
-            ledger = self._ledger(number, committed)
+            committed = read_checkpoints(self._consumer, self._channel, number)
+            ledger = restore_ledger(
+                self._channel,
+                number,
+                committed,
+                self._settings.check_policy(),
+                ordered=self._settings.ordering == "key",
+            )
             if not assign:
-                self._seek(committed)
+                self._intake.read_from(committed)
         except KafkaException as error:
             delivery.close()
             self._try_later(number, f"reading its checkpoint failed: {error.args[0].str()}")
             return {}
-        starts = {(tp.topic, tp.partition): tp.offset for tp in committed}
-        self._next_half[number], self._next_op[number] = starts[half_name, number], starts[op_name, number]
+        self._intake.start_at(number, *(tp.offset for tp in committed))
         worker = PartitionWorker(
             number,
             self._channel,
@@ -242,44 +241,7 @@ class RelayService:
         self._workers[number] = worker
         self._unserved.pop(number, None)
         worker.start()
-        return starts
-
-    def _committed(self, places: list[TopicPartition]) -> list[TopicPartition]:
-        """The checkpoints, after offsets of open transactions have become stable (R18)."""
-        committed = self._consumer.committed(places, 10.0)
-        for place in committed:
-            if place.error is not None:
-                raise KafkaException(place.error)
-        return committed
-
-    def _seek(self, committed: Sequence[TopicPartition]) -> None:
-        for tp in committed:
-            self._consumer.seek(TopicPartition(tp.topic, tp.partition, tp.offset))
-        self._resume([(tp.topic, tp.partition) for tp in committed])
-
-    def _ledger(self, number: int, committed: Sequence[TopicPartition]) -> Ledger:
-        half, op = committed
-        topics = self._channel
-        for tp in committed:
-            if tp.offset == OFFSET_INVALID:
-                raise ConfigurationError(
-                    f"{tp.topic}/{tp.partition} has no checkpoint in group {topics.channel.relay_group}: for a new "
-                    f"channel run `outbox channel create --channel {topics.channel.name}`; for one that was served "
-                    "before, find out who removed it: starting at a guess would lose or double messages"
-                )
-        try:
-            half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, topics.half.id)
-            op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, topics.op.id)
-        except ProtocolError as error:
-            raise ConfigurationError(f"partition {number}: {error}") from error
-        return Ledger(
-            topics.half.id,
-            number,
-            half_checkpoint,
-            op_checkpoint,
-            self._settings.check_policy(),
-            ordered=self._settings.ordering == "key",
-        )
+        return {(tp.topic, tp.partition): tp.offset for tp in committed}
 
     def _current_group_metadata(self) -> bytes:
         """Metadata of the subscribed consumer; without a generation it would fence nobody (H5)."""
@@ -288,91 +250,13 @@ class RelayService:
             raise DeliveryError("the consumer is in no generation of its group")
         return metadata
 
-    # --- messages -----------------------------------------------------------------------------------------------
-
-    def _feed(self, messages: Sequence[Message]) -> None:
-        halves: dict[int, list[Message]] = defaultdict(list)
-        ops: dict[int, list[Message]] = defaultdict(list)
-        half_name = self._channel.half.name
-        for message in messages:
-            error = message.error()
-            if error is None:
-                (halves if message.topic() == half_name else ops)[message.partition() or 0].append(message)
-            else:
-                self._event(message, error)
-        for number in halves.keys() | ops.keys():
-            worker = self._workers.get(number)
-            if worker is not None:
-                worker.feed(halves[number] if self._follow_on(number, halves[number]) else [], ops[number])
-                if ops[number]:
-                    self._next_op[number] = (ops[number][-1].offset() or 0) + 1
-
-    def _follow_on(self, number: int, halves: Sequence[Message]) -> bool:
-        """Whether halves follow on what was read before.
-
-        The ledger holds every offset that it is not shown for settled, so a hole in what the consumer hands over would
-        be a loss. A gap is believed only when a second look shows it again: then the log itself has it.
-        """
-        if not halves:
-            return True
-        expected, first, last = self._next_half[number], halves[0].offset() or 0, halves[-1].offset() or 0
-        if (first == expected and last - first + 1 == len(halves)) or self._gaps.get(number) == expected:
-            self._next_half[number] = last + 1
-            return True
-        log.warning("a gap in the half partition, reading it again", partition=number, expected=expected, found=first)
-        self._gaps[number] = expected
-        self._consumer.seek(TopicPartition(self._channel.half.name, number, expected))
-        return False
-
-    def _event(self, message: Message, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore
-            if message.topic() == self._channel.op.name and message.partition() in self._workers:
-                self._next_op[message.partition() or 0] = message.offset() or 0
-        elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
-            raise ConfigurationError(
-                f"the checkpoint of {message.topic()}/{message.partition()} is outside the topic: records that were "
-                "not settled are gone (retention, or the topic was cut by hand); nothing was skipped"
-            )
-        elif error.fatal():
-            raise KafkaException(error)
-        else:
-            log.warning("consumer", error=error.str())
-
     def _look_for_op_ends(self) -> None:
         """Idle op partitions: see their end, so that overdue transactions may be asked about."""
         if time.monotonic() - self._op_end_asked < OP_END_SECONDS:
             return
         for number, worker in self._workers.items():
             now = worker.wants_op_end()
-            if now is None:
-                continue
-            self._op_end_asked = time.monotonic()
-            try:
-                _, end = self._consumer.get_watermark_offsets(TopicPartition(self._channel.op.name, number), 2.0)
-            except KafkaException as error:
-                log.warning("the end of an op partition cannot be seen", partition=number, error=str(error.args[0]))
-                continue
-            if end <= self._next_op[number]:
-                worker.saw_op_end(now)
-
-    def _throttle(self) -> None:
-        """Pause partitions whose worker has a full inbox, resume them when it has room again."""
-        for number, worker in self._workers.items():
-            full = worker.inbox_full()
-            for name, is_full in zip((self._channel.half.name, self._channel.op.name), full, strict=True):
-                place = (name, number)
-                if is_full and place not in self._paused:
-                    self._consumer.pause([TopicPartition(*place)])
-                    self._paused.add(place)
-                elif not is_full and place in self._paused:
-                    self._resume([place])
-
-    def _pause(self, number: int) -> None:
-        places = [(self._channel.half.name, number), (self._channel.op.name, number)]
-        self._consumer.pause([TopicPartition(*place) for place in places])
-        self._paused.update(places)
-
-    def _resume(self, places: Iterable[tuple[str, int]]) -> None:
-        places = list(places)
-        self._consumer.resume([TopicPartition(*place) for place in places])
-        self._paused.difference_update(places)
+            if now is not None:
+                self._op_end_asked = time.monotonic()
+                if self._intake.is_at_op_end(number):
+                    worker.saw_op_end(now)

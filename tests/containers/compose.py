@@ -31,10 +31,10 @@ def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
         StepError: Something failed, a service is not healthy, or the reconciliation is not clean.
     """
     project = _Project(engine, steps, {**engine.environ, **_variables(rows)})
-    with steps.step("compose: the product's images built"):
+    with steps.step("compose: images built"):
         project.compose("build", "relay", "demo")
     with project.taken_down():
-        with steps.step(f"compose: up, {rows:,} flights reconciled"):
+        with steps.step(f"compose: {rows:,} flights reconciled"):
             project.up()
             code = engine.output("wait", project.container("reconcile")).strip()
         for service in _ONE_SHOT:

@@ -65,7 +65,7 @@ def engine(folder: Path, steps: Steps, *, debootstrap: bool) -> Iterator[Engine]
     # The reaper of testcontainers is an image of a registry; what is left behind is removed here without it.
     environ = {"TESTCONTAINERS_RYUK_DISABLED": "true", **os.environ}
     answers = bool(_output(["docker", "info", "--format", "{{.ServerVersion}}"], environ).strip())
-    with steps.step("programs: engine, compose, debootstrap"):
+    with steps.step("programs installed"):
         _install(_missing(own_engine=not answers, debootstrap=debootstrap), steps)
     if answers:
         steps.note("engine", "the one that runs already is used")

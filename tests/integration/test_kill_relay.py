@@ -50,7 +50,8 @@ def _assert_exactly(found: Sequence[VisibleRecord], ids: Sequence[str]) -> None:
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
-def _is_serving(relay: Service) -> bool:
+def is_serving(relay: Service) -> bool:
+    """Whether a relay was given both partitions."""
     return '"serving": [0, 1]' in relay.output()
 
 
@@ -131,7 +132,7 @@ def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
 ) -> None:
     site.checker()
     zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
-    wait_until(lambda: _is_serving(zombie), explain=site.logs)
+    wait_until(lambda: is_serving(zombie), explain=site.logs)
     ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
     wait_until(lambda: is_stopped(zombie))
     other = site.relay(extra=QUICK)
@@ -167,12 +168,12 @@ def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox) -> None:
 
 def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbox) -> None:
     idle = site.relay()
-    wait_until(lambda: _is_serving(idle), explain=site.logs)
+    wait_until(lambda: is_serving(idle), explain=site.logs)
     began = time.monotonic()
     assert idle.terminate() == 0
     assert time.monotonic() - began < 5
     busy = site.relay(extra=QUICK)
-    wait_until(lambda: _is_serving(busy), explain=site.logs)
+    wait_until(lambda: is_serving(busy), explain=site.logs)
     publish_bulk(site, outbox, numbered(site, 0, 5_000))
     began = time.monotonic()
     assert busy.terminate() == 0

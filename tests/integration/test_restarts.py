@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from stack import Stack
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
 from tests.integration.shop import Shop
-from tests.integration.test_kill_relay import is_stopped, numbered
+from tests.integration.test_kill_relay import is_serving, is_stopped, numbered
 
 QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
 
@@ -88,9 +89,16 @@ def _assert_that_topic_and_table_agree(shop: Shop) -> None:
     assert Counter(int(record.value or b"") for record in found) == Counter(number for (number,) in rows)
 
 
+def _services(site: Site) -> list[Service]:
+    """A relay and a checker that are at work."""
+    services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
+    wait_until(lambda: is_serving(services[0]) and "checker started" in services[1].output(), explain=site.logs)
+    return services
+
+
 def _restart_under_load(site: Site, kill: Callable[[], None], start: Callable[[], None]) -> Counter[str]:
     """The errors of the application while a server was killed and started again."""
-    services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
+    services = _services(site)
     with Shop(site, publish_timeout=3.0) as shop:
         with _Load(shop) as load:
             load.wait_for_more()
@@ -121,7 +129,7 @@ def test_the_broker_is_stopped_in_good_order_and_comes_back(own: Stack, site: Si
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
-    services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
+    services = _services(site)
     with Shop(site, publish_timeout=3.0) as shop:
         with _Load(shop) as load:
             for _ in range(10):
@@ -137,9 +145,7 @@ def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
 
 def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Site) -> None:
     with site.outbox() as outbox:
-        checker = site.checker(extra=QUICK)
-        site.relay(extra=QUICK)
-        wait_until(lambda: "checker started" in checker.output(), explain=site.logs)
+        _, checker = _services(site)
         committed = publish_bulk(site, outbox, numbered(site, 0, 5), ops=False)
         orphans = send_halves(site, outbox, numbered(site, 5, 5))
         own.postgres.kill()
@@ -155,8 +161,9 @@ def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Sit
 
 def test_a_relay_whose_transaction_timed_out_goes_on_by_itself(site: Site) -> None:
     """The coordinator fences its producer, though no other relay has taken the partition over."""
-    patient = '{"session.timeout.ms": "45000", "transaction.timeout.ms": "2000", "message.timeout.ms": "1500"}'
-    extra = {"OUTBOX_KAFKA": patient, "OUTBOX_BATCH_MESSAGES": "100"}
+    patient = {"session.timeout.ms": "45000", "transaction.timeout.ms": "2000"}
+    shorter = {"message.timeout.ms": "1500", "socket.timeout.ms": "1500"}
+    extra = {"OUTBOX_KAFKA": json.dumps({**patient, **shorter}), "OUTBOX_BATCH_MESSAGES": "100"}
     relay = site.relay(failpoint="relay.flushed:2:stop", extra=extra)
     with site.outbox(publish_timeout=20.0) as outbox:
         ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))

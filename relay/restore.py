@@ -1,0 +1,64 @@
+"""Restore: a partition's ledger from its committed checkpoints, and from nothing else (R18)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+
+from outbox.channel import ChannelDescription
+from outbox.errors import ConfigurationError
+from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.errors import ProtocolError
+from relay.ledger import Ledger
+from relay.overdue import CheckPolicy
+
+_TIMEOUT = 10.0
+
+
+def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: int) -> list[TopicPartition]:
+    """The committed offsets of a half and an op partition, after those of open transactions have become stable.
+
+    Args:
+        consumer: Of the relay's group, `read_committed`.
+        channel: The channel.
+        number: Partition number of both.
+
+    Raises:
+        KafkaException: They cannot be read now.
+        ConfigurationError: There are none: starting at a guess would lose or double (R22).
+    """
+    places = [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
+    committed = consumer.committed(places, _TIMEOUT)
+    for place in committed:
+        if place.error is not None:
+            raise KafkaException(place.error)
+        if place.offset == OFFSET_INVALID:
+            raise ConfigurationError(
+                f"{place.topic}/{number} has no checkpoint in group {channel.channel.relay_group}: for a new channel "
+                f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before, find "
+                "out who removed it: starting at a guess would lose or double messages"
+            )
+    return committed
+
+
+def restore_ledger(
+    channel: ChannelDescription,
+    number: int,
+    committed: Sequence[TopicPartition],
+    policy: CheckPolicy,
+    *,
+    ordered: bool,
+) -> Ledger:
+    """The ledger that the checkpoints of a half and an op partition describe.
+
+    Raises:
+        ConfigurationError: A checkpoint cannot be trusted; the message says why.
+    """
+    half, op = committed
+    try:
+        half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, channel.half.id)
+        op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id)
+    except ProtocolError as error:
+        raise ConfigurationError(f"partition {number}: {error}") from error
+    return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, ordered=ordered)

@@ -6,9 +6,6 @@ ARG PYTHON_IMAGE=python:3.12-slim
 FROM ${PYTHON_IMAGE} AS python
 # Certificates of this site's own authority, PEM, if pip and Maven are reached through one.
 ARG CA_CERTIFICATES=""
-# Another package index or Maven repository, if there is one.
-ARG PIP_INDEX_URL
-ARG OUTBOX_MAVEN_MIRROR
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
     PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 \
     PATH=/opt/outbox/bin:$PATH
@@ -20,6 +17,8 @@ WORKDIR /build
 
 
 FROM python AS project
+# Another package index, if there is one; here and below.
+ARG PIP_INDEX_URL
 COPY requirements-build.txt ./
 RUN pip install --require-hashes -r requirements-build.txt
 COPY pyproject.toml README.md LICENSE ./
@@ -34,6 +33,7 @@ RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . \
 
 
 FROM python AS services-packages
+ARG PIP_INDEX_URL
 COPY requirements-services.txt ./
 RUN pip install --require-hashes --only-binary :all: -r requirements-services.txt \
  && pip check && pip uninstall --yes --quiet pip setuptools
@@ -53,6 +53,7 @@ ENTRYPOINT ["outbox"]
 
 
 FROM python AS demo-packages
+ARG PIP_INDEX_URL
 # pyspark comes as a source archive; what builds it is installed first.
 COPY requirements-build.txt ./
 RUN pip install --require-hashes -r requirements-build.txt
@@ -61,6 +62,8 @@ RUN pip install --require-hashes --no-build-isolation -r requirements.txt && pip
 
 
 FROM demo-packages AS jars
+# Another Maven repository, if there is one.
+ARG OUTBOX_MAVEN_MIRROR
 ENV XDG_CACHE_HOME=/var/cache/outbox
 COPY --from=project /project /opt/outbox
 # Jars that cannot be fetched now are fetched when they are needed first.

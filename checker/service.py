@@ -20,7 +20,7 @@ from checker.fence import Answers
 from checker.settings import CheckerSettings
 from checker.verdicts import Verdict, op_entry
 from outbox.channel import verify_channel
-from outbox.cluster import admin_client
+from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest, parse_check

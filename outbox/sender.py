@@ -15,7 +15,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox.channel import ChannelDescription, verify_channel
-from outbox.cluster import TopicDescription, admin_client
+from outbox.cluster import TopicDescription, admin_client, checked_properties
 from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
@@ -137,8 +137,9 @@ class Sender:
         self, topic: str, partition: int, half: HalfRecord, report: partial[None], deadline: float
     ) -> None:
         while True:
+            producer = self._open()
             try:
-                self._open().produce(topic, half.value, half.key, partition, report, None, 0, half.headers)
+                producer.produce(topic, half.value, half.key, partition, report, None, 0, half.headers)
             except BufferError:
                 if time.monotonic() > deadline:
                     raise PublishFailed(
@@ -146,6 +147,7 @@ class Sender:
                     ) from None
                 threading.Event().wait(0.005)  # the polling thread makes room
             except KafkaException as error:
+                self._let_go_if_fatal(producer, error.args[0])
                 raise PublishFailed(f"a half message cannot be sent: {error.args[0].str()}") from error
             else:
                 return
@@ -179,6 +181,13 @@ class Sender:
             if left:
                 log.warning("%d op marker(s) were not sent in time, the checker will decide", left)
 
+    def _let_go_if_fatal(self, producer: Producer, error: KafkaError) -> None:
+        """A producer with a fatal error fails for good; the next publication makes a new one."""
+        if error.code() == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's own codes carry an underscore
+            with self._lock:
+                if self._producer is producer:
+                    self._producer = None
+
     def _open(self) -> Producer:
         producer = self._producer
         if producer is not None and self._pid == os.getpid():
@@ -210,13 +219,13 @@ class Sender:
                     "message.timeout.ms": int(self._settings.publish_timeout * 1000),
                 }
             )
+        self._producer = producer
         threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
         atexit.register(self.close)
-        self._producer = producer
         return producer
 
     def _poll(self, producer: Producer) -> None:
-        while not self._closed:
+        while self._producer is producer:
             producer.poll(_POLL_SECONDS)
 
 

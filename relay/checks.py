@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from confluent_kafka import KafkaError, Message, Producer
 
+from outbox.cluster import checked_properties
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel
 

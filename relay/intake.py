@@ -111,8 +111,12 @@ class Intake:
         """Read no more of a partition number that nobody works on."""
         self._pause(self._places(number))
 
-    def paused_at_assignment(self, idle: Sequence[TopicPartition]) -> None:
-        """The consumer has a new assignment, of which these are not worked on."""
+    def assigned(self, partitions: Sequence[TopicPartition], idle: Sequence[TopicPartition]) -> None:
+        """The consumer has a new assignment, of which some are not worked on.
+
+        For librdkafka a partition that was paused stays so in the next assignment.
+        """
+        self._resume([(place.topic, place.partition) for place in partitions])
         self._paused.clear()
         if idle:
             self._pause([(place.topic, place.partition) for place in idle])

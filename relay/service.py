@@ -13,7 +13,7 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from outbox.channel import verify_channel
-from outbox.cluster import admin_client
+from outbox.cluster import admin_client, checked_properties
 from outbox.errors import OutboxError
 from outbox.protocol.errors import ProtocolError
 from outbox.service.health import Health
@@ -64,7 +64,8 @@ class RelayService:
         self._fenced: dict[int, float] = {}  # partition: when it was fenced (monotonic)
         self._op_end_asked = 0.0
         self._group_metadata = b""
-        self._consumer = Consumer(self._consumer_config())
+        with checked_properties():
+            self._consumer = Consumer(self._consumer_config())
         self._intake = Intake(self._consumer, self._channel)
 
     def _consumer_config(self) -> dict[str, object]:
@@ -138,7 +139,7 @@ class RelayService:
             ]
         )
         idle = [tp for tp in partitions if tp.partition not in self._workers]
-        self._intake.paused_at_assignment(idle)
+        self._intake.assigned(partitions, idle)
         log.info("partitions assigned", serving=sorted(self._workers), paused=sorted({tp.partition for tp in idle}))
 
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:

@@ -170,7 +170,7 @@ def parse_key(text: str) -> bytes:
         ProtocolError: It is not percent-encoded: letters, digits, `_.~-`, and `%` with two upper-case hex digits.
     """
     if not _KEY.fullmatch(text):
-        raise ProtocolError(f"a key is not percent-encoded: {text[:40]!r}")
+        raise ProtocolError("a key is not percent-encoded")
     return unquote_to_bytes(text)
 
 

@@ -11,6 +11,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from outbox.errors import ConfigurationError
+
 STALE_SECONDS = 30.0
 """A main loop that has not turned for so long is not alive."""
 
@@ -41,7 +43,7 @@ def serve_health(host: str, port: int, health: Health, registry: CollectorRegist
     """Start the server in a daemon thread; the returned function stops it.
 
     Raises:
-        OSError: The port is in use.
+        ConfigurationError: The port is in use, or the address is not of this machine.
     """
     metrics: Any = make_wsgi_app(registry)
 
@@ -58,7 +60,12 @@ def serve_health(host: str, port: int, health: Health, registry: CollectorRegist
         start_response("503 Service Unavailable" if reason else "200 OK", [("Content-Type", "text/plain")])
         return [f"{reason or 'ok'}\n".encode()]
 
-    server = make_server(host, port, app, handler_class=_Quiet)
+    try:
+        server = make_server(host, port, app, handler_class=_Quiet)
+    except OSError as error:
+        raise ConfigurationError(
+            f"/livez, /readyz and /metrics cannot be served on {host}:{port} ({error.strerror}): choose another http_port"
+        ) from error
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
 
     def stop() -> None:

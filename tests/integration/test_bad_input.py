@@ -1,0 +1,262 @@
+"""What a new user gets wrong: each gives one clear sentence that says what to do, and loses nothing."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from outbox import (
+    CallbackTableError,
+    ChannelError,
+    ConfigurationError,
+    Message,
+    MessageRefused,
+    Outbox,
+    OutboxError,
+    Settings,
+)
+from stack import Stack
+from tests.harness import Site
+
+NO_KAFKA = "127.0.0.1:9"
+
+
+@pytest.fixture
+def outbox(site: Site) -> Iterator[Outbox]:
+    """An outbox whose channel, tables and topic `orders` exist."""
+    site.create("orders")
+    with site.connect() as connection:
+        connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
+    with site.outbox(publish_timeout=2.0) as made:
+        yield made
+
+
+def _sell(site: Site, outbox: Outbox, message: Message) -> None:
+    """One local transaction: a business row and a message."""
+    with Session(site.engine()) as session, session.begin():
+        session.execute(text(f"INSERT INTO {site.name}_sold VALUES (1)"))
+        outbox.publish(session, message)
+
+
+def _sold(site: Site) -> int:
+    with site.connect() as connection:
+        row = connection.execute(f"SELECT count(*) FROM {site.name}_sold".encode()).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _command(
+    site: Site, *words: str, environ: Mapping[str, str] | None = None, without: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run `outbox …`; no traceback and no password is ever shown."""
+    environment = {**site.environment(), **(environ or {})}
+    environment.pop(without, None)
+    result = subprocess.run(
+        [sys.executable, "-m", "outbox", *words],
+        env={**environment, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    output = result.stdout + result.stderr
+    assert "Traceback" not in output
+    password = psycopg.conninfo.conninfo_to_dict(environment["OUTBOX_POSTGRES_URL"])["password"]
+    assert str(password) not in output
+    return result
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (lambda site: Message(f"{site.name}.typo", "x"), "does not exist: create it"),
+        (lambda site: Message(site.topic("orders"), "x", partition=7), "partition 7"),
+        (lambda site: Message(site.topic("orders"), b"x" * 1_048_000), "takes at most"),
+        (lambda site: Message(site.topic("orders"), "x", headers={"outbox-id": "1"}), "reserved"),
+        (lambda site: Message(site.channel.half_topic, "x"), "internal"),
+        (lambda _site: Message("no such name!", "x"), "not a name that Kafka allows"),
+    ],
+    ids=["unknown topic", "partition out of range", "too large", "reserved header", "internal topic", "topic name"],
+)
+def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbox, message: object, says: str) -> None:
+    assert callable(message)
+    with pytest.raises(MessageRefused, match=says):
+        _sell(site, outbox, message(site))
+    assert _sold(site) == 0
+
+
+# --- what is missing --------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_channel_says_how_to_create_it(site: Site) -> None:
+    with (
+        site.outbox() as outbox,
+        Session(site.engine()) as session,
+        pytest.raises(ChannelError, match="outbox channel create"),
+    ):
+        outbox.publish(session, Message("orders", "x"))
+
+
+def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: Outbox) -> None:
+    with site.connect() as connection:
+        connection.execute(f"DROP TABLE {site.tables.transaction}, {site.tables.meta}".encode())
+    with pytest.raises(CallbackTableError, match="outbox table create"):
+        _sell(site, outbox, Message(site.topic("orders"), "x"))
+    assert _sold(site) == 0
+
+
+def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbox: Outbox) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
+    url = f"postgresql+psycopg://{parts['user']}:wrong-secret@{parts['host']}:{parts['port']}/{parts['dbname']}"
+    with Session(create_engine(url)) as session, pytest.raises(OperationalError) as caught:
+        outbox.publish(session, Message(site.topic("orders"), "x"))
+    assert "password authentication failed" in str(caught.value)
+    assert "wrong-secret" not in str(caught.value)
+
+
+# --- Kafka is down ----------------------------------------------------------------------------------------------------
+
+
+def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) -> None:
+    site.create("orders")
+    started = time.monotonic()
+    with (
+        Outbox("orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout=2.0) as outbox,
+        Session(site.engine()) as session,
+        pytest.raises(OutboxError, match=r"correct bootstrap\.servers"),
+    ):
+        outbox.publish(session, Message(site.topic("orders"), "x"))
+    assert time.monotonic() - started < 15
+
+
+def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() -> None:
+    with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        site.create("orders")
+        with site.connect() as connection:
+            connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
+        with site.outbox(publish_timeout=2.0, close_timeout=0.0) as outbox:
+            with site.connect() as connection, outbox.transaction(connection) as transaction:
+                transaction.publish(Message(site.topic("orders"), "x"))
+            stack.kafka.stop()
+            with pytest.raises(OutboxError, match="rolled back"):
+                _sell(site, outbox, Message(site.topic("orders"), "x"))
+            assert _sold(site) == 0
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_GROUP"),
+        ({"OUTBOX_GROUP": "orders"}, "bootstrap.servers"),
+        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
+        ({"OUTBOX_GROUP": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
+        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"}, "channel name"),
+        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_SCHEMA": "a;b"}, "table name"),
+        ({"OUTBOX_GROUP": "g", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": '{"acks": "1"}'}, "'acks'"),
+        ({"OUTBOX_CONFIG": "/nowhere.toml"}, "/nowhere.toml"),
+    ],
+    ids=["group", "servers", "kafka", "group name", "channel", "schema", "acks", "file"],
+)
+def test_a_wrong_setting_says_which(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Settings.from_env(environ)
+
+
+def test_no_secret_is_shown_in_a_repr(site: Site) -> None:
+    outbox = Outbox("orders", {"bootstrap.servers": "x:1", "sasl.password": "hush"}, channel=site.name)
+    assert "hush" not in repr(outbox.settings)
+    assert "body" not in repr(Message("orders", "body", "key", {"name": "value"}))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_sets_everything_up_by_command(site: Site) -> None:
+    assert _command(site, "channel", "create", "--partitions", "2", "--replication", "1").returncode == 0
+    assert _command(site, "channel", "create").returncode == 0  # again: nothing changes
+    assert "half" in _command(site, "channel", "verify").stdout
+    assert _command(site, "table", "create").returncode == 0
+    assert "is fine" in _command(site, "table", "verify").stdout
+    assert "CREATE TABLE" in _command(site, "table", "sql").stdout
+
+
+def test_the_doctor_finds_everything_but_the_single_replica_fine(site: Site, outbox: Outbox) -> None:
+    assert outbox.settings.group == "orders"
+    result = _command(site, "doctor")
+    assert result.returncode == 2
+    (finding,) = [line for line in result.stdout.splitlines() if line.strip().startswith("!!")]
+    assert "one replica" in finding
+
+
+def test_the_doctor_says_what_is_missing(site: Site) -> None:
+    result = _command(site, "doctor")
+    assert result.returncode == 2
+    assert "outbox channel create" in result.stdout
+    assert "outbox table create" in result.stdout
+
+
+def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: Outbox) -> None:
+    assert outbox.settings.group == "orders"
+    role = f"{site.name}_reader"
+    with site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'reader-secret'".encode())
+        connection.execute(f"GRANT SELECT ON {site.tables.transaction}, {site.tables.meta} TO {role}".encode())
+    parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
+    url = f"postgresql://{role}:reader-secret@{parts['host']}:{parts['port']}/{parts['dbname']}"
+    result = _command(site, "doctor", environ={"OUTBOX_POSTGRES_URL": url})
+    assert result.returncode == 2
+    assert f"GRANT INSERT ON public.{site.tables.transaction} TO {role}" in result.stdout
+
+
+def test_the_doctor_says_when_nobody_answers(site: Site) -> None:
+    nobody = {"OUTBOX_BOOTSTRAP_SERVERS": NO_KAFKA, "OUTBOX_POSTGRES_URL": "postgresql://u:hidden@127.0.0.1:9/x"}
+    result = _command(site, "doctor", environ=nobody)
+    assert result.returncode == 2
+    assert "OUTBOX_BOOTSTRAP_SERVERS" in result.stdout
+    assert "OUTBOX_POSTGRES_URL" in result.stdout
+
+
+@pytest.mark.parametrize("service", ["relay", "checker"])
+def test_a_service_without_settings_says_which_one_is_missing(site: Site, service: str) -> None:
+    result = _command(site, service, without="OUTBOX_BOOTSTRAP_SERVERS")
+    assert result.returncode == 4
+    assert "OUTBOX_BOOTSTRAP_SERVERS" in result.stderr
+
+
+@pytest.mark.parametrize("service", ["relay", "checker"])
+def test_a_service_without_a_channel_says_how_to_create_it(site: Site, service: str) -> None:
+    result = _command(site, service)
+    assert result.returncode == 4
+    assert "outbox channel create" in result.stderr
+
+
+def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: Outbox) -> None:
+    assert outbox.settings.group == "orders"
+    result = _command(site, "checker", environ={"OUTBOX_TABLE_PREFIX": "nothing"})
+    assert result.returncode == 4
+    assert "outbox table create" in result.stderr
+
+
+def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: Outbox) -> None:
+    assert outbox.settings.group == "orders"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = _command(site, "relay", environ={"OUTBOX_HTTP_PORT": str(port)})
+    assert result.returncode == 4
+    assert str(port) in result.stderr

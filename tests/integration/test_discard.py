@@ -1,0 +1,230 @@
+"""What cannot be delivered leaves the flow whole and with the reason; what cannot be trusted stops the relay."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from outbox import Message
+from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
+from outbox.protocol.envelope import parse_envelope
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+from outbox.service.exits import Exit
+from outbox.testing import VisibleRecord, read_committed
+from tests.harness import Site, wait_until
+from tests.integration.shop import Shop
+
+
+def _discarded(site: Site) -> list[VisibleRecord]:
+    return read_committed(site.kafka(), [site.channel.discard_topic])
+
+
+def _manifests(site: Site) -> list[Manifest]:
+    return [parse_manifest(record.value) for record in _discarded(site) if (record.key or b"").endswith(b"/manifest")]
+
+
+def _wait_for_manifest(site: Site) -> Manifest:
+    wait_until(lambda: bool(_manifests(site)), explain=site.logs)
+    (manifest,) = _manifests(site)
+    return manifest
+
+
+def _send_half(site: Site, headers: Mapping[str, str], value: bytes = b"v") -> None:
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.half_topic, value, b"k", 0, headers=list(headers.items()))
+    assert producer.flush(10) == 0
+
+
+def _delete(site: Site, topic: str) -> None:
+    for future in site.admin.delete_topics([site.topic(topic)]).values():
+        future.result(20)
+    wait_until(lambda: site.topic(topic) not in site.admin.list_topics(timeout=10).topics)
+
+
+def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_on(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        gone, there = shop.topic(), shop.topic()
+        with shop.session() as session:
+            first = shop.publish(session, there, "of the discarded one")
+            shop.outbox.publish(session, Message(site.topic(gone), None, b"tombstone", {"a": b"1"}, timestamp=5))
+        with shop.session() as session:
+            shop.publish(session, there, "of another one")
+        _delete(site, gone)
+        site.relay()
+        assert shop.delivered(1, there) == ["of another one"]
+        manifest = _wait_for_manifest(site)
+        assert manifest.reason is DiscardReason.TOPIC_MISSING
+        assert gone in manifest.detail
+        assert (manifest.transaction_id, manifest.group) == (first.transaction_id, "orders")
+        assert (manifest.decision, manifest.positions) == (OpKind.COMMIT, Positions.first(2))
+        site.wait_settled()
+        records = {record.key: record for record in _discarded(site)}
+        envelopes = [parse_envelope(records[f"{first.transaction_id}/{n}".encode()].value) for n in range(2)]
+        assert [envelope.value for envelope in envelopes] == [b"of the discarded one", None]
+        assert [envelope.key for envelope in envelopes] == [there.encode(), b"tombstone"]
+        assert ("a", b"1") in envelopes[1].headers
+        assert [envelope.offset for envelope in envelopes] == [offset for _, offset in manifest.offsets]
+
+
+def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        gone, there = shop.topic(), shop.topic()
+        site.relay()
+        site.checker()
+        with shop.session() as session:
+            shop.publish(session, gone, "while it was there")
+        assert shop.delivered(1, gone) == ["while it was there"]
+        _delete(site, gone)
+        with shop.session() as session:
+            discarded = shop.publish(session, gone, "too late")  # the library remembers the topic, too
+        with shop.session() as session:
+            shop.publish(session, there, "goes on")
+        assert [record.value for record in site.wait_visible(1, there, timeout=20)] == [b"goes on"]
+        assert _wait_for_manifest(site).transaction_id == discarded.transaction_id
+
+
+HALF = {"outbox-target": "t:-1", "outbox-transaction": f"1;{uuid.uuid4()}/0", "outbox-group": "orders;row"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({}, id="no control headers"),
+        pytest.param({**HALF, "outbox-transaction": "1;no-uuid/0"}, id="no transaction id"),
+        pytest.param({**HALF, "outbox-target": "t"}, id="no target partition"),
+        pytest.param({**HALF, "outbox-options": "surprise=1"}, id="an option that nobody knows"),
+    ],
+)
+def test_a_half_that_cannot_be_parsed_is_discarded(site: Site, headers: Mapping[str, str]) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _send_half(site, headers, b"unreadable")
+        with shop.session() as session:
+            shop.publish(session, topic, "goes on")
+        site.relay()
+        assert shop.delivered(1, topic) == ["goes on"]
+        manifest = _wait_for_manifest(site)
+        assert manifest.reason is DiscardReason.MALFORMED
+        assert manifest.offsets == ((0, 0),)
+        (message,) = (record for record in _discarded(site) if (record.key or b"").endswith(b"/0"))
+        assert parse_envelope(message.value).value == b"unreadable"
+        site.wait_settled()
+
+
+def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(site: Site) -> None:
+    description = site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        id_ = str(uuid.uuid4())
+        _send_half(site, {**HALF, "outbox-target": f"{site.topic(topic)}:-1", "outbox-transaction": f"1;{id_}/0"})
+        producer = Producer(site.kafka())
+        entry = f"C {id_} {description.half.id} 0 0-1 0 1 0".encode()
+        producer.produce(site.channel.op_topic, entry, None, 0, headers=[("outbox-op", b"1;producer")])
+        assert producer.flush(10) == 0
+        with shop.session() as session:
+            shop.publish(session, topic, "goes on")
+        relay = site.relay()
+        assert shop.delivered(1, topic) == ["goes on"]
+        manifest = _wait_for_manifest(site)
+        assert (manifest.reason, manifest.transaction_id) == (DiscardReason.INCOMPLETE, id_)
+        assert '"level": "error"' in relay.output()
+
+
+# --- what stops the relay -----------------------------------------------------------------------------------------
+
+
+def _stops(site: Site, *words: str) -> bool:
+    """Whether the relay ends by itself, with one clear line that has these words."""
+    relay = site.relay()
+    assert relay.wait(60) == Exit.CONFIGURATION
+    line = [line for line in relay.output().splitlines() if line.startswith("outbox: ")][-1]
+    assert all(word in line for word in words), line
+    return "Traceback" not in relay.output()
+
+
+def _checkpoints(site: Site) -> list[TopicPartition]:
+    places = [TopicPartition(topic, 0) for topic in (site.channel.half_topic, site.channel.op_topic)]
+    with_group = {**site.kafka(), "group.id": site.channel.relay_group}
+    consumer = Consumer(with_group)
+    committed = consumer.committed(places, 10)
+    consumer.close()
+    return committed
+
+
+def _commit(site: Site, offsets: Sequence[TopicPartition]) -> None:
+    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
+    consumer.commit(offsets=list(offsets), asynchronous=False)
+    consumer.close()
+
+
+def test_a_half_of_a_newer_format_stops_the_relay_and_nothing_is_skipped(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _send_half(site, {**HALF, "outbox-transaction": f"2;{uuid.uuid4()}/0;more"})
+        with shop.session() as session:
+            shop.publish(session, topic, "waits for the upgrade")
+        before = _checkpoints(site)
+        assert _stops(site, "format 2", "upgrade")
+        assert site.read(topic) == []
+        assert [place.offset for place in _checkpoints(site)] == [place.offset for place in before] == [0, 0]
+
+
+def test_a_relay_without_a_checkpoint_stops(site: Site) -> None:
+    site.create(partitions=1)
+    futures = site.admin.delete_consumer_groups([site.channel.relay_group])
+    futures[site.channel.relay_group].result(20)
+    assert _stops(site, "no checkpoint", f"outbox channel create --channel {site.name}")
+
+
+@pytest.mark.parametrize("metadata", ["", "garbage", "1;h;garbage;-;00000000"])
+def test_a_damaged_checkpoint_stops_the_relay(site: Site, metadata: str) -> None:
+    site.create(partitions=1)
+    half, _ = _checkpoints(site)
+    _commit(site, [TopicPartition(half.topic, 0, half.offset, metadata)])
+    assert _stops(site, "checkpoint", "partition 0")
+
+
+def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
+    site.create(partitions=1)
+    half, _ = _checkpoints(site)
+    _commit(site, [TopicPartition(half.topic, 0, 5, half.metadata)])
+    assert _stops(site, "offset 5", "damaged")
+
+
+def test_a_checkpoint_of_a_topic_that_was_made_again_stops_the_relay(site: Site) -> None:
+    description = site.create(partitions=1)
+    half, _ = _checkpoints(site)
+    metadata = (half.metadata or "").replace(description.half.id, str(uuid.uuid4()))
+    _commit(site, [TopicPartition(half.topic, 0, 0, metadata)])
+    assert _stops(site, "checkpoint")
+
+
+def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
+    """Retention, or somebody, deleted what was not settled."""
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        for value in range(3):
+            with shop.session() as session:
+                shop.publish(session, topic, str(value))
+        (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
+        future.result(20)
+        assert _stops(site, "outside the topic", "nothing was skipped")
+        assert site.read(topic) == []
+
+
+def test_the_discard_topic_keeps_json_that_people_can_read(site: Site) -> None:
+    site.create(partitions=1)
+    _send_half(site, {}, b"unreadable")
+    site.relay()
+    _wait_for_manifest(site)
+    assert all(isinstance(json.loads(record.value or b""), dict) for record in _discarded(site))

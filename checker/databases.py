@@ -21,6 +21,7 @@ from checker.verdicts import NEEDS_SOMEBODY, Verdict
 from outbox.callback_table import CallbackTable
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.protocol.check import CheckRequest
+from outbox.service.dsn import connection_problem
 
 log = structlog.get_logger()
 
@@ -62,8 +63,18 @@ class Database:
         try:
             with self._connect() as connection:
                 self._table.verify(connection)
+                self._verify_grants(connection)
         except psycopg.Error as error:
-            raise ConfigurationError(f"database {self.name!r} cannot be used: {_one_line(error)}") from error
+            reason = connection_problem(error, self._settings.dsn.get_secret_value())
+            raise ConfigurationError(f"database {self.name!r} cannot be used: {reason}") from error
+
+    def _verify_grants(self, connection: psycopg.Connection[Any]) -> None:
+        names = self._table.names
+        needed = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
+        missing = self._table.missing_grants(connection, needed)
+        if missing:
+            wanted = ", ".join(f"{privilege} on {name}" for privilege, name in missing)
+            raise ConfigurationError(f"role {connection.info.user} of database {self.name!r} lacks {wanted}: grant it")
 
     def start(self) -> None:
         """Start answering."""

@@ -5,6 +5,7 @@ The committed row under the unique transaction id is the decision (R1); everythi
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -137,18 +138,29 @@ class CallbackTable:
 
     def ddl(self) -> str:
         """The SQL that makes the tables; running it again is safe."""
-        statement = sql.SQL(_DDL).format(**self._names, version=sql.SQL(SCHEMA_VERSION))
         schema = sql.SQL("CREATE SCHEMA IF NOT EXISTS {};").format(sql.Identifier(self.names.schema))
-        return (schema + statement).as_string().strip() + "\n"
+        return schema.as_string() + self._tables_ddl()
+
+    def _tables_ddl(self) -> str:
+        return sql.SQL(_DDL).format(**self._names, version=sql.SQL(SCHEMA_VERSION)).as_string().rstrip() + "\n"
 
     def create(self, connection: psycopg.Connection[Any]) -> None:
-        """Make the tables in one transaction.
+        """Make the tables in one transaction, and their schema if there is none.
 
         Raises:
-            psycopg.Error: The role has not the rights.
+            CallbackTableError: The role has not the rights.
         """
-        with connection.transaction():
-            connection.execute(self.ddl().encode())
+        exists = connection.execute("SELECT to_regnamespace(%s)", (f'"{self.names.schema}"',)).fetchone()
+        # CREATE SCHEMA IF NOT EXISTS needs the right to create one even where it exists.
+        ddl = self._tables_ddl() if exists is not None and exists[0] is not None else self.ddl()
+        try:
+            with connection.transaction():
+                connection.execute(ddl.encode())
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise CallbackTableError(
+                f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
+                "let a role that may run `outbox table create`, or the SQL of `outbox table sql`"
+            ) from error
 
     def problems(self, connection: psycopg.Connection[Any]) -> list[str]:
         """What is wrong with the tables (R12), one sentence each, with what to do."""
@@ -174,12 +186,37 @@ class CallbackTable:
             rows = connection.execute(self.compose("SELECT key, value FROM {meta}")).fetchall()
         except psycopg.errors.UndefinedTable:
             return [f"table {self.names.schema}.{self.names.meta} does not exist: run `outbox table create`"]
+        except psycopg.errors.InsufficientPrivilege:
+            return []  # for `missing_grants` to tell
         found = dict(rows)
         if "incarnation" not in found:
             return [f"table {self.names.schema}.{self.names.meta} has no incarnation: run `outbox table create`"]
         if found.get("schema_version") != SCHEMA_VERSION:
             return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
         return []
+
+    def missing_grants(
+        self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]]
+    ) -> list[tuple[str, str]]:
+        """Privileges that the present role lacks.
+
+        Args:
+            connection: Of that role.
+            needed: Privileges by table name.
+
+        Returns:
+            Privilege and full table name of each.
+        """
+        missing = []
+        for name, privileges in needed.items():
+            quoted = f'"{self.names.schema}"."{name}"'
+            for privilege in privileges:
+                row = connection.execute(
+                    "SELECT has_table_privilege(to_regclass(%s), %s)", (quoted, privilege)
+                ).fetchone()
+                if row is None or not row[0]:
+                    missing.append((privilege, f"{self.names.schema}.{name}"))
+        return missing
 
     def verify(self, connection: psycopg.Connection[Any]) -> None:
         """Check the tables.

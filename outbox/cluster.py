@@ -142,4 +142,5 @@ def refused(what: str, error: KafkaException) -> ConfigurationError:
             f"Kafka does not answer ({what}: {cause.str()}): start it, or correct bootstrap.servers, "
             "the network or the credentials"
         )
-    return ConfigurationError(f"{what} failed: {cause.name()}: {cause.str()}; check the rights of this client")
+    advice = "; check the rights of this client" if "AUTHORIZATION" in cause.name() else ""
+    return ConfigurationError(f"{what} failed: {cause.name()}: {cause.str()}{advice}")

@@ -111,16 +111,8 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
 
 
 def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
-    names = table.names
-    needed = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",)}
-    for name, privileges in needed.items():
-        for privilege in privileges:
-            row = connection.execute(
-                "SELECT has_table_privilege(%s, %s)", (f'"{names.schema}"."{name}"', privilege)
-            ).fetchone()
-            if row is None or not row[0]:
-                yield Finding(
-                    "grants",
-                    f"role {connection.info.user} may not {privilege} on {names.schema}.{name}",
-                    f"GRANT {privilege} ON {names.schema}.{name} TO {connection.info.user}",
-                )
+    """What an application needs."""
+    user = connection.info.user
+    needed = {table.names.transaction: ("SELECT", "INSERT"), table.names.meta: ("SELECT",)}
+    for privilege, name in table.missing_grants(connection, needed):
+        yield Finding("grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {user}")

@@ -18,11 +18,15 @@ from relay.outgoing import Record
 
 TRANSACTION_TIMEOUT_MS = 15_000
 TAKE_OVER_SECONDS = 10.0
+BATCH_OVERHEAD = 256
+"""Bytes of a record batch beside its records, and to spare."""
+
 SUSPICIOUS_COMMIT_SECONDS = 1.0
 """A commit that took longer may have been sent twice; its producer is not used again (R17, KAFKA-17754)."""
 
 _SETTINGS: dict[str, str | int | bool] = {
     "acks": "all",
+    "batch.size": 1_000_000,  # lowered for topics that take less, see limit_batches
     "delivery.report.only.error": True,
     "enable.idempotence": True,
     "linger.ms": 1,
@@ -80,6 +84,23 @@ class Delivery:
     def _report(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._failed.append(error)
+
+    def limit_batches(self, max_message_bytes: int) -> None:
+        """Send no batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
+
+        Call it between Kafka transactions only.
+
+        Args:
+            max_message_bytes: The lowest limit of the topics to come.
+
+        Raises:
+            DeliveryError: The transaction coordinator could not be reached within 30 s.
+        """
+        size = max(max_message_bytes - BATCH_OVERHEAD, 1)
+        if size < int(self._config["batch.size"]):
+            self._config["batch.size"] = size
+            self.close()
+            self._producer = self._open()
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
         """Write records and offsets in one Kafka transaction.

@@ -36,6 +36,8 @@ PROGRESS_SECONDS = 1.0
 HEARTBEAT_SECONDS = 3_600.0
 """An idle partition commits its checkpoint again, so that offsets and ids never expire (R22)."""
 TICK_SECONDS = 0.05
+HALVES_AWAITED_SECONDS = 1.0
+"""So long ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
 
 log = structlog.get_logger()
 
@@ -76,6 +78,7 @@ class PartitionWorker(threading.Thread):
         self._ask = ask
         self._batch_messages = batch_messages
         self._clock = BrokerClock()
+        self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
         self._committed = (ledger.half_checkpoint(), ledger.op_checkpoint())
         self._committed_at = time.monotonic()
@@ -138,6 +141,7 @@ class PartitionWorker(threading.Thread):
     def _read(self) -> None:
         halves = [decode_half(message) for message in self._take_halves()]
         if halves:
+            self._half_read_at = time.monotonic()
             self._clock.saw(max(half.append_time for half in halves), _ms())
             self._ledger.read_halves(halves)
         self._read_ops()
@@ -162,7 +166,7 @@ class PartitionWorker(threading.Thread):
 
     def _can_read_halves(self) -> bool:
         if not self._halves:
-            return True
+            return time.monotonic() - self._half_read_at < HALVES_AWAITED_SECONDS
         offset = self._halves[0].offset() or 0
         return offset < self._ledger.read_limit(offset)
 
@@ -197,6 +201,8 @@ class PartitionWorker(threading.Thread):
         records: list[Record] = []
         described = self._topics.look_up({name for transaction in ready for name in targets(transaction)})
         topics = {name: real_topic(description) for name, description in described.items()}
+        if topics:
+            self._delivery.limit_batches(min(topic.max_message_bytes for topic in topics.values()))
         place = (self._channel.channel.discard_topic, self._channel.half.id, self.partition)
         for transaction in ready:
             finding = inspect(transaction, topics, self._channel.channel, self._clock.now(_ms()))

@@ -43,6 +43,7 @@ def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: in
 
 
 def restore_ledger(
+    consumer: Consumer,
     channel: ChannelDescription,
     number: int,
     committed: Sequence[TopicPartition],
@@ -53,6 +54,7 @@ def restore_ledger(
     """The ledger that the checkpoints of a half and an op partition describe.
 
     Raises:
+        KafkaException: The end of the half partition cannot be seen now.
         ConfigurationError: A checkpoint cannot be trusted; the message says why.
     """
     half, op = committed
@@ -61,4 +63,10 @@ def restore_ledger(
         op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id)
     except ProtocolError as error:
         raise ConfigurationError(f"partition {number}: {error}") from error
+    _, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
+    if end < half_checkpoint.head:
+        raise ConfigurationError(
+            f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
+            "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
+        )
     return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, ordered=ordered)

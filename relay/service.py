@@ -216,6 +216,7 @@ class RelayService:
         try:
             committed = read_checkpoints(self._consumer, self._channel, number)
             ledger = restore_ledger(
+                self._consumer,
                 self._channel,
                 number,
                 committed,

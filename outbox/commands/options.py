@@ -10,6 +10,7 @@ import typer
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL
+from outbox.service.dsn import connection_problem
 from outbox.settings import kafka_properties
 
 BootstrapServers = Annotated[
@@ -46,5 +47,4 @@ def database(url: str) -> psycopg.Connection[Any]:
     try:
         return psycopg.connect(url, autocommit=True, connect_timeout=5)
     except psycopg.Error as error:
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        raise ConfigurationError(f"the database cannot be reached: {reason}") from error
+        raise ConfigurationError(f"the database cannot be reached: {connection_problem(error, url)}") from error

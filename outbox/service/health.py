@@ -64,7 +64,7 @@ def serve_health(host: str, port: int, health: Health, registry: CollectorRegist
         server = make_server(host, port, app, handler_class=_Quiet)
     except OSError as error:
         raise ConfigurationError(
-            f"/livez, /readyz and /metrics cannot be served on {host}:{port}, choose another http_port: {error.strerror}"
+            f"/livez, /readyz and /metrics cannot be served on {host}:{port}; choose another port: {error.strerror}"
         ) from error
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
 

@@ -32,11 +32,10 @@ def main() -> int:
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _end)
     steps = Steps(_empty(FOLDER / "logs"))
-    if arguments.fresh:
-        shutil.rmtree(FOLDER / "engine", ignore_errors=True)
     code = 1
     try:
-        with engine(FOLDER / "engine", steps, debootstrap=arguments.base_image is None) as running:
+        debootstrap = arguments.base_image is None
+        with engine(FOLDER / "engine", steps, debootstrap=debootstrap, fresh=arguments.fresh) as running:
             _prove(running, steps, arguments)
         code = 0
     except StepError as error:
@@ -51,7 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.containers", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help=f"flights of the demo (default {ROWS})")
     parser.add_argument("--base-image", help="a Debian image to begin with, instead of one made by debootstrap")
-    parser.add_argument("--fresh", action="store_true", help="forget the images of earlier runs")
+    parser.add_argument(
+        "--fresh", action="store_true", help="forget the images that the own engine keeps from run to run"
+    )
     parser.add_argument(
         "--only", choices=("integration", "compose"), help="only the integration tests, or only the compose file"
     )
@@ -96,7 +97,7 @@ def _integration(running: Engine, steps: Steps, _: argparse.Namespace) -> None:
         "tests.containers.selection",
     ]
     try:
-        with steps.step("integration tests over testcontainers"):
+        with steps.step("integration tests"):
             environ = {**running.environ, **images, STACK_VARIABLE: "containers"}
             code = subprocess.run([*command, f"--junitxml={report}"], env=environ, cwd=ROOT, check=False).returncode
             if code:

@@ -56,8 +56,14 @@ class Engine:
 
 
 @contextmanager
-def engine(folder: Path, steps: Steps, *, debootstrap: bool) -> Iterator[Engine]:
+def engine(folder: Path, steps: Steps, *, debootstrap: bool, fresh: bool) -> Iterator[Engine]:
     """The engine that answers, else one with its data in a folder, which ends with the block.
+
+    Args:
+        folder: Keeps the images from run to run.
+        steps: Where it is told.
+        debootstrap: Whether debootstrap is needed too.
+        fresh: Forget the images of earlier runs.
 
     Raises:
         StepError: There is none, and it cannot be installed or started; the text says what is missing.
@@ -71,7 +77,7 @@ def engine(folder: Path, steps: Steps, *, debootstrap: bool) -> Iterator[Engine]
         steps.note("engine", "the one that runs already is used")
         yield Engine(environ, _compose(environ))
         return
-    with _started(folder, steps) as host:
+    with _started(folder, steps, fresh=fresh) as host:
         environ |= {"DOCKER_HOST": host, "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1"}
         yield Engine(environ, _compose(environ))
 
@@ -109,12 +115,14 @@ def _compose(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def _started(folder: Path, steps: Steps) -> Iterator[str]:
+def _started(folder: Path, steps: Steps, *, fresh: bool) -> Iterator[str]:
     """Start an engine; the address that it answers on."""
     if os.geteuid():
         raise StepError("no engine answers, and only root can start one")
-    folder.mkdir(parents=True, exist_ok=True)
     _stop_left_over(folder)
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     had_bridge = _has_bridge()
     # Short, because the path of a socket is; the data stay where they are.
     with tempfile.TemporaryDirectory(prefix="outbox-engine-") as run, (steps.logs / "dockerd.log").open("wb") as log:

@@ -28,7 +28,7 @@ class Steps:
     """
 
     logs: Path
-    console: Console = field(default_factory=lambda: Console(highlight=False))
+    console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
     _started: float = field(default_factory=time.monotonic)
     _rows: list[tuple[str, float, str]] = field(default_factory=list)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -22,6 +25,7 @@ from outbox import (
     MessageRefused,
     Outbox,
     OutboxError,
+    PublishFailed,
     Settings,
 )
 from stack import Stack
@@ -59,7 +63,16 @@ def _command(
     """Run `outbox …`; no traceback and no password is ever shown."""
     environment = {**site.environment(), **(environ or {})}
     environment.pop(without, None)
-    result = subprocess.run(
+    result = _run(environment, *words)
+    output = result.stdout + result.stderr
+    assert "Traceback" not in output
+    password = psycopg.conninfo.conninfo_to_dict(environment["OUTBOX_POSTGRES_URL"])["password"]
+    assert str(password) not in output
+    return result
+
+
+def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "outbox", *words],
         env={**environment, "COLUMNS": "200"},
         capture_output=True,
@@ -67,11 +80,6 @@ def _command(
         timeout=60,
         check=False,
     )
-    output = result.stdout + result.stderr
-    assert "Traceback" not in output
-    password = psycopg.conninfo.conninfo_to_dict(environment["OUTBOX_POSTGRES_URL"])["password"]
-    assert str(password) not in output
-    return result
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -86,8 +94,17 @@ def _command(
         (lambda site: Message(site.topic("orders"), "x", headers={"outbox-id": "1"}), "reserved"),
         (lambda site: Message(site.channel.half_topic, "x"), "internal"),
         (lambda _site: Message("no such name!", "x"), "not a name that Kafka allows"),
+        (lambda site: Message(site.topic("orders"), "x", timestamp=0), "takes 0 for 'now'"),
     ],
-    ids=["unknown topic", "partition out of range", "too large", "reserved header", "internal topic", "topic name"],
+    ids=[
+        "unknown topic",
+        "partition out of range",
+        "too large",
+        "reserved header",
+        "internal topic",
+        "topic name",
+        "timestamp 0",
+    ],
 )
 def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbox, message: object, says: str) -> None:
     assert callable(message)
@@ -140,7 +157,42 @@ def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) 
     assert time.monotonic() - started < 15
 
 
-def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() -> None:
+def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
+    site.create("orders")
+    kafka = {"bootstrap.servers": NO_KAFKA}
+
+    def publish(outbox: Outbox) -> None:
+        with Session(site.engine()) as session, pytest.raises(PublishFailed):
+            outbox.publish(session, Message(site.topic("orders"), "x"))
+
+    started = time.monotonic()
+    with Outbox("orders", kafka, channel=site.name, publish_timeout=1.0) as outbox, ThreadPoolExecutor(8) as pool:
+        list(pool.map(publish, [outbox] * 8))
+    assert time.monotonic() - started < 10
+
+
+def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: Outbox) -> None:
+    class Failed:
+        """A producer in the state that librdkafka calls fatal."""
+
+        def produce(self, *_: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+
+        def flush(self, _timeout: float) -> int:
+            return 0
+
+    _sell(site, outbox, Message(site.topic("orders"), "x"))
+    outbox._sender._producer = Failed()  # type: ignore[assignment]  # no broker makes it fail so on demand
+    with Session(site.engine()) as session:
+        outbox.publish(session, Message(site.topic("orders"), "x"))
+        with pytest.raises(PublishFailed):
+            session.commit()
+    with Session(site.engine()) as session, session.begin():
+        outbox.publish(session, Message(site.topic("orders"), "x"))
+    assert len(site.halves()) == 2
+
+
+def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create("orders")
         with site.connect() as connection:
@@ -149,8 +201,13 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
             with site.connect() as connection, outbox.transaction(connection) as transaction:
                 transaction.publish(Message(site.topic("orders"), "x"))
             stack.kafka.stop()
-            with pytest.raises(OutboxError, match="rolled back"):
+            with pytest.raises(PublishFailed, match="rolled back"):
                 _sell(site, outbox, Message(site.topic("orders"), "x"))
+            monkeypatch.setattr("outbox.topics.REMEMBER_SECONDS", 0.0)  # as if it had known the topic for long
+            started = time.monotonic()
+            with pytest.raises(PublishFailed, match="Kafka does not answer"):
+                _sell(site, outbox, Message(site.topic("orders"), "x"))
+            assert time.monotonic() - started < 10
             assert _sold(site) == 0
 
 
@@ -174,6 +231,52 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
 def test_a_wrong_setting_says_which(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         Settings.from_env(environ)
+
+
+@pytest.mark.parametrize("kafka", [{"no.such.property": "1"}, {"retries": "0"}], ids=["unknown", "conflict"])
+def test_a_wrong_property_for_kafka_is_named(site: Site, kafka: dict[str, str]) -> None:
+    site.create("orders")
+    (name,) = kafka
+    with Outbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables) as outbox:
+        with Session(site.engine()) as session, pytest.raises(ConfigurationError, match=re.escape(name)):
+            outbox.publish(session, Message(site.topic("orders"), "x"))
+
+
+@pytest.mark.parametrize("service", ["relay", "checker"])
+@pytest.mark.parametrize(
+    ("kafka", "says"),
+    [
+        ('{"enable.auto.commit": "true"}', "'enable.auto.commit' cannot be set"),
+        ('{"no.such.property": "1"}', "no.such.property"),
+        ('{"session.timeout.ms": "500000"}', "session.timeout.ms"),
+        ("{", "OUTBOX_KAFKA is not a JSON object"),
+    ],
+    ids=["breaks the guarantee", "unknown", "conflict", "no JSON"],
+)
+def test_a_service_names_a_wrong_property_for_kafka(site: Site, service: str, kafka: str, says: str) -> None:
+    site.create()
+    result = _command(site, service, environ={"OUTBOX_KAFKA": kafka})
+    assert result.returncode == 4
+    assert says in result.stderr
+
+
+def test_a_relay_never_starts_anywhere_but_at_its_checkpoint(site: Site) -> None:
+    result = _command(site, "relay", environ={"OUTBOX_KAFKA": '{"auto.offset.reset": "latest"}'})
+    assert result.returncode == 4
+    assert "must stop the relay" in result.stderr
+
+
+@pytest.mark.parametrize("password", ["sec/ret", "sec@ret", "sec%ret", "sec ret", "sec:ret?x"])
+def test_a_password_that_is_not_percent_encoded_is_not_shown(site: Site, password: str) -> None:
+    port = psycopg.conninfo.conninfo_to_dict(site.postgres_url)["port"]
+    environment = {"OUTBOX_POSTGRES_URL": f"postgresql://user:{password}@127.0.0.1:{port}/x"}
+    result = _run({**site.environment(), **environment}, "table", "verify")
+    assert result.returncode == 4
+    assert not re.search(r"\bsec\b|\bret\b|Traceback", result.stdout + result.stderr)
+    site.create()
+    result = _run({**site.environment(), **environment}, "checker")
+    assert result.returncode == 4
+    assert not re.search(r"\bsec\b|\bret\b|Traceback", result.stdout + result.stderr)
 
 
 def test_no_secret_is_shown_in_a_repr(site: Site) -> None:
@@ -220,6 +323,37 @@ def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: Outbox) -> N
     result = _command(site, "doctor", environ={"OUTBOX_POSTGRES_URL": url})
     assert result.returncode == 2
     assert f"GRANT INSERT ON public.{site.tables.transaction} TO {role}" in result.stdout
+
+
+def _role(site: Site, name: str) -> dict[str, str]:
+    """The settings of a new role without any right."""
+    with site.connect() as connection:
+        connection.execute(f"CREATE ROLE {site.name}_{name} LOGIN PASSWORD 'secret-of-{name}'".encode())
+    url = psycopg.conninfo.make_conninfo(site.postgres_url, user=f"{site.name}_{name}", password=f"secret-of-{name}")
+    return {"OUTBOX_POSTGRES_URL": url}
+
+
+def test_a_role_without_rights_is_told_what_to_grant(site: Site) -> None:
+    site.create()
+    nobody = _role(site, "nobody")
+    doctor = _command(site, "doctor", environ=nobody)
+    assert doctor.returncode == 2
+    for privilege, table in (("SELECT", "transaction"), ("INSERT", "transaction"), ("SELECT", "meta")):
+        assert f"GRANT {privilege} ON public.{site.name}_{table} TO {site.name}_nobody" in doctor.stdout
+    checker = _command(site, "checker", environ=nobody)
+    assert checker.returncode == 4
+    assert f"UPDATE on public.{site.tables.fence}" in checker.stderr
+    create = _command(site, "table", "create", environ=nobody)
+    assert create.returncode == 4
+    assert "outbox table sql" in create.stderr
+
+
+def test_tables_are_created_by_a_role_that_may_not_create_schemas(site: Site) -> None:
+    owner = _role(site, "owner")
+    with site.connect() as connection:
+        connection.execute(f"CREATE SCHEMA {site.name} AUTHORIZATION {site.name}_owner".encode())
+    for _ in range(2):
+        assert _command(site, "table", "create", "--schema", site.name, environ=owner).returncode == 0
 
 
 def test_the_doctor_says_when_nobody_answers(site: Site) -> None:

@@ -237,9 +237,12 @@ def test_a_wrong_setting_says_which(environ: dict[str, str], says: str) -> None:
 def test_a_wrong_property_for_kafka_is_named(site: Site, kafka: dict[str, str]) -> None:
     site.create("orders")
     (name,) = kafka
-    with Outbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables) as outbox:
-        with Session(site.engine()) as session, pytest.raises(ConfigurationError, match=re.escape(name)):
-            outbox.publish(session, Message(site.topic("orders"), "x"))
+    with (
+        Outbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables) as outbox,
+        Session(site.engine()) as session,
+        pytest.raises(ConfigurationError, match=re.escape(name)),
+    ):
+        outbox.publish(session, Message(site.topic("orders"), "x"))
 
 
 @pytest.mark.parametrize("service", ["relay", "checker"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -12,10 +12,9 @@ from tests.harness import Site
 
 def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
     """Librdkafka batches up to 1 MB: the whole Kafka transaction would fail, again and again."""
-    site.create("small")
-    resource = ConfigResource(ResourceType.TOPIC, site.topic("small"), set_config={"max.message.bytes": "20000"})
-    for future in site.admin.alter_configs([resource]).values():
-        future.result(20)
+    site.create()
+    small = NewTopic(site.topic("small"), num_partitions=3, replication_factor=1, config={"max.message.bytes": "20000"})
+    site.admin.create_topics([small])[small.topic].result(20)
     with (
         site.outbox() as outbox,
         site.connect() as connection,

@@ -250,6 +250,21 @@ def test_a_topic_that_was_made_again_is_refused(landing: Landing) -> None:
     landing.restart({**TOPICS, "new": "any-id"})
 
 
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    writer = BatchWriter(
+        "land", Folder(session(), str(file / "table")), Checkpoint(Folder(session(), str(tmp_path))), {}
+    )
+    with pytest.raises(OutputError, match="file/table cannot be written: ParentNotDirectoryException"):
+        writer.prepare()
+
+
+def test_an_unknown_file_system_is_named() -> None:
+    with pytest.raises(OutputError, match=r'nofs://x cannot be used: .* No FileSystem for scheme "nofs"'):
+        Folder(session(), "nofs://x")
+
+
 @pytest.mark.parametrize("text", ["v2\n{}\n{}", "v1", "v1\n{}"])
 def test_an_unknown_form_of_a_checkpoint_is_refused(landing: Landing, text: str) -> None:
     (landing.checkpoint / "offsets" / "0").write_text(text)

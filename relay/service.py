@@ -248,7 +248,7 @@ class RelayService:
     def _current_group_metadata(self) -> bytes:
         """Metadata of the subscribed consumer; without a generation it would fence nobody (H5)."""
         metadata = self._group_metadata
-        if int.from_bytes(metadata[_GENERATION], sys.byteorder, signed=True) < 0:
+        if generation(metadata) < 0:
             raise DeliveryError("the consumer is in no generation of its group")
         return metadata
 
@@ -262,3 +262,8 @@ class RelayService:
                 self._op_end_asked = time.monotonic()
                 if self._intake.is_at_op_end(number):
                     worker.saw_op_end(now)
+
+
+def generation(group_metadata: bytes) -> int:
+    """The generation in a consumer's group metadata, -1 if it is in none."""
+    return int.from_bytes(group_metadata[_GENERATION], sys.byteorder, signed=True)

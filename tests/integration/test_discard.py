@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -93,29 +92,30 @@ def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(
 HALF = {"outbox-target": "t:-1", "outbox-transaction": f"1;{uuid.uuid4()}/0", "outbox-group": "orders;row"}
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param({}, id="no control headers"),
-        pytest.param({**HALF, "outbox-transaction": "1;no-uuid/0"}, id="no transaction id"),
-        pytest.param({**HALF, "outbox-target": "t"}, id="no target partition"),
-        pytest.param({**HALF, "outbox-options": "surprise=1"}, id="an option that nobody knows"),
-    ],
-)
-def test_a_half_that_cannot_be_parsed_is_discarded(site: Site, headers: Mapping[str, str]) -> None:
+MALFORMED: list[dict[str, str]] = [
+    {},
+    {**HALF, "outbox-transaction": "1;no-uuid/0"},
+    {**HALF, "outbox-target": "t"},
+    {**HALF, "outbox-options": "surprise=1"},
+]
+
+
+def test_halves_that_cannot_be_parsed_are_discarded(site: Site) -> None:
     site.create(partitions=1)
     with Shop(site) as shop:
         topic = shop.topic()
-        _send_half(site, headers, b"unreadable")
+        for number, headers in enumerate(MALFORMED):
+            _send_half(site, headers, f"unreadable {number}".encode())
         with shop.session() as session:
             shop.publish(session, topic, "goes on")
         site.relay()
         assert shop.delivered(1, topic) == ["goes on"]
-        manifest = _wait_for_manifest(site)
-        assert manifest.reason is DiscardReason.MALFORMED
-        assert manifest.offsets == ((0, 0),)
-        (message,) = (record for record in _discarded(site) if (record.key or b"").endswith(b"/0"))
-        assert parse_envelope(message.value).value == b"unreadable"
+        wait_until(lambda: len(_manifests(site)) == len(MALFORMED), explain=site.logs)
+        assert {manifest.reason for manifest in _manifests(site)} == {DiscardReason.MALFORMED}
+        assert [manifest.offsets for manifest in _manifests(site)] == [((0, offset),) for offset in range(4)]
+        messages = [record for record in _discarded(site) if (record.key or b"").endswith(b"/0")]
+        values = [parse_envelope(message.value).value for message in messages]
+        assert values == [f"unreadable {number}".encode() for number in range(4)]
         site.wait_settled()
 
 
@@ -185,7 +185,7 @@ def test_a_relay_without_a_checkpoint_stops(site: Site) -> None:
     assert _stops(site, "no checkpoint", f"outbox channel create --channel {site.name}")
 
 
-@pytest.mark.parametrize("metadata", ["", "garbage", "1;h;garbage;-;00000000"])
+@pytest.mark.parametrize("metadata", ["", "1;h;garbage;-;00000000"])
 def test_a_damaged_checkpoint_stops_the_relay(site: Site, metadata: str) -> None:
     site.create(partitions=1)
     half, _ = _checkpoints(site)
@@ -220,11 +220,3 @@ def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
         future.result(20)
         assert _stops(site, "outside the topic", "nothing was skipped")
         assert site.read(topic) == []
-
-
-def test_the_discard_topic_keeps_json_that_people_can_read(site: Site) -> None:
-    site.create(partitions=1)
-    _send_half(site, {}, b"unreadable")
-    site.relay()
-    _wait_for_manifest(site)
-    assert all(isinstance(json.loads(record.value or b""), dict) for record in _discarded(site))

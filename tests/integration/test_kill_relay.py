@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from outbox import Message, Outbox
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
 from outbox.testing import VisibleRecord
+from relay.service import generation
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk
 from tests.integration.shop import Shop
@@ -188,3 +189,20 @@ def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
         site.relay()
         site.wait_settled()
     _assert_exactly(site.read("orders"), ids)
+
+
+def test_the_generation_of_the_group_is_read_where_librdkafka_writes_it(site: Site) -> None:
+    """Without a generation the relay's commits would fence nobody; misread, it would commit nothing at all."""
+    site.create("orders")
+    generations = []
+    for _ in range(3):
+        consumer = Consumer({**site.kafka(), "group.id": site.name, "session.timeout.ms": 1_500})
+        consumer.subscribe([site.topic("orders")])
+        wait_until(lambda member=consumer: member.poll(0.1) is None and bool(member.assignment()))  # type: ignore[misc]
+        generations.append(generation(consumer.consumer_group_metadata()))
+        consumer.close()
+    assert generations == [1, 2, 3]
+    consumer = Consumer({**site.kafka(), "group.id": site.name})
+    consumer.assign([TopicPartition(site.topic("orders"), 0)])
+    assert generation(consumer.consumer_group_metadata()) == -1
+    consumer.close()

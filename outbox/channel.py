@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -135,9 +136,9 @@ def create_channel(
 
 def _wait_until_described(admin: AdminClient, channel: Channel) -> ChannelDescription:
     """A topic is known to every broker a moment after its creation was acknowledged."""
-    for _ in range(50):
-        if len(describe_topics(admin, channel.topics)) == len(channel.topics):
-            break
+    deadline = time.monotonic() + REQUEST_TIMEOUT
+    while len(describe_topics(admin, channel.topics)) < len(channel.topics) and time.monotonic() < deadline:
+        time.sleep(0.1)
     return verify_channel(admin, channel)
 
 

@@ -74,7 +74,7 @@ class Sender:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._pid: int | None = None  # of the process that connected
         self._closed = False
         self._producer: Producer | None = None
         self._channel: ChannelDescription | None = None
@@ -192,8 +192,8 @@ class Sender:
         producer = self._producer
         if producer is not None and self._pid == os.getpid():
             return producer
-        if self._pid != os.getpid():
-            raise UsageError("this outbox was made before a fork: make a new one in the child process")
+        if self._pid not in {None, os.getpid()}:
+            raise UsageError("this outbox was used before a fork: make a new one in the child process")
         with _in_time():
             if not self._lock.acquire(timeout=self._settings.publish_timeout):
                 raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
@@ -219,7 +219,7 @@ class Sender:
                     "message.timeout.ms": int(self._settings.publish_timeout * 1000),
                 }
             )
-        self._producer = producer
+        self._producer, self._pid = producer, os.getpid()
         threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
         atexit.register(self.close)
         return producer

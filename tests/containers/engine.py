@@ -29,6 +29,9 @@ _ENGINE_PROGRAMS = {
 _PROGRAMS = {"debootstrap": ("debootstrap",), "docker": ("docker-cli", "docker.io")}
 _COMPOSE_PACKAGES = ("docker-compose",)
 
+# Tests reach containers by their published ports, also if this machine looks like a container itself.
+_PUBLISHED = {"TESTCONTAINERS_CONNECTION_MODE": "docker_host", "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1"}
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -78,7 +81,7 @@ def engine(folder: Path, steps: Steps, *, debootstrap: bool, fresh: bool) -> Ite
         yield Engine(environ, _compose(environ))
         return
     with _started(folder, steps, fresh=fresh) as host:
-        environ |= {"DOCKER_HOST": host, "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1"}
+        environ |= {"DOCKER_HOST": host, **_PUBLISHED}
         yield Engine(environ, _compose(environ))
 
 
@@ -119,9 +122,12 @@ def _started(folder: Path, steps: Steps, *, fresh: bool) -> Iterator[str]:
     """Start an engine; the address that it answers on."""
     if os.geteuid():
         raise StepError("no engine answers, and only root can start one")
-    _stop_left_over(folder)
-    if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
+    if (left_over := _left_over(folder)) is not None:
+        with steps.step("engine of an earlier run stopped"):
+            _stop_left_over(left_over)
+    if fresh and folder.exists():
+        with steps.step("images of earlier runs forgotten"):
+            shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     had_bridge = _has_bridge()
     # Short, because the path of a socket is; the data stay where they are.
@@ -181,18 +187,18 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _stop_left_over(folder: Path) -> None:
-    """Stop the engine of a run that was killed: it still holds the folder."""
+def _left_over(folder: Path) -> int | None:
+    """The process id of the engine of a run that was killed: it still holds the folder."""
     file = folder / "dockerd.pid"
-    if not file.exists():
-        return
-    number = int(file.read_text())
+    number = int(file.read_text()) if file.exists() else 0
     command = Path(f"/proc/{number}/cmdline")
-    if not command.exists() or str(folder).encode() not in command.read_bytes():
-        return
+    return number if command.exists() and str(folder).encode() in command.read_bytes() else None
+
+
+def _stop_left_over(number: int) -> None:
     os.kill(number, signal.SIGTERM)
     deadline = time.monotonic() + STOP_SECONDS
-    while command.exists():
+    while Path(f"/proc/{number}").exists():
         if time.monotonic() > deadline:
             raise StepError(f"the engine of an earlier run (process {number}) does not stop")
         time.sleep(0.1)

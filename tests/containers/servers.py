@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ KAFKA_IMAGE_VARIABLE = "OUTBOX_KAFKA_IMAGE"
 POSTGRES_IMAGE_VARIABLE = "OUTBOX_POSTGRES_IMAGE"
 KAFKA_IMAGE = "confluentinc/cp-kafka:8.0.0"
 POSTGRES_IMAGE = "postgres:17"
+ROLE = "outbox"
 START_SECONDS = 120
 
 # What the tests expect of a broker beyond what testcontainers sets: the same as the project's own stack.
@@ -53,7 +55,14 @@ def containers() -> Iterator[Containers]:
     kafka = KafkaContainer(os.environ.get(KAFKA_IMAGE_VARIABLE, KAFKA_IMAGE)).with_kraft()
     for name, value in _KAFKA_SETTINGS.items():
         kafka.with_env(f"KAFKA_{name.replace('.', '_').upper()}", value)
-    postgres = PostgresContainer(os.environ.get(POSTGRES_IMAGE_VARIABLE, POSTGRES_IMAGE), driver=None)
+    postgres = PostgresContainer(
+        os.environ.get(POSTGRES_IMAGE_VARIABLE, POSTGRES_IMAGE),
+        username=ROLE,
+        # No word that occurs anywhere else: tests look for it in what is printed.
+        password=secrets.token_hex(16),
+        dbname=ROLE,
+        driver=None,
+    )
     postgres.with_command(_POSTGRES_COMMAND)
     with postgres:
         kafka.start(timeout=START_SECONDS)

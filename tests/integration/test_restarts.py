@@ -8,13 +8,17 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Self
 
+import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from outbox import OutboxError
+from outbox import CommitOutcomeUnknown, Message, OutboxError
 from stack import Stack
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
@@ -158,6 +162,47 @@ def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Sit
     assert sorted(record.message_id for record in site.read("orders")) == sorted(committed)
     assert {id_ for id_, state in site.rows().items() if state == "R"} == {entry.transaction_id for entry in orphans}
     assert checker.running
+
+
+@contextmanager
+def _without_its_standby(own: Stack) -> Iterator[Callable[[int], None]]:
+    """Every COMMIT waits for a standby that is not there; the function cancels the wait of a backend."""
+    with psycopg.connect(own.postgres_url, autocommit=True) as admin:
+
+        def cancel_wait_of(backend: int) -> None:
+            waits = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+            wait_until(lambda: admin.execute(waits, (backend,)).fetchone() is not None)
+            admin.execute("SELECT pg_cancel_backend(%s)", (backend,))
+
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        admin.execute("SELECT pg_reload_conf()")
+        try:
+            yield cancel_wait_of
+        finally:
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute("SELECT pg_reload_conf()")
+
+
+def test_a_commit_that_was_not_replicated_is_left_to_the_checker(own: Stack, site: Site) -> None:
+    with Shop(site) as shop, site.connect() as connection, ThreadPoolExecutor(1) as pool:
+
+        def commit(cancel_wait_of: Callable[[int], None]) -> None:
+            with shop.outbox.transaction(connection) as tx:
+                tx.publish(Message(site.topic("orders"), "by a connection"))
+                pool.submit(cancel_wait_of, connection.info.backend_pid)
+
+        with _without_its_standby(own) as cancel_wait_of, pytest.raises(CommitOutcomeUnknown, match="not replicated"):
+            commit(cancel_wait_of)
+        with _without_its_standby(own) as cancel_wait_of, Session(shop.engine) as session:
+            shop.publish(session, "orders", "by a session")
+            driver = session.connection().connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            pool.submit(cancel_wait_of, driver.info.backend_pid)
+            session.commit()
+    assert set(site.rows().values()) == {"C"}
+    assert site.ops() == []
+    _services(site)
+    assert {record.value for record in site.wait_visible(2, "orders")} == {b"by a connection", b"by a session"}
 
 
 def test_a_relay_whose_transaction_timed_out_goes_on_by_itself(site: Site) -> None:

@@ -9,13 +9,14 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import Connection, ExceptionContext
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from outbox import CallbackTableError, Message, OutboxError, PublishFailed, TransactionFenced, UsageError
 from tests.harness import Site, wait_until
+from tests.integration.lossy import LossyProxy
 from tests.integration.shop import Shop
 
 
@@ -281,6 +282,20 @@ def test_a_connection_that_is_lost_between_the_seal_and_commit(shop: Shop, engin
     assert _pool_is_clean(shop, engine)
     assert _is_decided(shop, transaction_id, "R")
     assert not shop.has(number)
+
+
+def test_the_reply_of_commit_is_lost_though_it_committed(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+    with LossyProxy(shop.site.postgres_url) as proxy:
+        engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(proxy.url))
+        session, transaction_id = _begin(shop, engine, topic, number)
+        with pytest.raises(OperationalError):
+            _by_commit(session)
+        assert proxy.cut.is_set()
+        engine.dispose()
+    assert shop.delivered(1, topic) == ["never"]
+    assert shop.has(number)
+    assert _is_decided(shop, transaction_id, "C")
 
 
 def test_one_of_two_outboxes_fails(shop: Shop, engine: Engine) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
 from outbox import Message, UsageError
 from tests.harness import wait_until
@@ -229,6 +230,19 @@ def test_two_sessions_on_one_connection_share_one_transaction(shop: Shop) -> Non
                 shop.publish(session, topic, value)
                 session.commit()
     assert shop.delivered(2, topic) == ["a", "b"]
+
+
+@pytest.mark.parametrize("pool", [NullPool, StaticPool, QueuePool])
+def test_every_kind_of_pool(shop: Shop, pool: type[Pool]) -> None:
+    topic, engine = shop.topic(), shop.site.engine(poolclass=pool)
+    for value in ("1", "2"):
+        with Session(engine) as session, session.begin():
+            shop.publish(session, topic, value)
+    with engine.connect() as connection, connection.begin(), Session(connection) as session:
+        receipt = shop.publish(session, topic, "3")
+        session.commit()
+    wait_until(lambda: _marked(shop, receipt.transaction_id))
+    assert shop.delivered(3, topic) == ["1", "2", "3"]
 
 
 # --- refused ------------------------------------------------------------------------------------------------------

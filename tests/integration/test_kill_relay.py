@@ -78,12 +78,12 @@ def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site,
 
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_relay_killed_sixty_times_anywhere(site: Site, outbox: Outbox, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_a_relay_killed_forty_times_anywhere(site: Site, outbox: Outbox, seed: int) -> None:
     chance = random.Random(seed)
     site.checker()
     ids: list[str] = []
-    for turn in range(60):
+    for turn in range(40):
         relay = site.relay(failpoint=f"{chance.choice(FAILPOINTS)}:{chance.randint(1, 9)}", extra=QUICK)
         ids += publish_bulk(site, outbox, numbered(site, turn * 1_000, 1_000))
         assert relay.wait() == -signal.SIGKILL

@@ -137,7 +137,7 @@ def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
     services = _services(site)
     with Shop(site, publish_timeout=3.0) as shop:
         with _Load(shop) as load:
-            for _ in range(10):
+            for _ in range(5):
                 load.wait_for_more()
                 own.postgres.kill()
                 own.postgres.start()

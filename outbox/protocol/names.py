@@ -96,6 +96,13 @@ class Channel:
         """Consumer group of the checker."""
         return f"{self.name}-checker"
 
+    def listener_group(self, group: str) -> str:
+        """Consumer group of the instances of a producer group that answer checks.
+
+        The dot, which no channel's name has, keeps it apart from the groups of every other channel.
+        """
+        return f"{self.name}-listeners.{group}"
+
     def transactional_id(self, partition: int) -> str:
         """`transactional.id` of the owner of a half partition: taking over fences the former owner."""
         return f"{self.name}-relay-{partition}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 
 import pytest
@@ -65,11 +66,19 @@ def test_the_table_of_topics_names_all_topics_and_their_clean_up() -> None:
     topics, derived = tables("Topics")
     channel = Channel("x")
     assert {row[0].replace("*channel*", "x").replace("`", "") for row in topics} == set(channel.topics)
-    assert [row[0].replace("*channel*", "x").replace("*n*", "7").replace("`", "") for row in derived] == [
+    example = {"*channel*": "x", "*group*": "orders", "*n*": "7", "`": ""}
+    assert [_replaced(row[0], example) for row in derived] == [
         channel.relay_group,
         channel.checker_group,
+        channel.listener_group("orders"),
         channel.transactional_id(7),
     ]
+
+
+def _replaced(text: str, pairs: Mapping[str, str]) -> str:
+    for old, new in pairs.items():
+        text = text.replace(old, new)
+    return text
 
 
 def test_the_table_of_headers_names_all_headers() -> None:

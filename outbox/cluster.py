@@ -5,12 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
 from outbox.errors import ConfigurationError, KafkaUnreachable
 
@@ -116,6 +121,32 @@ def _settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict
     return {
         resource.name: {name: entry.value for name, entry in answer(future, "reading topic settings").items()}
         for resource, future in answers.items()
+    }
+
+
+def end_offsets(
+    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT
+) -> dict[str, tuple[int, ...]]:
+    """The end offset (high watermark) of each partition of some topics, with no more rights than DESCRIBE.
+
+    It never fails: a topic of which not every partition answers in time is missing.
+
+    Args:
+        admin: Client of the cluster.
+        partitions: The topics, with the number of partitions of each.
+        timeout: Seconds for the one request.
+    """
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    places = {TopicPartition(name, number): latest for name, count in partitions.items() for number in range(count)}
+    answers = admin.list_offsets(places, request_timeout=timeout) if places else {}
+    offsets = {}
+    for place, future in answers.items():
+        with suppress(KafkaException):
+            offsets[place.topic, place.partition] = int(future.result().offset)
+    return {
+        name: tuple(offsets[name, number] for number in range(count))
+        for name, count in partitions.items()
+        if all((name, number) in offsets for number in range(count))
     }
 
 

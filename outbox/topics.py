@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from confluent_kafka.admin import AdminClient
 
-from outbox.cluster import REQUEST_TIMEOUT, TopicDescription, describe_topics
+from outbox.cluster import REQUEST_TIMEOUT, TopicDescription, describe_topics, end_offsets
 from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0
+_ENDS_SECONDS = 1.0
+"""How long a look-up may take longer for the ends, which are only good to have."""
 
 
 class TopicCache:
@@ -20,13 +23,26 @@ class TopicCache:
     Args:
         admin: Client of the cluster.
         timeout: Seconds that a look-up may wait for the cluster, or for a thread that is waiting for it.
+        beside: Topics that are looked up along with any other. If there are some, the ends of all are learned, too.
     """
 
-    def __init__(self, admin: AdminClient, timeout: float = REQUEST_TIMEOUT) -> None:
+    def __init__(
+        self, admin: AdminClient, timeout: float = REQUEST_TIMEOUT, beside: Collection[str] = frozenset()
+    ) -> None:
         self._admin = admin
         self._timeout = timeout
+        self._beside = frozenset(beside)
         self._known: dict[str, tuple[float, TopicDescription]] = {}
+        self._ends: Mapping[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
+
+    @property
+    def ends(self) -> Mapping[str, tuple[int, ...]]:
+        """The end offset of each partition of the topics that were looked up, when they were; it never changes.
+
+        A topic whose ends are not known is missing. What is written after a look-up lies at or behind the ends.
+        """
+        return self._ends
 
     def look_up(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """Those of the topics that exist.
@@ -46,17 +62,32 @@ class TopicCache:
                 self._lock.release()
         return known
 
+    def remembered(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """Those of the topics that need not be asked for; never waits."""
+        return self._fresh(names)
+
     def forget(self) -> None:
         """Ask anew from now on: something that was sent to a topic failed."""
-        self._known.clear()
+        self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 
     def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
         since = time.monotonic() - REMEMBER_SECONDS
-        found = {name: self._known.get(name, (0.0, None)) for name in names}
+        found = {name: self._known.get(name, (-math.inf, None)) for name in names}
         return {name: topic for name, (at, topic) in found.items() if topic is not None and at >= since}
 
-    def _ask(self, names: list[str]) -> None:
+    def _ask(self, names: Collection[str]) -> None:
         if names:
             now = time.monotonic()
-            described = describe_topics(self._admin, names, self._timeout)
+            described = describe_topics(self._admin, [*self._beside.union(names)], self._timeout)
+            if self._beside:
+                self._learn_ends(described)
             self._known |= {name: (now, topic) for name, topic in described.items()}
+
+    def _learn_ends(self, described: Mapping[str, TopicDescription]) -> None:
+        """Ends that cannot be learned stay what they were, for a topic that is still the same: they only rise."""
+        partitions = {name: topic.partitions for name, topic in described.items()}
+        known = {name: ends for name, ends in self._ends.items() if self._is_same(name, described)}
+        self._ends = known | end_offsets(self._admin, partitions, min(self._timeout, _ENDS_SECONDS))
+
+    def _is_same(self, name: str, described: Mapping[str, TopicDescription]) -> bool:
+        return name not in described or (name in self._known and self._known[name][1].id == described[name].id)

@@ -2,31 +2,101 @@
 
 from __future__ import annotations
 
+import difflib
+import ipaddress
 import json
+import logging
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
 
+log = logging.getLogger("outbox")
+
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
+_ALL_REPLICAS = "a half must be stored by all in-sync replicas before the local transaction commits"
+_BOUNDED = "publish_timeout bounds it"
+_CALLBACKS = "acknowledgements of halves arrive there; a recorder tells what the library does"
+_HEADERS = "the control headers of a half need the broker's own protocol version"
+_POSITIONS = "the library keeps the positions of what it reads itself"
+
 _OURS = {
-    "acks": "a half must be stored by all in-sync replicas before the local transaction commits",
-    "request.required.acks": "a half must be stored by all in-sync replicas before the local transaction commits",
-    "delivery.timeout.ms": "publish_timeout bounds it",
+    "acks": _ALL_REPLICAS,
+    "api.version.request": _HEADERS,
+    "auto.commit.enable": _POSITIONS,
+    "auto.offset.reset": _POSITIONS,
+    "broker.version.fallback": _HEADERS,
+    "delivery.report.only.error": "a half counts only when its acknowledgement was seen, with its offset",
+    "delivery.timeout.ms": _BOUNDED,
+    "dr_cb": _CALLBACKS,
+    "dr_msg_cb": _CALLBACKS,
+    "enable.auto.commit": _POSITIONS,
+    "enable.auto.offset.store": _POSITIONS,
+    "enable.gapless.guarantee": "one half that fails would end the producer that all threads share",
     "enable.idempotence": "a retried half must not appear twice",
-    "transactional.id": "halves are not sent in Kafka transactions",
+    "group.id": "what the library reads, it reads in a group that derives from the producer group",
+    "group.instance.id": "any living instance of the producer group may answer a check request",
+    "isolation.level": "the library looks at what read_committed readers see",
+    "message.timeout.ms": _BOUNDED,
+    "metadata.broker.list": "it is an older name of bootstrap.servers and would replace it: use that",
+    "on_delivery": _CALLBACKS,
     "partitioner": "the library chooses the half partition by ordering key",
-    "message.timeout.ms": "publish_timeout bounds it",
-    "group.id": "the library reads nothing as a consumer group",
+    "partitioner_cb": "the library chooses the half partition by ordering key",
+    "request.required.acks": _ALL_REPLICAS,
+    "transactional.id": "halves are not sent in Kafka transactions",
 }
+"""librdkafka properties that would break the guarantee; what idempotence forbids beyond these, librdkafka refuses."""
+
+_AGREED = {
+    "acks": {"all", "-1"},
+    "api.version.request": {"true"},
+    "enable.gapless.guarantee": {"false"},
+    "enable.idempotence": {"true"},
+    "isolation.level": {"read_committed"},
+    "request.required.acks": {"all", "-1"},
+}
+"""Values that say what the library does anyway: they may stand in properties that several programs share."""
+
+_TOPIC_PREFIX = "topic."
+"""librdkafka takes every property of topics with this prefix too, and then lets it win over the bare name."""
+
+_FILES = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.crl.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+)
+
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
+
+_LONGEST = 2_147_483.0
+"""Seconds: the largest timeout that librdkafka and Postgres take, 32 bits of ms."""
+
+_NAMES = (
+    "bootstrap_servers",
+    "channel",
+    "close_timeout",
+    "eager",
+    "eager_idle_timeout",
+    "group",
+    "kafka",
+    "publish_timeout",
+    "reject_transactions",
+    "schema",
+    "table_prefix",
+)
+"""What `Settings.from_env()` reads; the services read more from the same file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +144,34 @@ class Settings:
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties; `bootstrap.servers` is needed. Never shown in logs, errors or `repr`.
+        kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
+            `logger`; `bootstrap.servers` is needed. Never shown in logs, errors or `repr`.
         channel: The channel that the relay serves.
         tables: Where the callback tables are.
-        publish_timeout: Seconds that sending the halves may take before the local transaction is rolled back.
+        publish_timeout: Seconds that sending the halves may take before the local transaction is rolled back; at
+            least 0.01.
         close_timeout: Seconds that `close()` waits for op markers.
+        eager: Whether a half is sent at `publish()`, not at COMMIT.
+        reject_transactions: Whether `publish()` is refused (RocketMQ's `rejectTransactionMessage`).
+        eager_idle_timeout: Seconds that a transaction with eager halves may stay idle before Postgres ends it (R7).
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
     group: str
-    kafka: Mapping[str, str] = field(repr=False)
+    kafka: Mapping[str, Any] = field(repr=False)
     channel: Channel = field(default_factory=Channel)
     tables: TableNames = field(default_factory=TableNames)
     publish_timeout: float = 5.0
     close_timeout: float = 5.0
+    eager: bool = False
+    reject_transactions: bool = False
+    eager_idle_timeout: float = 300.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        object.__setattr__(self, "kafka", dict(self.kafka))  # what was checked is what is used
         try:
             check_group(self.group)
         except ProtocolError as error:
@@ -102,16 +181,23 @@ class Settings:
                 "bootstrap.servers is not set: give kafka={'bootstrap.servers': 'host:9092'}, "
                 "or OUTBOX_BOOTSTRAP_SERVERS in the environment"
             )
-        refuse_properties(self.kafka, _OURS)
-        if self.publish_timeout <= 0 or self.close_timeout < 0:
-            raise ConfigurationError("publish_timeout must be above 0 and close_timeout not below 0 seconds")
+        refuse_properties(self.kafka, _OURS, _AGREED)
+        _check_callables(self.kafka)
+        _check_files(self.kafka)
+        # librdkafka takes a message timeout of 0 ms for "none", Postgres an idle timeout of 0 likewise.
+        _check_seconds("publish_timeout", self.publish_timeout, 0.01)
+        _check_seconds("close_timeout", self.close_timeout, 0.0)
+        _check_seconds("eager_idle_timeout", self.eager_idle_timeout, 0.01)
+        _plaintext.look(self.kafka)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … over the TOML file that `OUTBOX_CONFIG` names.
 
         The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
-        properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout`.
+        properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout`,
+        `close_timeout`, `eager`, `reject_transactions`, `eager_idle_timeout`. Other names are ignored, because the
+        services read the same file and environment; one in the file that looks like a slip is logged.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -119,6 +205,7 @@ class Settings:
         environ = os.environ if environ is None else environ
         file = environ.get("OUTBOX_CONFIG")
         values = read_toml(Path(file)) if file else {}
+        _warn_of_slips(values)
         prefix = "OUTBOX_"
         values |= {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
         return cls._from_values(values)
@@ -135,8 +222,11 @@ class Settings:
             kafka,
             channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
             TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
-            _seconds(values, "publish_timeout"),
-            _seconds(values, "close_timeout"),
+            _seconds(values, "publish_timeout", 5.0),
+            _seconds(values, "close_timeout", 5.0),
+            _truth(values, "eager"),
+            _truth(values, "reject_transactions"),
+            _seconds(values, "eager_idle_timeout", 300.0),
         )
 
 
@@ -152,19 +242,97 @@ def channel_names(name: str) -> Channel:
         raise ConfigurationError(str(error)) from None
 
 
-def refuse_properties(kafka: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Refuse librdkafka properties that would break the guarantee.
+def refuse_properties(
+    kafka: Mapping[str, Any], ours: Mapping[str, str], agreed: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> None:
+    """Refuse librdkafka properties that would break the guarantee, under any of their names.
 
     Args:
         kafka: What the user gives.
         ours: Properties that are not the user's to set, each with the reason.
+        agreed: Values of such properties that may be given all the same.
 
     Raises:
         ConfigurationError: One of them is given.
     """
-    for name, reason in ours.items():
-        if name in kafka:
-            raise ConfigurationError(f"property {name!r} cannot be set: {reason}")
+    for given, value in kafka.items():
+        if not isinstance(given, str):
+            raise ConfigurationError("kafka has a property whose name is no text: use the names of librdkafka")
+        name = given.removeprefix(_TOPIC_PREFIX)
+        reason = _nobodys(given) or ours.get(name)
+        if reason is not None and str(value).lower() not in agreed.get(name, ()):
+            raise ConfigurationError(f"property {given!r} cannot be set: {reason}")
+
+
+def _nobodys(name: str) -> str | None:
+    """Why a property is refused in every room, if it is."""
+    if name == "default.topic.config":
+        return "it wins over what is set beside it; put its properties beside the others"
+    if name.startswith("test."):
+        return "it puts a broker in memory in the place of the cluster"
+    return None
+
+
+def _check_callables(kafka: Mapping[str, Any]) -> None:
+    for name, value in kafka.items():
+        if name.endswith("_cb") and not callable(value):
+            raise ConfigurationError(f"property {name!r} must be a function; only Python can give one, not a file")
+
+
+def _security_protocol(kafka: Mapping[str, Any]) -> str:
+    return str(kafka.get("security.protocol") or "plaintext").lower()
+
+
+def _check_files(kafka: Mapping[str, Any]) -> None:
+    """Say it clearly: librdkafka says "BIO lib". The path is not shown: somebody may have put the key there."""
+    if not _security_protocol(kafka).endswith("ssl"):
+        return
+    for name in _FILES:
+        path = kafka.get(name)
+        if path and path != "probe" and not os.access(path, os.R_OK):
+            raise ConfigurationError(f"property {name!r} names a file that is missing or not readable")
+
+
+def _check_seconds(name: str, seconds: float, least: float) -> None:
+    if not least <= seconds <= _LONGEST:  # NaN is neither
+        raise ConfigurationError(f"{name} must be from {least:g} to {_LONGEST:.0f} seconds")
+
+
+class _Plaintext:
+    """Warns once per process that messages cross the network unencrypted."""
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def look(self, kafka: Mapping[str, Any]) -> None:
+        """Warn if a broker that is not on this machine is reached without TLS, and nobody was warned yet."""
+        if self._warned or _security_protocol(kafka).endswith("ssl"):
+            return
+        if not all(_is_loopback(host) for host in _hosts(str(kafka["bootstrap.servers"]))):
+            self._warned = True
+            log.warning(
+                "messages and credentials go to Kafka unencrypted: "
+                "set security.protocol to ssl or sasl_ssl if the network is not yours alone"
+            )
+
+
+_plaintext = _Plaintext()
+
+
+def _hosts(bootstrap_servers: str) -> Iterator[str]:
+    for entry in bootstrap_servers.split(","):
+        address = entry.strip().rpartition("://")[2]
+        if address.startswith("["):
+            yield address[1:].partition("]")[0]
+        elif address:
+            yield address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost" or host.lower().endswith(".localhost")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -182,6 +350,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 def kafka_properties(value: Any) -> dict[str, str]:
     """Librdkafka properties from a table, or from a JSON object as text; every value becomes text.
 
+    In TOML `ssl.ca.location = "…"` is a table in a table: it means the property of that name.
+
     Raises:
         ConfigurationError: It is neither.
     """
@@ -192,11 +362,36 @@ def kafka_properties(value: Any) -> dict[str, str]:
             raise ConfigurationError(f"OUTBOX_KAFKA is not a JSON object: {error}") from None
     if not isinstance(value, dict):
         raise ConfigurationError("kafka is not a table of librdkafka properties")
-    return {str(name): str(one).lower() if isinstance(one, bool) else str(one) for name, one in value.items()}
+    return dict(chain.from_iterable(_flat(str(name), one) for name, one in value.items()))
 
 
-def _seconds(values: Mapping[str, Any], name: str) -> float:
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for inner, one in value.items():
+            yield from _flat(f"{name}.{inner}", one)
+    elif isinstance(value, bool):
+        yield name, str(value).lower()
+    elif isinstance(value, str | int | float):
+        yield name, str(value)
+    else:
+        raise ConfigurationError(f"property {name!r} is not text, a number, true or false")
+
+
+def _warn_of_slips(values: Mapping[str, Any]) -> None:
+    for name in values.keys() - set(_NAMES):
+        for meant in difflib.get_close_matches(name, _NAMES, 1, 0.85):
+            log.warning("the TOML file of OUTBOX_CONFIG says %r, which the library ignores: is %r meant?", name, meant)
+
+
+def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
     try:
-        return float(values.get(name, 5.0))
-    except ValueError:
-        raise ConfigurationError(f"{name} is not a number of seconds: {values[name]!r}") from None
+        return float(values.get(name, default))
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{name} is not a number of seconds") from None
+
+
+def _truth(values: Mapping[str, Any], name: str) -> bool:
+    text = str(values.get(name, False)).strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise ConfigurationError(f"{name} is neither true nor false: write true, false, yes, no, 1 or 0")
+    return text in _TRUE

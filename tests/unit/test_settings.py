@@ -1,0 +1,462 @@
+"""Settings of the library: what is passed on, what is refused and why, and that no secret is ever told."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checker.settings import CheckerSettings
+from outbox import ConfigurationError, Message, MessageRefused, Outbox, Settings, settings
+from outbox.cluster import admin_client, checked_properties
+from outbox.settings import kafka_properties
+from relay.settings import RelaySettings
+from spark_jobs.settings import LandSettings
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
+
+IDEMPOTENT = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": 5_000, "log_level": 0}
+
+
+def made(**kafka: Any) -> Settings:
+    """Settings with librdkafka properties; `__` in a name stands for a dot."""
+    return Settings("orders", {**SERVERS, **{name.replace("__", "."): value for name, value in kafka.items()}})
+
+
+# --- properties that would break the guarantee ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(settings._OURS))
+@pytest.mark.parametrize("prefix", ["", "topic."], ids=["bare", "topic"])
+def test_a_property_that_would_break_the_guarantee_is_refused_with_the_reason(name: str, prefix: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Settings("orders", {**SERVERS, prefix + name: "1"})
+    assert str(refused.value) == f"property '{prefix}{name}' cannot be set: {settings._OURS[name]}"
+
+
+@pytest.mark.parametrize("name", sorted(settings._OURS))
+def test_librdkafka_knows_what_is_refused(name: str) -> None:
+    """A slip in the table would let the property through."""
+    says = ""
+    try:
+        Producer({**SERVERS, "log_level": 0, name: "no value of it"})
+    except (KafkaException, TypeError) as error:
+        says = str(error)
+    assert "No such configuration property" not in says
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("acks", "all"),
+        ("acks", -1),
+        ("topic.acks", "-1"),
+        ("request.required.acks", "all"),
+        ("enable.idempotence", True),
+        ("enable.idempotence", "true"),
+        ("isolation.level", "read_committed"),
+    ],
+)
+def test_what_says_the_same_as_the_library_may_stand_there(name: str, value: object) -> None:
+    assert Settings("orders", {**SERVERS, name: value}).kafka[name] == value
+
+
+@pytest.mark.parametrize(("name", "value"), [("acks", 1), ("acks", None), ("enable.idempotence", "false")])
+def test_what_says_something_else_may_not(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        Settings("orders", {**SERVERS, name: value})
+
+
+def test_topic_properties_under_their_old_roof_are_refused() -> None:
+    """They would win over what the library sets: the binding lays them over the rest."""
+    with pytest.raises(ConfigurationError, match="put its properties beside the others"):
+        made(default__topic__config={"message.timeout.ms": 0})
+
+
+def test_a_broker_in_memory_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="broker in memory"):
+        made(test__mock__num__brokers=1)
+
+
+def test_a_name_that_only_looks_like_another_is_refused() -> None:
+    class Disguise:
+        def __str__(self) -> str:
+            return "acks"
+
+    with pytest.raises(ConfigurationError, match="no text"):
+        Settings("orders", {**SERVERS, Disguise(): "0"})  # type: ignore[dict-item]  # that is the point
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("max.in.flight", 6, "`max.in.flight` must be set <= 5"),
+        ("max.in.flight.requests.per.connection", 6, "`max.in.flight` must be set <= 5"),
+        ("retries", 0, "`retries` must be set >= 1"),
+        ("queuing.strategy", "lifo", "`queuing.strategy` must be set to `fifo`"),
+        ("linger.ms", 6_000, "must be greater than `linger.ms`"),
+        ("no.such.property", 1, "no.such.property"),
+        ("socket.timeout.ms", "soon", "socket.timeout.ms"),
+    ],
+)
+def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: object, says: str) -> None:
+    passed = Settings("orders", {**SERVERS, name: value}).kafka
+    with pytest.raises(ConfigurationError, match="a property for Kafka is wrong") as refused, checked_properties():
+        Producer({**passed, **IDEMPOTENT})
+    assert says in str(refused.value)
+
+
+# --- what is passed on ------------------------------------------------------------------------------------------------
+
+
+def test_values_are_passed_on_as_given() -> None:
+    def token(_config: str) -> tuple[str, float]:
+        return "token", 0.0
+
+    logger = logging.getLogger("mine")
+    kafka = {**SERVERS, "socket.keepalive.enable": True, "linger.ms": 2.5, "oauth_cb": token, "logger": logger}
+    assert Settings("orders", kafka).kafka == kafka
+
+
+def test_what_was_checked_is_what_is_used() -> None:
+    kafka: dict[str, Any] = dict(SERVERS)
+    passed = Settings("orders", kafka).kafka
+    kafka["acks"] = 0
+    assert passed == SERVERS
+
+
+def test_a_token_is_fetched_by_the_users_function() -> None:
+    asked: list[str] = []
+
+    def token(config: str) -> tuple[str, float]:
+        asked.append(config)
+        return "token", 4_102_444_800.0
+
+    kafka = made(
+        security__protocol="sasl_plaintext",
+        sasl__mechanism="OAUTHBEARER",
+        sasl__oauthbearer__config="audience=kafka",
+        oauth_cb=token,
+        log_level=0,
+    ).kafka
+    admin_client(kafka)
+    assert asked == ["audience=kafka"]
+
+
+@pytest.mark.parametrize("name", ["oauth_cb", "error_cb", "stats_cb", "throttle_cb"])
+def test_a_callback_that_is_no_function_is_named(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"'{name}' must be a function"):
+        made(**{name: "module:function"})
+
+
+@pytest.mark.parametrize("name", settings._FILES)
+@pytest.mark.parametrize("protocol", ["ssl", "SASL_SSL"])
+def test_a_certificate_that_is_not_there_is_named(name: str, protocol: str) -> None:
+    kafka = {**SERVERS, "security.protocol": protocol, name: "/nowhere/ca.pem"}
+    with pytest.raises(ConfigurationError, match=f"'{name}' names a file that is missing"):
+        Settings("orders", kafka)
+
+
+def test_a_file_that_is_no_certificate_is_named_by_librdkafka(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("no certificate")
+    with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location"):
+        admin_client(made(security__protocol="ssl", ssl__ca__location=str(file)).kafka)
+
+
+def test_certificates_that_nobody_uses_are_not_looked_for() -> None:
+    assert made(ssl__ca__location="/nowhere/ca.pem").kafka["ssl.ca.location"] == "/nowhere/ca.pem"
+    assert made(security__protocol="ssl", ssl__ca__location="probe").kafka["ssl.ca.location"] == "probe"
+
+
+def test_credentials_reach_librdkafka() -> None:
+    """It looks at them when a client is made: without the password there is none."""
+    plain: dict[str, Any] = {"security__protocol": "sasl_ssl", "sasl__mechanism": "PLAIN", "sasl__username": "shop"}
+    with pytest.raises(ConfigurationError, match=r"sasl\.password"):
+        admin_client(made(**plain).kafka)
+    admin_client(made(**plain, sasl__password="secret", log_level=0).kafka)
+
+
+# --- plaintext --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unwarned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """A process that was not warned yet; what it was told."""
+    monkeypatch.setattr(settings, "_plaintext", settings._Plaintext())
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "outbox"]
+
+
+@pytest.mark.parametrize("protocol", [None, "plaintext", "PLAINTEXT", "sasl_plaintext"])
+def test_plaintext_to_another_machine_is_logged_once(unwarned: Callable[[], list[str]], protocol: str | None) -> None:
+    kafka = {"bootstrap.servers": "localhost:9092,kafka.example:9092", "sasl.password": "s3cret"}
+    for group in ("orders", "billing"):
+        Settings(group, kafka if protocol is None else {**kafka, "security.protocol": protocol})
+    (warning,) = unwarned()
+    assert "unencrypted" in warning
+    assert "s3cret" not in warning
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        "localhost:9092",
+        "127.0.0.1:9092, 127.8.8.8",
+        "[::1]:9092",
+        "::1",
+        "PLAINTEXT://kafka.localhost:9092",
+        "LOCALHOST",
+    ],
+)
+def test_plaintext_on_this_machine_is_nothing_to_tell(unwarned: Callable[[], list[str]], servers: str) -> None:
+    Settings("orders", {"bootstrap.servers": servers})
+    assert unwarned() == []
+
+
+@pytest.mark.parametrize(
+    "servers", ["10.0.0.1:9092", "[2001:db8::1]:9092", "localhost.example:9092", "127.0.0.1,kafka"]
+)
+def test_another_machine_is_told_by_its_address(unwarned: Callable[[], list[str]], servers: str) -> None:
+    Settings("orders", {"bootstrap.servers": servers})
+    assert len(unwarned()) == 1
+
+
+def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
+    for protocol in ("ssl", "SASL_SSL"):
+        Settings("orders", {"bootstrap.servers": "kafka.example:9093", "security.protocol": protocol})
+    assert unwarned() == []
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["publish_timeout", "close_timeout", "eager_idle_timeout"])
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2_147_484.0])
+def test_seconds_that_cannot_be_are_refused(name: str, seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        Settings("orders", SERVERS, **{name: seconds})  # type: ignore[arg-type]  # the name decides
+
+
+@pytest.mark.parametrize("name", ["publish_timeout", "eager_idle_timeout"])
+def test_a_time_that_would_round_to_none_at_all_is_refused(name: str) -> None:
+    """0 ms is "for ever" to librdkafka and to Postgres."""
+    with pytest.raises(ConfigurationError, match=name):
+        Settings("orders", SERVERS, **{name: 0.0004})  # type: ignore[arg-type]  # the name decides
+
+
+# --- environment and file ---------------------------------------------------------------------------------------------
+
+
+ENVIRON = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+
+
+def test_everything_from_the_environment() -> None:
+    found = Settings.from_env(
+        {
+            **ENVIRON,
+            "OUTBOX_KAFKA": '{"sasl.mechanism": "PLAIN", "linger.ms": 2.5, "socket.keepalive.enable": true}',
+            "OUTBOX_CHANNEL": "shop",
+            "OUTBOX_SCHEMA": "messages",
+            "OUTBOX_TABLE_PREFIX": "shop",
+            "OUTBOX_PUBLISH_TIMEOUT": "2.5",
+            "OUTBOX_CLOSE_TIMEOUT": "0",
+            "OUTBOX_EAGER": "yes",
+            "OUTBOX_REJECT_TRANSACTIONS": "1",
+            "OUTBOX_EAGER_IDLE_TIMEOUT": "60",
+            "OUTBOX_HTTP_PORT": "8080",
+        }
+    )
+    assert found.kafka == {
+        **SERVERS,
+        "sasl.mechanism": "PLAIN",
+        "linger.ms": "2.5",
+        "socket.keepalive.enable": "true",
+    }
+    assert (found.channel.name, found.tables.schema, found.tables.prefix) == ("shop", "messages", "shop")
+    assert (found.publish_timeout, found.close_timeout, found.eager_idle_timeout) == (2.5, 0.0, 60.0)
+    assert (found.eager, found.reject_transactions) == (True, True)
+
+
+def test_what_nobody_says_is_the_default() -> None:
+    assert Settings.from_env(ENVIRON) == Settings("orders", SERVERS)
+
+
+TOML = """
+group = "orders"
+eager = true
+reject_transactions = false
+eager_idle_timeout = 60
+check_interval = 500
+
+[kafka]
+bootstrap.servers = "127.0.0.1:1"
+ssl.ca.location = "/etc/ca.pem"
+"ssl.key.location" = "/etc/key.pem"
+socket.keepalive.enable = true
+linger.ms = 2
+"""
+
+
+def from_file(folder: Path, text: str, **environ: str) -> Settings:
+    """Settings from a TOML file, under an environment."""
+    file = folder / "outbox.toml"
+    file.write_text(text)
+    return Settings.from_env({"OUTBOX_CONFIG": str(file), **environ})
+
+
+def test_everything_from_a_file(tmp_path: Path) -> None:
+    found = from_file(tmp_path, TOML)
+    assert found.kafka == {
+        **SERVERS,
+        "ssl.ca.location": "/etc/ca.pem",
+        "ssl.key.location": "/etc/key.pem",
+        "socket.keepalive.enable": "true",
+        "linger.ms": "2",
+    }
+    assert (found.eager, found.reject_transactions, found.eager_idle_timeout) == (True, False, 60.0)
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    found = from_file(tmp_path, TOML, OUTBOX_EAGER="false", OUTBOX_GROUP="billing")
+    assert (found.eager, found.group) == (False, "billing")
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE", "1", "yes", " Yes "])
+def test_true(text: str) -> None:
+    assert Settings.from_env({**ENVIRON, "OUTBOX_EAGER": text}).eager is True
+
+
+@pytest.mark.parametrize("text", ["false", "False", "0", "no"])
+def test_false(text: str) -> None:
+    assert Settings.from_env({**ENVIRON, "OUTBOX_REJECT_TRANSACTIONS": text}).reject_transactions is False
+
+
+@pytest.mark.parametrize("name", ["eager", "reject_transactions"])
+@pytest.mark.parametrize("text", ["", "on", "ja", "2", "none"])
+def test_neither_true_nor_false(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is neither true nor false"):
+        Settings.from_env({**ENVIRON, f"OUTBOX_{name.upper()}": text})
+
+
+def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="publish_timeout is not a number"):
+        from_file(tmp_path, "publish_timeout = [5]\n" + TOML)
+
+
+@pytest.mark.parametrize("value", [[1], None])
+def test_a_property_that_is_neither_text_nor_number_is_named(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"'ssl\.ca\.location' is not text"):
+        kafka_properties({"ssl": {"ca.location": value}})
+
+
+def test_a_slip_in_the_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from_file(tmp_path, "publish_timout = 1.0\n" + TOML)
+    assert [record.args for record in caplog.records] == [("publish_timout", "publish_timeout")]
+
+
+def test_what_the_services_read_from_the_same_file_is_no_slip(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    theirs = {name for service in (RelaySettings, CheckerSettings, LandSettings) for name in service.model_fields}
+    from_file(
+        tmp_path,
+        "".join(f'{name} = "x"\n' for name in sorted(theirs - set(settings._NAMES)))
+        + TOML.replace("check_interval", "other"),
+    )
+    assert caplog.records == []
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=12, max_size=40)
+
+SECRET_PROPERTIES = [
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.config",
+    "sasl.password",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+]
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """What the library logs in the block."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.DEBUG)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # a small handler
+    logger = logging.getLogger("outbox")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+def told(work: Callable[[], object]) -> str:
+    """All that a user sees of some work: what it returns, raises and logs."""
+    with logged() as lines:
+        try:
+            done = work()
+            return "\n".join([*lines, str(done), repr(done)])
+        except (ConfigurationError, MessageRefused) as error:
+            return "\n".join([*lines, str(error), repr(error), repr(error.args)])
+
+
+WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"acks": 0}, {}),
+    ({"oauth_cb": "no function"}, {}),
+    ({"security.protocol": "sasl_ssl", "ssl.ca.location": "/nowhere"}, {}),
+    ({"bootstrap.servers": ""}, {}),
+    ({}, {"publish_timeout": 0.0}),
+    ({}, {"group": "not a group"}),
+]
+
+
+@given(SECRETS, st.sampled_from(SECRET_PROPERTIES), st.sampled_from(WRONG))
+def test_no_secret_in_settings_and_outbox(secret: str, name: str, wrong: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    kafka = {**SERVERS, name: secret, **wrong[0]}
+    arguments = {"group": "orders", **wrong[1]}
+    assert secret not in told(lambda: Settings(kafka=kafka, **arguments))
+    assert secret not in told(lambda: Outbox(kafka=kafka, **arguments))
+
+
+@given(SECRETS, st.sampled_from(SECRET_PROPERTIES), st.sampled_from(["ssl", "sasl_ssl"]))
+def test_no_secret_when_a_client_is_made(secret: str, name: str, protocol: str) -> None:
+    kafka = made(security__protocol=protocol, sasl__mechanism="PLAIN", log_level=0).kafka
+    assert secret not in told(lambda: admin_client({**kafka, name: secret}))
+    assert secret not in told(lambda: admin_client({**kafka, name: secret, "no.such.property": secret}))
+
+
+@given(SECRETS)
+def test_no_secret_when_the_environment_is_wrong(secret: str) -> None:
+    for environ in (
+        {"OUTBOX_KAFKA": f'{{"sasl.password": "{secret}"'},
+        {"OUTBOX_KAFKA": f'{{"sasl.password": ["{secret}"]}}'},
+        {"OUTBOX_KAFKA": f'["{secret}"]'},
+        {"OUTBOX_PUBLISH_TIMEOUT": secret},
+        {"OUTBOX_EAGER": secret},
+    ):
+        assert secret not in told(lambda environ=environ: Settings.from_env({**ENVIRON, **environ}))  # type: ignore[misc]
+
+
+@given(SECRETS, st.sampled_from([{}, {"partition": -2}, {"timestamp": 0}, {"headers": [("outbox-id", "x")]}]))
+def test_no_secret_in_messages(secret: str, wrong: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"value": secret, "key": secret, "headers": {"token": secret}, **wrong}
+    assert secret not in told(lambda: Message("orders", **fields))
+
+
+def test_the_test_of_secrets_would_see_one() -> None:
+    with suppress(ConfigurationError):
+        assert "orders" in told(lambda: Settings("orders", SERVERS))
+    assert "not a group" in told(lambda: Settings("not a group", SERVERS))

@@ -5,13 +5,25 @@ The committed row under the unique transaction id is the decision (R1); everythi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
 
+from outbox.ddl import (
+    Grant,
+    Rights,
+    all_statements,
+    create_schema,
+    drop_tables,
+    may_use_schema,
+    missing_rights,
+    run,
+    script,
+    split,
+)
 from outbox.errors import CallbackTableError
 from outbox.protocol.positions import Positions
 from outbox.settings import TableNames
@@ -136,34 +148,60 @@ class CallbackTable:
         """A statement with the tables' names in place of `{transaction}`, `{meta}` and `{fence}`."""
         return sql.SQL(text).format(**self._names)
 
-    def ddl(self) -> str:
-        """The SQL that makes the tables; running it again is safe."""
-        schema = sql.SQL("CREATE SCHEMA IF NOT EXISTS {};").format(sql.Identifier(self.names.schema))
-        return schema.as_string() + self._tables_ddl()
+    def statements(self) -> list[sql.Composed]:
+        """The statements that make the tables, and their schema if there is none; running them again is safe."""
+        tables = [statement.format(**self._names, version=sql.SQL(SCHEMA_VERSION)) for statement in split(_DDL)]
+        return [create_schema(self.names.schema), *tables]
 
-    def _tables_ddl(self) -> str:
-        return sql.SQL(_DDL).format(**self._names, version=sql.SQL(SCHEMA_VERSION)).as_string().rstrip() + "\n"
+    def drop_statements(self) -> list[sql.Composed]:
+        """The statement that drops the tables: with them go the decisions about everything that is still open."""
+        return [drop_tables(self.names.schema, (self.names.transaction, self.names.meta, self.names.fence))]
 
-    def create(self, connection: psycopg.Connection[Any]) -> None:
-        """Make the tables in one transaction, and their schema if there is none.
+    def application_grant(self, role: str) -> Grant:
+        """What the library's statements need: the seal inserts the row and reads it, and reads the incarnation.
 
         Raises:
-            CallbackTableError: The role has not the rights.
+            ConfigurationError: The role's name is not allowed.
         """
-        exists = connection.execute("SELECT to_regnamespace(%s)", (f'"{self.names.schema}"',)).fetchone()
-        # CREATE SCHEMA IF NOT EXISTS needs the right to create one even where it exists.
-        ddl = self._tables_ddl() if exists is not None and exists[0] is not None else self.ddl()
-        try:
-            with connection.transaction():
-                connection.execute(ddl.encode())
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise CallbackTableError(
-                f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
-                "let a role that may run `outbox table create`, or the SQL of `outbox table sql`"
-            ) from error
+        rights: Rights = {self.names.transaction: ("SELECT", "INSERT"), self.names.meta: ("SELECT",)}
+        return Grant(self.names.schema, role, rights)
+
+    def checker_grant(self, role: str) -> Grant:
+        """What the checker needs: tombstones, purge with its watermarks, the durability write (R9).
+
+        The first watermark of a half partition is a new row of the meta table: that takes INSERT.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        rights: Rights = {
+            self.names.transaction: ("SELECT", "INSERT", "DELETE"),
+            self.names.meta: ("SELECT", "INSERT", "UPDATE"),
+            self.names.fence: ("SELECT", "UPDATE"),
+        }
+        return Grant(self.names.schema, role, rights)
+
+    def ddl(self, grants: Iterable[Grant] = ()) -> str:
+        """The SQL that makes the tables and gives rights on them; running it again is safe."""
+        return script([*self.statements(), *all_statements(grants)])
+
+    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
+        """Make the tables in one transaction, and their schema if there is none.
+
+        Args:
+            connection: Of a role that may.
+            grants: The rights that other roles get on them.
+
+        Raises:
+            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+        """
+        run(connection, self.statements(), list(grants), "table")
 
     def problems(self, connection: psycopg.Connection[Any]) -> list[str]:
         """What is wrong with the tables (R12), one sentence each, with what to do."""
+        if not may_use_schema(connection, self.names.schema):
+            user, schema = connection.info.user, self.names.schema
+            return [f"role {user} may not use schema {schema}: GRANT USAGE ON SCHEMA {schema} TO {user}"]
         name = f"{self.names.schema}.{self.names.transaction}"
         row = connection.execute(_VERIFY, (f'"{self.names.schema}"."{self.names.transaction}"',)).fetchone()
         if row is None:
@@ -207,16 +245,7 @@ class CallbackTable:
         Returns:
             Privilege and full table name of each.
         """
-        missing = []
-        for name, privileges in needed.items():
-            quoted = f'"{self.names.schema}"."{name}"'
-            for privilege in privileges:
-                row = connection.execute(
-                    "SELECT has_table_privilege(to_regclass(%s), %s)", (quoted, privilege)
-                ).fetchone()
-                if row is None or not row[0]:
-                    missing.append((privilege, f"{self.names.schema}.{name}"))
-        return missing
+        return missing_rights(connection, self.names.schema, needed)
 
     def verify(self, connection: psycopg.Connection[Any]) -> None:
         """Check the tables.

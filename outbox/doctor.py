@@ -113,6 +113,5 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
 def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
     """What an application needs."""
     user = connection.info.user
-    needed = {table.names.transaction: ("SELECT", "INSERT"), table.names.meta: ("SELECT",)}
-    for privilege, name in table.missing_grants(connection, needed):
+    for privilege, name in table.missing_grants(connection, table.application_grant(user).rights):
         yield Finding("grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {user}")

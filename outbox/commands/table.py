@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from outbox.callback_table import CallbackTable
 from outbox.commands.options import PostgresUrl, Prefix, Schema, database
+from outbox.ddl import Grant
 from outbox.service.exits import guarded
 from outbox.settings import TableNames
 
 app = typer.Typer(help="Create, print and verify the callback tables.", no_args_is_help=True)
 
+ApplicationRoles = Annotated[
+    list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
+]
+CheckerRoles = Annotated[
+    list[str] | None, typer.Option("--checker-role", help="Role that gets what the checker needs; repeatable.")
+]
+
 
 @app.command()
-def create(postgres_url: PostgresUrl = "", schema: Schema = "public", table_prefix: Prefix = "outbox") -> None:
-    """Create the tables. Running it again changes nothing."""
+def create(
+    postgres_url: PostgresUrl = "",
+    schema: Schema = "public",
+    table_prefix: Prefix = "outbox",
+    application_role: ApplicationRoles = None,
+    checker_role: CheckerRoles = None,
+) -> None:
+    """Create the tables and give rights on them. Running it again changes nothing."""
 
     def run() -> None:
         table = CallbackTable(TableNames(schema, table_prefix))
+        grants = _grants(table, application_role, checker_role)
         with database(postgres_url) as connection:
-            table.create(connection)
+            table.create(connection, grants)
             table.verify(connection)
         typer.echo(f"table {table.names.schema}.{table.names.transaction} is ready")
 
@@ -27,9 +44,19 @@ def create(postgres_url: PostgresUrl = "", schema: Schema = "public", table_pref
 
 
 @app.command("sql")
-def print_sql(schema: Schema = "public", table_prefix: Prefix = "outbox") -> None:
-    """Print the SQL that makes the tables, for a migration of your own."""
-    guarded(lambda: typer.echo(CallbackTable(TableNames(schema, table_prefix)).ddl(), nl=False))
+def print_sql(
+    schema: Schema = "public",
+    table_prefix: Prefix = "outbox",
+    application_role: ApplicationRoles = None,
+    checker_role: CheckerRoles = None,
+) -> None:
+    """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
+
+    def run() -> None:
+        table = CallbackTable(TableNames(schema, table_prefix))
+        typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
+
+    guarded(run)
 
 
 @app.command()
@@ -43,3 +70,7 @@ def verify(postgres_url: PostgresUrl = "", schema: Schema = "public", table_pref
         typer.echo(f"table {table.names.schema}.{table.names.transaction} is fine")
 
     guarded(run)
+
+
+def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:
+    return [*map(table.application_grant, applications or ()), *map(table.checker_grant, checkers or ())]

@@ -1,0 +1,143 @@
+"""Alembic operations for the callback tables and the inbox table; the extra `alembic` brings Alembic.
+
+Import this module in `env.py`; then a migration says
+
+    def upgrade() -> None:
+        op.create_outbox_tables(application_roles=["shop"], checker_roles=["outbox_checker"])
+        op.create_outbox_inbox(consumer_roles=["shop"])
+
+    def downgrade() -> None:
+        op.drop_outbox_inbox()
+        op.drop_outbox_tables()
+
+The operations run online and print in offline mode (`alembic upgrade --sql`). They hold the SQL of `outbox table sql`
+and `outbox inbox sql`, and running it again changes nothing. `include_name` keeps `--autogenerate` from proposing to
+drop the tables, which are in nobody's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from alembic.operations import MigrateOperation, Operations
+from psycopg import sql
+from sqlalchemy import text
+
+from outbox.callback_table import CallbackTable
+from outbox.ddl import all_statements
+from outbox.inbox_table import InboxTable
+from outbox.settings import TableNames
+
+
+@Operations.register_operation("create_outbox_tables")
+@Operations.register_operation("drop_outbox_tables")
+@Operations.register_operation("create_outbox_inbox")
+@Operations.register_operation("drop_outbox_inbox")
+class OutboxTables(MigrateOperation):
+    """Statements that make or drop tables of the outbox.
+
+    Args:
+        statements: They are run one by one.
+    """
+
+    def __init__(self, statements: Iterable[sql.Composable]) -> None:
+        self.statements = [statement.as_string() for statement in statements]
+
+    @classmethod
+    def create_outbox_tables(
+        cls,
+        operations: Operations,
+        schema: str = "public",
+        prefix: str = "outbox",
+        application_roles: Sequence[str] = (),
+        checker_roles: Sequence[str] = (),
+    ) -> None:
+        """Make the callback tables, and their schema if there is none, and give rights on them.
+
+        Args:
+            operations: Alembic's.
+            schema: Their schema.
+            prefix: Beginning of their names.
+            application_roles: Roles that get what the library's statements need.
+            checker_roles: Roles that get what the checker needs.
+
+        Raises:
+            ConfigurationError: A name is not allowed.
+        """
+        table = CallbackTable(TableNames(schema, prefix))
+        grants = [*map(table.application_grant, application_roles), *map(table.checker_grant, checker_roles)]
+        operations.invoke(cls([*table.statements(), *all_statements(grants)]))
+
+    @classmethod
+    def drop_outbox_tables(cls, operations: Operations, schema: str = "public", prefix: str = "outbox") -> None:
+        """Drop the callback tables. Do it when nothing is open: with them go the decisions. Their schema stays.
+
+        Args:
+            operations: Alembic's.
+            schema: Their schema.
+            prefix: Beginning of their names.
+        """
+        operations.invoke(cls(CallbackTable(TableNames(schema, prefix)).drop_statements()))
+
+    @classmethod
+    def create_outbox_inbox(
+        cls,
+        operations: Operations,
+        schema: str = "public",
+        prefix: str = "outbox",
+        consumer_roles: Sequence[str] = (),
+        purger_roles: Sequence[str] = (),
+    ) -> None:
+        """Make the inbox table, and its schema if there is none, and give rights on it.
+
+        Args:
+            operations: Alembic's.
+            schema: Its schema.
+            prefix: Beginning of its name.
+            consumer_roles: Roles that get what a consumer needs.
+            purger_roles: Roles that get what the clean-up needs.
+
+        Raises:
+            ConfigurationError: A name is not allowed.
+        """
+        table = InboxTable(TableNames(schema, prefix))
+        grants = [*map(table.consumer_grant, consumer_roles), *map(table.purger_grant, purger_roles)]
+        operations.invoke(cls([*table.statements(), *all_statements(grants)]))
+
+    @classmethod
+    def drop_outbox_inbox(cls, operations: Operations, schema: str = "public", prefix: str = "outbox") -> None:
+        """Drop the inbox table: what comes again is then taken for new. Its schema stays.
+
+        Args:
+            operations: Alembic's.
+            schema: Its schema.
+            prefix: Beginning of its name.
+        """
+        operations.invoke(cls(InboxTable(TableNames(schema, prefix)).drop_statements()))
+
+
+@Operations.implementation_for(OutboxTables)
+def _execute(operations: Operations, tables: OutboxTables) -> None:
+    for statement in tables.statements:
+        operations.execute(text(statement.replace(":", r"\:")))  # a colon alone would begin a parameter
+
+
+def include_name(
+    schema: str = "public", prefix: str = "outbox"
+) -> Callable[[str | None, str, Mapping[str, str | None]], bool]:
+    """A filter for `context.configure(include_name=…)`: the outbox's tables are not for `--autogenerate` to drop.
+
+    Args:
+        schema: Their schema.
+        prefix: Beginning of their names.
+
+    Returns:
+        A function that says no to these tables and yes to everything else.
+    """
+    names = TableNames(schema, prefix)
+    ours = {names.transaction, names.meta, names.fence, InboxTable(names).name}
+
+    def include(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
+        return kind != "table" or name not in ours or parents.get("schema_name") not in {None, schema}
+
+    return include

@@ -1,0 +1,158 @@
+"""What the tables' DDL is made of: statements that run one by one or are printed, and the rights of a role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from outbox.errors import CallbackTableError, ConfigurationError
+
+Rights = Mapping[str, Sequence[LiteralString]]
+"""Privileges by table name."""
+
+_MAX_NAME_BYTES = 63  # NAMEDATALEN - 1: Postgres would cut a longer name, and take another role
+
+_CREATE_SCHEMA: LiteralString = (
+    "DO $$ BEGIN IF to_regnamespace({quoted}) IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The rights that a role gets on tables of one schema, and no more.
+
+    Args:
+        schema: Schema of the tables.
+        role: The role; it must exist.
+        rights: Its privileges by table name.
+
+    Raises:
+        ConfigurationError: The role's name is none, or is that of everybody.
+    """
+
+    schema: str
+    role: str
+    rights: Rights
+
+    def __post_init__(self) -> None:
+        """Refuse names that Postgres would take for another role; it reads even a quoted "public" as everybody."""
+        if self.role == "public" or not 0 < len(self.role.encode()) <= _MAX_NAME_BYTES or "\0" in self.role:
+            raise ConfigurationError(
+                f"role {self.role!r} cannot get rights: name one role, at most 63 bytes, not public"
+            )
+
+    def statements(self) -> list[sql.Composed]:
+        """The statements that give the rights."""
+        schema, role = sql.Identifier(self.schema), sql.Identifier(self.role)
+        return [
+            sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role),
+            *(
+                sql.SQL("GRANT {} ON {} TO {}").format(
+                    sql.SQL(", ").join(sql.SQL(privilege) for privilege in privileges),
+                    sql.Identifier(self.schema, table),
+                    role,
+                )
+                for table, privileges in self.rights.items()
+            ),
+        ]
+
+
+def all_statements(grants: Iterable[Grant]) -> list[sql.Composed]:
+    """The statements that give the rights of several roles."""
+    return [statement for grant in grants for statement in grant.statements()]
+
+
+def create_schema(schema: str) -> sql.Composed:
+    """Make a schema if there is none: CREATE SCHEMA IF NOT EXISTS needs the right to create one where it exists."""
+    return sql.SQL(_CREATE_SCHEMA).format(quoted=sql.Literal(f'"{schema}"'), schema=sql.Identifier(schema))
+
+
+def drop_tables(schema: str, tables: Iterable[str]) -> sql.Composed:
+    """Drop tables, those that are there."""
+    names = sql.SQL(", ").join(sql.Identifier(schema, table) for table in tables)
+    return sql.SQL("DROP TABLE IF EXISTS {}").format(names)
+
+
+def split(text: LiteralString) -> list[sql.SQL]:
+    """The single statements of a text in which each ends with a semicolon and a line break."""
+    return [sql.SQL(statement) for statement in text.strip().removesuffix(";").split(";\n")]
+
+
+def script(statements: Iterable[sql.Composable]) -> str:
+    """The statements as text for `psql`, or for a migration of one's own."""
+    return "".join(f"{statement.as_string()};\n" for statement in statements)
+
+
+def run(
+    connection: psycopg.Connection[Any],
+    statements: Iterable[sql.Composed],
+    grants: Sequence[Grant],
+    command: LiteralString,
+) -> None:
+    """Make tables and give rights on them, in one transaction.
+
+    Args:
+        connection: Of a role that may.
+        statements: They make the tables.
+        grants: The rights to give.
+        command: The command group that makes these tables, for the error.
+
+    Raises:
+        CallbackTableError: The role has not the rights, or a role to get some does not exist.
+    """
+    try:
+        with connection.transaction():
+            for statement in (*statements, *all_statements(grants)):
+                connection.execute(statement)
+            for grant in grants:
+                _require(connection, grant)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise CallbackTableError(
+            f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
+            f"let a role that may run `outbox {command} create`, or the SQL of `outbox {command} sql`"
+        ) from error
+    except psycopg.errors.UndefinedObject as error:
+        raise CallbackTableError(f"{error.diag.message_primary}: create it first, then run this again") from error
+
+
+def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:
+    """A GRANT by a role that owns neither table nor right is only a warning."""
+    lacking = missing_rights(connection, grant.schema, grant.rights, grant.role)
+    if lacking:
+        wanted = ", ".join(f"{privilege} on {name}" for privilege, name in lacking)
+        raise CallbackTableError(
+            f"role {connection.info.user} may not grant {wanted} to {grant.role}: let the owner of the tables run this"
+        )
+
+
+def may_use_schema(connection: psycopg.Connection[Any], schema: str) -> bool:
+    """Whether the connection's role may look for tables in a schema; one that is not there hinders nobody."""
+    query = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = %s"
+    return connection.execute(query, (schema,)).fetchone() != (False,)
+
+
+def missing_rights(
+    connection: psycopg.Connection[Any], schema: str, rights: Mapping[str, Sequence[str]], role: str | None = None
+) -> list[tuple[str, str]]:
+    """Privileges that a role lacks on tables.
+
+    Args:
+        connection: Of any role.
+        schema: Schema of the tables.
+        rights: Privileges by table name; the tables exist.
+        role: The role; None is that of the connection.
+
+    Returns:
+        Privilege and full table name of each.
+    """
+    query = "SELECT has_table_privilege(coalesce(%s, current_user)::name, to_regclass(%s), %s)"
+    wanted = [(table, privilege) for table, privileges in rights.items() for privilege in privileges]
+    return [
+        (privilege, f"{schema}.{table}")
+        for table, privilege in wanted
+        if connection.execute(query, (role, f'"{schema}"."{table}"', privilege)).fetchone() != (True,)
+    ]

@@ -1,0 +1,110 @@
+"""The DDL as text, names of roles, message ids: what needs no server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Message
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from outbox.callback_table import CallbackTable
+from outbox.errors import ConfigurationError, UsageError
+from outbox.inbox import Inbox
+from outbox.inbox_table import InboxTable
+from outbox.settings import TableNames
+
+NAMES = TableNames("shop", "our")
+
+
+def record(*headers: tuple[str, bytes | None]) -> Message:
+    return Message("orders", 2, 7, headers=list(headers))
+
+
+def test_every_statement_ends_with_a_semicolon_and_says_one_thing() -> None:
+    for table in (CallbackTable(NAMES), InboxTable(NAMES)):
+        statements = [statement.as_string() for statement in table.statements()]
+        assert table.ddl() == "".join(f"{statement};\n" for statement in statements)
+        assert all(statement.split()[0] in {"DO", "CREATE", "COMMENT", "INSERT"} for statement in statements)
+        assert all(";\n" not in statement and statement == statement.strip() for statement in statements)
+
+
+def test_roles_get_what_they_need_and_no_more() -> None:
+    table, inbox = CallbackTable(NAMES), InboxTable(NAMES)
+    usage = 'GRANT USAGE ON SCHEMA "shop" TO "one"'
+    assert [statement.as_string() for statement in table.application_grant("one").statements()] == [
+        usage,
+        'GRANT SELECT, INSERT ON "shop"."our_transaction" TO "one"',
+        'GRANT SELECT ON "shop"."our_meta" TO "one"',
+    ]
+    assert [statement.as_string() for statement in table.checker_grant("one").statements()] == [
+        usage,
+        'GRANT SELECT, INSERT, DELETE ON "shop"."our_transaction" TO "one"',
+        'GRANT SELECT, INSERT, UPDATE ON "shop"."our_meta" TO "one"',
+        'GRANT SELECT, UPDATE ON "shop"."our_fence" TO "one"',
+    ]
+    assert [statement.as_string() for statement in inbox.consumer_grant("one").statements()] == [
+        usage,
+        'GRANT SELECT, INSERT ON "shop"."our_inbox" TO "one"',
+    ]
+    assert [statement.as_string() for statement in inbox.purger_grant("one").statements()] == [
+        usage,
+        'GRANT SELECT, DELETE ON "shop"."our_inbox" TO "one"',
+    ]
+
+
+def test_the_name_of_a_role_is_quoted() -> None:
+    ddl = CallbackTable(NAMES).ddl([CallbackTable(NAMES).application_grant('a"; DROP TABLE x; --')])
+    assert 'ON "shop"."our_meta" TO "a""; DROP TABLE x; --";' in ddl
+
+
+@pytest.mark.parametrize("role", ["", "public", "x" * 64, "ö" * 32, "a\0b"])
+def test_names_that_postgres_would_read_otherwise_are_refused(role: str) -> None:
+    with pytest.raises(ConfigurationError, match="name one role"):
+        CallbackTable(NAMES).checker_grant(role)
+
+
+@pytest.mark.parametrize("group", ["", "x" * 256, "a\0b"])
+def test_a_consumer_group_has_a_name(group: str) -> None:
+    with pytest.raises(ConfigurationError, match="consumer group"):
+        Inbox(group)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (record(), "record orders/2/7 has 0 headers 'outbox-id'"),
+        (record(("type", b"created")), "record orders/2/7 has 0 headers 'outbox-id'"),
+        (record(("outbox-id", b"a"), ("outbox-id", b"b")), "record orders/2/7 has 2 headers 'outbox-id'"),
+        (record(("outbox-id", None)), "of record orders/2/7 is no message id"),
+        (record(("outbox-id", b"")), "of record orders/2/7 is no message id"),
+        (record(("outbox-id", b"\xff")), "of record orders/2/7 is no message id"),
+        ("", "1 to 255 characters, this one has 0"),
+        ("x" * 256, "1 to 255 characters, this one has 256"),
+    ],
+)
+def test_what_has_no_message_id_is_refused(message: Message | str, expected: str) -> None:
+    """Before the database is asked anything."""
+    session = Session(create_engine("postgresql+psycopg://nowhere.invalid/x"))
+    with pytest.raises(UsageError, match=expected):
+        Inbox("billing").once(session, message)
+
+
+def test_what_is_no_session_is_refused() -> None:
+    nothing: Any = object()
+    with pytest.raises(UsageError, match="takes a session or a connection, not object"):
+        Inbox("billing").once(nothing, "id")
+
+
+@pytest.mark.parametrize(("keep", "batch"), [(timedelta(0), 1), (timedelta(days=-1), 1), (timedelta(days=1), 0)])
+def test_an_age_below_zero_purges_nothing(keep: timedelta, batch: int) -> None:
+    with pytest.raises(UsageError, match="must be above 0"):
+        Inbox("billing").purge(create_engine("postgresql+psycopg://nowhere.invalid/x"), keep, batch)
+
+
+def test_an_inbox_shows_its_group_and_table() -> None:
+    assert repr(Inbox("billing", NAMES)) == "Inbox(group='billing', table='shop.our_inbox')"
+    assert psycopg.sql.Identifier("our_inbox").as_string() in InboxTable(NAMES).ddl()

@@ -1,0 +1,99 @@
+"""A recorder for Prometheus; needs the extra `metrics`."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import NamedTuple
+
+from outbox.listener import LocalTransactionState
+from outbox.recorder import CommitOutcome
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "outbox.prometheus needs an extra: pip install 'kafka-transactional-outbox[metrics]'", name=error.name
+    ) from error
+
+_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Seconds: from the best that a broker does to the default `publish_timeout`."""
+
+
+class _Metrics(NamedTuple):
+    published: Counter
+    ack_seconds: Histogram
+    halves: Counter
+    transactions: Counter
+    ops_dropped: Counter
+    checks: Counter
+
+
+_lock = threading.Lock()
+_made: weakref.WeakKeyDictionary[CollectorRegistry, _Metrics] = weakref.WeakKeyDictionary()
+
+
+def _metrics(registry: CollectorRegistry) -> _Metrics:
+    """The metrics in a registry: made once, because a registry takes a name once."""
+    with _lock:
+        if registry not in _made:
+            _made[registry] = _Metrics(
+                Counter("outbox_messages_published", "Messages that publish() accepted", ["group"], registry=registry),
+                Histogram(
+                    "outbox_half_ack_seconds",
+                    "Time from sending the halves of a transaction to their last acknowledgement",
+                    ["group"],
+                    registry=registry,
+                    buckets=_BUCKETS,
+                ),
+                Counter("outbox_halves_acked", "Half messages that Kafka acknowledged", ["group"], registry=registry),
+                Counter(
+                    "outbox_transactions",
+                    "Local transactions that ended, by outcome",
+                    ["group", "outcome"],
+                    registry=registry,
+                ),
+                Counter("outbox_ops_dropped", "Op markers that did not reach Kafka", ["group"], registry=registry),
+                Counter(
+                    "outbox_checks_answered", "Check requests answered, by state", ["group", "state"], registry=registry
+                ),
+            )
+        return _made[registry]
+
+
+class PrometheusRecorder:
+    """Counts what an `Outbox` does; its names are in the guide.
+
+    Several recorders on one registry share their metrics; the label `group` tells producer groups apart. No label holds
+    an id, a topic or a key.
+
+    Args:
+        registry: Where the metrics are registered; the client's own registry by default.
+
+    Example:
+        outbox = Outbox("orders", kafka, recorder=PrometheusRecorder())
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._metrics = _metrics(registry)
+
+    def messages_published(self, group: str, count: int) -> None:
+        """Count messages."""
+        self._metrics.published.labels(group).inc(count)
+
+    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+        """Count halves and observe their time, seconds."""
+        self._metrics.halves.labels(group).inc(count)
+        self._metrics.ack_seconds.labels(group).observe(seconds)
+
+    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+        """Count transactions by outcome."""
+        self._metrics.transactions.labels(group, outcome.value).inc()
+
+    def ops_dropped(self, group: str, count: int) -> None:
+        """Count op markers that did not reach Kafka."""
+        self._metrics.ops_dropped.labels(group).inc(count)
+
+    def check_answered(self, group: str, state: LocalTransactionState) -> None:
+        """Count answers by state."""
+        self._metrics.checks.labels(group, state.value).inc()

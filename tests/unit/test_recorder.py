@@ -1,0 +1,143 @@
+"""What the library tells about its work: counted right, from many threads, and never in the way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from outbox.listener import LocalTransactionState
+from outbox.prometheus import _BUCKETS, PrometheusRecorder
+from outbox.recorder import CommitOutcome, GuardedRecorder, NoRecorder, Recorder, guarded
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    """A sample's value; 0 if it does not exist."""
+    return registry.get_sample_value(name, {"group": "orders", **labels}) or 0.0
+
+
+def tell_everything(recorder: Recorder) -> None:
+    """Call each method once."""
+    recorder.messages_published("orders", 3)
+    recorder.halves_acked("orders", 3, 0.004)
+    recorder.transaction_ended("orders", CommitOutcome.COMMITTED)
+    recorder.ops_dropped("orders", 2)
+    recorder.check_answered("orders", LocalTransactionState.UNKNOWN)
+
+
+def test_prometheus_counts_what_it_is_told() -> None:
+    registry = CollectorRegistry()
+    tell_everything(PrometheusRecorder(registry))
+    assert value(registry, "outbox_messages_published_total") == 3
+    assert value(registry, "outbox_halves_acked_total") == 3
+    assert value(registry, "outbox_half_ack_seconds_count") == 1
+    assert value(registry, "outbox_half_ack_seconds_sum") == 0.004
+    assert value(registry, "outbox_half_ack_seconds_bucket", le="0.003") == 0
+    assert value(registry, "outbox_half_ack_seconds_bucket", le="0.005") == 1
+    assert value(registry, "outbox_transactions_total", outcome="committed") == 1
+    assert value(registry, "outbox_ops_dropped_total") == 2
+    assert value(registry, "outbox_checks_answered_total", state="unknown") == 1
+
+
+@pytest.mark.parametrize("outcome", CommitOutcome)
+def test_every_end_of_a_transaction_has_its_own_count(outcome: CommitOutcome) -> None:
+    registry = CollectorRegistry()
+    PrometheusRecorder(registry).transaction_ended("orders", outcome)
+    found = {one: value(registry, "outbox_transactions_total", outcome=one) for one in CommitOutcome}
+    assert found == {one: float(one is outcome) for one in CommitOutcome}
+
+
+def test_the_buckets_reach_from_1_ms_to_5_s() -> None:
+    assert (_BUCKETS[0], _BUCKETS[-1]) == (0.001, 5.0)
+    assert list(_BUCKETS) == sorted(set(_BUCKETS))
+
+
+def test_producer_groups_are_told_apart() -> None:
+    registry = CollectorRegistry()
+    PrometheusRecorder(registry).messages_published("orders", 1)
+    PrometheusRecorder(registry).messages_published("billing", 5)
+    assert value(registry, "outbox_messages_published_total") == 1
+    assert value(registry, "outbox_messages_published_total", group="billing") == 5
+
+
+def test_labels_are_the_group_and_bounded_names_only() -> None:
+    registry = CollectorRegistry()
+    tell_everything(PrometheusRecorder(registry))
+    labels = {label for metric in registry.collect() for sample in metric.samples for label in sample.labels}
+    assert labels == {"group", "outcome", "state", "le"}
+
+
+def test_registries_are_apart() -> None:
+    one, other = CollectorRegistry(), CollectorRegistry()
+    PrometheusRecorder(one).messages_published("orders", 1)
+    PrometheusRecorder(other)
+    assert value(other, "outbox_messages_published_total") == 0
+
+
+def test_many_threads_make_and_use_recorders_at_once() -> None:
+    registry = CollectorRegistry()
+    start = threading.Barrier(8)
+
+    def work() -> None:
+        start.wait(10)
+        recorder = PrometheusRecorder(registry)
+        for _ in range(200):
+            tell_everything(recorder)
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work) for _ in range(8)]:
+            done.result()
+    assert value(registry, "outbox_messages_published_total") == 8 * 200 * 3
+    assert value(registry, "outbox_half_ack_seconds_count") == 8 * 200
+
+
+class Broken:
+    """A recorder that fails at everything."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Fail, whatever is told."""
+        raise RuntimeError(name)
+
+
+def test_a_recorder_that_fails_is_told_of_once_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = guarded(cast("Recorder", Broken()))
+    for _ in range(3):
+        tell_everything(recorder)
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("outbox", logging.ERROR)
+    assert "the recorder failed" in record.getMessage()
+
+
+def test_a_guarded_recorder_is_told_everything() -> None:
+    registry = CollectorRegistry()
+    tell_everything(guarded(PrometheusRecorder(registry)))
+    counted = {sample.name for metric in registry.collect() for sample in metric.samples if sample.value >= 1}
+    assert {
+        "outbox_messages_published_total",
+        "outbox_halves_acked_total",
+        "outbox_half_ack_seconds_count",
+        "outbox_transactions_total",
+        "outbox_ops_dropped_total",
+        "outbox_checks_answered_total",
+    } <= counted
+
+
+def test_what_stops_the_program_is_not_swallowed() -> None:
+    class Interrupted(NoRecorder):
+        def messages_published(self, group: str, count: int) -> None:
+            raise KeyboardInterrupt(group, count)
+
+    with pytest.raises(KeyboardInterrupt):
+        guarded(Interrupted()).messages_published("orders", 1)
+
+
+def test_no_recorder_hears_nothing() -> None:
+    recorder = guarded(None)
+    tell_everything(recorder)
+    assert isinstance(recorder, NoRecorder)
+    assert not isinstance(recorder, GuardedRecorder)

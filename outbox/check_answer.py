@@ -1,0 +1,107 @@
+"""From a record on the check topic to the answer of a listener. No I/O but the listener's own."""
+
+from __future__ import annotations
+
+import logging
+
+from outbox.listener import LocalTransactionState, TransactionCheck, TransactionListener
+from outbox.protocol.check import CheckRequest, parse_check
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.half import Truth, parse_half
+from outbox.protocol.identifiers import message_id
+from outbox.protocol.names import HEADER_PREFIX
+from outbox.protocol.op import OpEntry, OpKind
+
+log = logging.getLogger("outbox")
+
+MAX_REASON = 300
+"""Characters of an exception's text that reach the op marker."""
+
+_KINDS = {
+    LocalTransactionState.COMMIT: OpKind.COMMIT,
+    LocalTransactionState.ROLLBACK: OpKind.ROLLBACK,
+    LocalTransactionState.UNKNOWN: OpKind.UNKNOWN,
+}
+
+
+class Question:
+    """A check request that a listener of this group is to answer.
+
+    Args:
+        request: The request.
+
+    Raises:
+        NewerFormatError: Its message is of a newer format.
+        ProtocolError: It carries no message that can be read.
+    """
+
+    def __init__(self, request: CheckRequest) -> None:
+        self.request = request
+        message = request.message
+        if message is None:
+            raise ProtocolError("a check request for a listener carries no message")
+        control = parse_half(message.headers)
+        self.check = TransactionCheck(
+            request.transaction_id,
+            message_id(request.transaction_id, control.position),
+            request.group,
+            control.topic,
+            control.partition,
+            message.key,
+            message.value,
+            tuple(header for header in message.headers if not header[0].startswith(HEADER_PREFIX)),
+            message.timestamp,
+            request.check,
+        )
+
+    def answer(self, listener: TransactionListener) -> OpEntry:
+        """Ask the listener. Whatever it raises or returns becomes an answer."""
+        try:
+            state = listener.check_local_transaction(self.check)
+        except BaseException as error:  # noqa: BLE001 - even SystemExit must not leave the relay without an answer
+            log.warning(
+                "the listener of group %s raised at check %d of transaction %s, the answer is UNKNOWN: %s",
+                self.check.group,
+                self.check.check,
+                self.check.transaction_id,
+                type(error).__name__,
+            )
+            return self._entry(OpKind.UNKNOWN, f"{type(error).__name__}: {error}")
+        if state is None:
+            return self._entry(OpKind.UNKNOWN)
+        if not isinstance(state, LocalTransactionState):
+            reason = f"the listener returned {type(state).__name__}, not a LocalTransactionState"
+            log.error("%s, at a check of transaction %s", reason, self.check.transaction_id)
+            return self._entry(OpKind.UNKNOWN, reason)
+        return self._entry(_KINDS[state])
+
+    def _entry(self, kind: OpKind, reason: str = "") -> OpEntry:
+        request = self.request
+        return OpEntry(
+            kind,
+            request.transaction_id,
+            request.topic_id,
+            request.partition,
+            request.positions,
+            request.first_offset,
+            request.last_offset,
+            request.check,
+            reason[:MAX_REASON],
+        )
+
+
+def read_question(key: bytes | None, value: bytes | None, group: str) -> Question | None:
+    """Read a record of the check topic; None if it is not for listeners of this group.
+
+    The record's key is looked at first: what another group is asked, and in which format, is not read at all.
+
+    Raises:
+        NewerFormatError: It is of a newer format.
+        ProtocolError: It cannot be read.
+    """
+    if key != group.encode():
+        return None
+    request = parse_check(value)
+    if request.group != group or request.truth is not Truth.LISTENER:
+        return None
+    return Question(request)

@@ -1,0 +1,127 @@
+"""The listener API, with RocketMQ's names: what an application implements that is asked what became of a transaction.
+
+`TransactionalProducer` runs the local transaction through it; `outbox.serve_checks()` asks it when no op marker came.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from dataclasses import dataclass, fields
+from typing import Any
+
+from outbox.message import Message
+from outbox.protocol.half import Header
+from outbox.protocol.identifiers import message_id
+
+
+class LocalTransactionState(enum.Enum):
+    """What became of a local transaction (RocketMQ: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW)."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class HalfMessage(Message):
+    """A message whose half is stored; what `execute_local_transaction()` is given.
+
+    Args:
+        transaction_id: Id of its transaction, a UUIDv7. Store it, or something of the message, in the local
+            transaction: `check_local_transaction()` must find it again.
+    """
+
+    transaction_id: str = ""
+
+    @classmethod
+    def of(cls, message: Message, transaction_id: str) -> HalfMessage:
+        """A message with the id of its transaction."""
+        values: dict[str, Any] = {field.name: getattr(message, field.name) for field in fields(Message) if field.init}
+        return cls(**values, transaction_id=transaction_id)
+
+    @property
+    def message_id(self) -> str:
+        """The id that the record on the real topic carries in its header `outbox-id`."""
+        return message_id(self.transaction_id, 0)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TransactionCheck:
+    """The question what became of a transaction; it carries the whole message, so that any instance can judge.
+
+    Args:
+        transaction_id: Id of the transaction.
+        message_id: Id of the message.
+        group: Producer group.
+        topic: Real topic.
+        partition: Real queue id, or -1 for "by key".
+        key: Key of the message, or None.
+        value: Its body, or None for a tombstone.
+        headers: The user's own headers, order and repeats kept.
+        timestamp: When the broker stored the half, ms since 1970.
+        check: Number of this check, from 1. It rises with each answer UNKNOWN.
+    """
+
+    transaction_id: str
+    message_id: str
+    group: str
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    timestamp: int
+    check: int
+
+    def __repr__(self) -> str:
+        """Ids and numbers only: no payload, key or header value ever reaches a log."""
+        return (
+            f"TransactionCheck(transaction_id={self.transaction_id!r}, group={self.group!r}, topic={self.topic!r}, "
+            f"check={self.check})"
+        )
+
+
+class TransactionListener(abc.ABC):
+    """Runs local transactions, and knows what became of them (RocketMQ's class of this name).
+
+    Both methods may be called from several threads and processes at once.
+
+    Example:
+        class Orders(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                with engine.begin() as connection:
+                    connection.execute(insert(orders), {"id": arg, "transaction_id": message.transaction_id})
+                return LocalTransactionState.COMMIT
+
+            def check_local_transaction(self, check):
+                with engine.connect() as connection:
+                    query = select(orders.c.id).where(orders.c.transaction_id == check.transaction_id)
+                    found = connection.execute(query).first()
+                return LocalTransactionState.COMMIT if found else LocalTransactionState.ROLLBACK
+    """
+
+    @abc.abstractmethod
+    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState | None:
+        """Run the local transaction of a message whose half is stored.
+
+        It is called in the thread that sends the message. An exception reaches the caller unchanged.
+
+        Args:
+            message: The message.
+            arg: What the caller gave to `send_message_in_transaction()`.
+
+        Returns:
+            What became of it. UNKNOWN and None leave the decision open: without a session it is asked for later.
+        """
+
+    @abc.abstractmethod
+    def check_local_transaction(self, check: TransactionCheck) -> LocalTransactionState | None:
+        """Say what became of a local transaction, perhaps of another instance that has died since.
+
+        It is called in a thread of its own. A transaction that is still running is UNKNOWN: ROLLBACK must only be said
+        of one that can no longer commit.
+
+        Returns:
+            What became of it. UNKNOWN, None and an exception mean that it is asked for again later.
+        """

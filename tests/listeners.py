@@ -1,0 +1,47 @@
+"""Listeners for the tests."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
+
+COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
+
+
+class Scripted(TransactionListener):
+    """Does as it is told, and remembers what it was given.
+
+    Args:
+        execute: What the local transaction returns, or a function of the message that runs it.
+        check: What a check returns, or a function of the check.
+    """
+
+    def __init__(self, execute: object = None, check: object = None) -> None:
+        self._execute = execute
+        self._check = check
+        self._lock = threading.Lock()
+        self.executed: list[tuple[HalfMessage, Any]] = []
+        self.checked: list[TransactionCheck] = []
+
+    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> Any:
+        """Run the script."""
+        with self._lock:
+            self.executed.append((message, arg))
+        return _run(self._execute, message)
+
+    def check_local_transaction(self, check: TransactionCheck) -> Any:
+        """Run the script."""
+        with self._lock:
+            self.checked.append(check)
+        return _run(self._check, check)
+
+    def was_asked_about(self, transaction_id: str) -> bool:
+        """Whether a check of this transaction came."""
+        with self._lock:
+            return any(check.transaction_id == transaction_id for check in self.checked)
+
+
+def _run(script: Any, argument: object) -> Any:
+    return script(argument) if callable(script) else script

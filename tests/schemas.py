@@ -1,0 +1,96 @@
+"""An order in Avro, JSON Schema and Protobuf, with serializers and deserializers for a Schema Registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto  # type: ignore[import-untyped]  # ships no types
+from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped]  # ships no types
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]  # ships no types
+
+from outbox.protocol.half import Headers
+
+AVRO = """{
+  "type": "record", "name": "Order",
+  "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+}"""
+
+JSON_SCHEMA = """{
+  "$schema": "http://json-schema.org/draft-07/schema#", "title": "Order", "type": "object",
+  "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]
+}"""
+
+ORDER = {"id": 42, "name": "Zoë"}
+
+
+def _protobuf_class() -> Any:
+    """The class of the message, as `protoc` would make it."""
+    file = FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Order")
+    message.field.add(name="id", number=1, type=FieldDescriptorProto.TYPE_INT64, label=1)
+    message.field.add(name="name", number=2, type=FieldDescriptorProto.TYPE_STRING, label=1)
+    pool = DescriptorPool()
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+
+
+ProtobufOrder = _protobuf_class()
+
+
+class Schema(NamedTuple):
+    """An order in one format.
+
+    Args:
+        name: The format.
+        serializer: Makes a serializer, given a registry and its configuration.
+        deserializer: Makes what reads it back.
+        value: An order.
+        wrong: Something that the schema does not allow; it holds the word "secret".
+    """
+
+    name: str
+    serializer: Callable[[SchemaRegistryClient, dict[str, Any]], Any]
+    deserializer: Callable[[SchemaRegistryClient], Any]
+    value: object
+    wrong: object
+
+    def read(self, registry: SchemaRegistryClient, topic: str, value: bytes | None, headers: Headers) -> object:
+        """What a consumer makes of a message's value."""
+        context = SerializationContext(topic, MessageField.VALUE, list(headers))
+        return self.deserializer(registry)(value, context)
+
+
+SCHEMAS = [
+    Schema(
+        "avro",
+        lambda registry, conf: AvroSerializer(registry, AVRO, conf=conf),
+        AvroDeserializer,
+        ORDER,
+        {"id": "secret"},
+    ),
+    Schema(
+        "json",
+        lambda registry, conf: JSONSerializer(JSON_SCHEMA, registry, conf=conf),
+        lambda registry: JSONDeserializer(None, schema_registry_client=registry),
+        ORDER,
+        {"id": "secret"},
+    ),
+    Schema(
+        "protobuf",
+        lambda registry, conf: ProtobufSerializer(ProtobufOrder, registry, conf),
+        lambda registry: ProtobufDeserializer(ProtobufOrder, schema_registry_client=registry),
+        ProtobufOrder(**ORDER),
+        "secret",
+    ),
+]
+
+
+def new_registry() -> SchemaRegistryClient:
+    """The registry client's own registry in memory."""
+    return SchemaRegistryClient.new_client({"url": "mock://"})

@@ -120,39 +120,39 @@ def run(
 
 
 def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:
-    """A GRANT by a role that owns neither table nor right is only a warning."""
-    lacking = missing_rights(connection, grant.schema, grant.rights, grant.role)
-    if lacking:
-        wanted = ", ".join(f"{privilege} on {name}" for privilege, name in lacking)
+    """Granting a schema that one may use and does not own is only a warning; on the tables it is an error."""
+    if not may_use_schema(connection, grant.schema, grant.role):
         raise CallbackTableError(
-            f"role {connection.info.user} may not grant {wanted} to {grant.role}: let the owner of the tables run this"
+            f"role {connection.info.user} may not grant USAGE on schema {grant.schema} to {grant.role}: "
+            "let the owner of the schema grant it, then run this again"
         )
 
 
-def may_use_schema(connection: psycopg.Connection[Any], schema: str) -> bool:
-    """Whether the connection's role may look for tables in a schema; one that is not there hinders nobody."""
-    query = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = %s"
-    return connection.execute(query, (schema,)).fetchone() != (False,)
+def may_use_schema(connection: psycopg.Connection[Any], schema: str, role: str | None = None) -> bool:
+    """Whether a role, by default the connection's, may look into a schema; one that is not there hinders nobody."""
+    query = "SELECT has_schema_privilege(coalesce(%s, current_user), oid, 'USAGE') FROM pg_namespace WHERE nspname = %s"
+    return connection.execute(query, (role, schema)).fetchone() != (False,)
 
 
 def missing_rights(
-    connection: psycopg.Connection[Any], schema: str, rights: Mapping[str, Sequence[str]], role: str | None = None
+    connection: psycopg.Connection[Any], schema: str, rights: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:
-    """Privileges that a role lacks on tables.
+    """Privileges on tables that the connection's role lacks.
 
     Args:
-        connection: Of any role.
+        connection: Of that role.
         schema: Schema of the tables.
         rights: Privileges by table name; the tables exist.
-        role: The role; None is that of the connection.
 
     Returns:
         Privilege and full table name of each.
     """
-    query = "SELECT has_table_privilege(coalesce(%s, current_user)::name, to_regclass(%s), %s)"
     wanted = [(table, privilege) for table, privileges in rights.items() for privilege in privileges]
     return [
         (privilege, f"{schema}.{table}")
         for table, privilege in wanted
-        if connection.execute(query, (role, f'"{schema}"."{table}"', privilege)).fetchone() != (True,)
+        if connection.execute(
+            "SELECT has_table_privilege(to_regclass(%s), %s)", (f'"{schema}"."{table}"', privilege)
+        ).fetchone()
+        != (True,)
     ]

@@ -57,7 +57,7 @@ class Question:
     def answer(self, listener: TransactionListener) -> OpEntry:
         """Ask the listener. Whatever it raises or returns becomes an answer."""
         try:
-            state = listener.check_local_transaction(self.check)
+            state: object = listener.check_local_transaction(self.check)
         except BaseException as error:  # noqa: BLE001 - even SystemExit must not leave the relay without an answer
             log.warning(
                 "the listener of group %s raised at check %d of transaction %s, the answer is UNKNOWN: %s",

@@ -185,9 +185,8 @@ class CheckServer:
             return None
         if self._is_stale(message):
             return None
-        key: bytes | None = message.key()  # type: ignore[assignment]  # bytes without a deserializer
         try:
-            return read_question(key, message.value(), self._settings.group)
+            return read_question(message.key(), message.value(), self._settings.group)
         except NewerFormatError:
             raise
         except ProtocolError as problem:

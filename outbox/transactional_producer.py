@@ -23,6 +23,7 @@ from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
 from outbox.protocol.positions import Positions
 from outbox.sender import HalfRecord
+from outbox.tracing import with_trace
 
 _ENDS = {
     LocalTransactionState.COMMIT: OpKind.COMMIT,
@@ -115,6 +116,7 @@ class TransactionalProducer:
             KafkaUnreachable: Kafka does not answer; the local transaction did not run.
             UsageError: The listener returned something else than a `LocalTransactionState` or None.
         """
+        message = with_trace(message)
         refuse(message, self._sender)
         self.start()
         transaction_id = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))

@@ -63,4 +63,7 @@ def serve(table: str) -> None:
 
 
 if __name__ == "__main__":
-    {"send": send, "serve": serve}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "send":
+        send(*sys.argv[2:])
+    else:
+        serve(*sys.argv[2:])

@@ -367,13 +367,12 @@ def test_a_request_that_was_answered_is_not_answered_again_after_a_restart(shop:
 
 def test_a_second_start_changes_nothing_and_one_after_closing_is_refused(shop: Shop) -> None:
     server = CheckServer(shop.outbox._sender, shop.outbox.settings, Scripted())
-    assert not server.running
     with server:
         before = threading.active_count()
         assert server.start() is server
         assert threading.active_count() == before
         assert server.running
-    assert not server.running
+    wait_until(lambda: not server.running)
     with pytest.raises(UsageError, match="closed"):
         server.start()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outbox import Message, Outbox, UsageError
+from outbox import Message, MessageRefused, Outbox, UsageError
 from outbox.check_answer import MAX_REASON, Question, read_question
 from outbox.listener import HalfMessage, TransactionListener
 from outbox.protocol.check import CheckRequest
@@ -89,7 +89,7 @@ def test_an_exception_is_unknown_with_its_type_and_message(
 def test_a_long_reason_of_several_lines_is_cut_and_put_on_one_line() -> None:
     entry = _answer(_raises(RuntimeError("first\nsecond\t" + "x" * 10_000)))
     assert len(entry.reason) == MAX_REASON
-    (parsed,) = parse_op(*encode_op([entry], OpSource.LISTENER))[1]
+    (parsed,) = parse_op(encode_op([entry], OpSource.LISTENER)[0], [("outbox-op", b"1;listener")])[1]
     assert parsed.reason.startswith("RuntimeError: first second xxx")
     assert (parsed.kind, parsed.checks) == (OpKind.UNKNOWN, 4)
 
@@ -179,3 +179,14 @@ def test_an_outbox_brings_its_own_settings() -> None:
             TransactionalProducer(outbox, Scripted(), {"bootstrap.servers": "127.0.0.1:1"})
         with pytest.raises(UsageError, match="own settings"):
             TransactionalProducer(outbox, Scripted(), channel="other")
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 3_600])
+def test_the_immunity_time_of_a_message_is_at_most_an_hour(seconds: float) -> None:
+    assert Message("orders", check_immunity=seconds).immunity_ms() == seconds * 1_000
+
+
+@pytest.mark.parametrize("seconds", [-1, 3_600.5, float("nan"), float("inf")])
+def test_another_immunity_time_is_refused(seconds: float) -> None:
+    with pytest.raises(MessageRefused, match="check_immunity"):
+        Message("orders", check_immunity=seconds)

@@ -118,8 +118,12 @@ class OutboxTables(MigrateOperation):
 
 @Operations.implementation_for(OutboxTables)
 def _execute(operations: Operations, tables: OutboxTables) -> None:
+    context = operations.get_context()
     for statement in tables.statements:
-        operations.execute(text(statement.replace(":", r"\:")))  # a colon alone would begin a parameter
+        if context.as_sql:
+            context.impl.static_output(f"{statement};")  # execute() would double percent signs in some environments
+        else:
+            operations.execute(text(statement.replace(":", r"\:")))  # a colon alone would begin a parameter
 
 
 def include_name(

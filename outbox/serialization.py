@@ -20,10 +20,12 @@ from outbox.errors import MessageRefused, UsageError
 from outbox.message import HeadersInput, Message
 from outbox.protocol.half import ANY_PARTITION, Header
 
-Serialize = Callable[[Any, SerializationContext], bytes | None]
-
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
+
+Serialize = Callable[[T, SerializationContext], bytes | None]
+"""A serializer of confluent-kafka, or a function like one; both sides of the type are checked if it has types."""
 
 
 def to_json(value: object) -> object:
@@ -116,9 +118,9 @@ class TypedTopic(Generic[K, V]):
         outbox.publish(session, orders.message(order, key=order.id))
     """
 
-    def __init__(self, name: str, *, value: Serialize | None = None, key: Serialize = as_bytes) -> None:
+    def __init__(self, name: str, *, value: Serialize[V] | None = None, key: Serialize[K] = as_bytes) -> None:
         self.name = name
-        self._value = JsonSerializer() if value is None else value
+        self._value: Serialize[V] = JsonSerializer() if value is None else value
         self._key = key
 
     def __repr__(self) -> str:
@@ -157,7 +159,7 @@ class TypedTopic(Generic[K, V]):
         value_bytes = self._serialize(self._value, value, context)
         return Message(self.name, value_bytes, key_bytes, _headers(context), partition, timestamp)
 
-    def _serialize(self, serialize: Serialize, obj: object, context: SerializationContext) -> bytes | None:
+    def _serialize(self, serialize: Serialize[T], obj: T | None, context: SerializationContext) -> bytes | None:
         if obj is None:
             return None
         try:

@@ -16,10 +16,12 @@ from outbox.errors import (
     OutboxError,
     PublishFailed,
     TransactionFenced,
+    TransactionsRejected,
     UsageError,
 )
 from outbox.message import Message, Receipt
 from outbox.outbox import Outbox
+from outbox.outcome import Outcome
 from outbox.settings import Settings, TableNames
 from outbox.transaction import Transaction
 
@@ -32,6 +34,7 @@ __all__ = [
     "Message",
     "MessageRefused",
     "Outbox",
+    "Outcome",
     "OutboxError",
     "PublishFailed",
     "Receipt",
@@ -39,5 +42,6 @@ __all__ = [
     "TableNames",
     "Transaction",
     "TransactionFenced",
+    "TransactionsRejected",
     "UsageError",
 ]

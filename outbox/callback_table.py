@@ -62,7 +62,7 @@ INSERT INTO {fence} (id, written_at) VALUES (0, now()) ON CONFLICT (id) DO NOTHI
 
 _OPEN: LiteralString = (
     "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation'),"
-    " current_setting('synchronous_commit'), current_setting('outbox.transaction', true)"
+    " current_setting('synchronous_commit')"
 )
 _INSERT: LiteralString = (
     "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
@@ -91,12 +91,10 @@ class Opened:
     Args:
         incarnation: Incarnation of the database (R10).
         synchronous: Whether its COMMIT will wait for the disk (R7).
-        mark: Transaction id that the library began it with, if it did.
     """
 
     incarnation: str
     synchronous: bool
-    mark: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class Draft:
         self._messages: list[tuple[int, Message]] = []
         self._next_position = 0
         self._bytes = 0
+        self._sent = 0
 
     def __len__(self) -> int:
         """How many messages count so far."""
@@ -64,15 +65,18 @@ class Draft:
         """The key of the first message."""
         return self._messages[0][1].key_bytes()
 
-    def halves(self, group: str, incarnation: str) -> list[HalfRecord]:
-        """The halves, in the order of their positions.
+    def take_unsent(self, group: str, incarnation: str) -> list[tuple[int, HalfRecord]]:
+        """Positions and halves of the messages that were not taken before; they can no longer be struck.
 
         Args:
             group: Producer group.
             incarnation: Incarnation of the database that will hold the row.
         """
+        taken, self._sent = self._messages[self._sent :], len(self._messages)
         ordering_key = self.ordering_key
-        return [self._half(position, message, group, incarnation, ordering_key) for position, message in self._messages]
+        return [
+            (position, self._half(position, message, group, incarnation, ordering_key)) for position, message in taken
+        ]
 
     def _half(
         self, position: int, message: Message, group: str, incarnation: str, ordering_key: bytes | None
@@ -80,6 +84,7 @@ class Draft:
         key = message.key_bytes()
         options = HalfOptions(
             timestamp=message.timestamp,
+            immunity=message.immunity_ms(),
             ordering=None if key == ordering_key else (ordering_key,),
             incarnation=incarnation,
         )

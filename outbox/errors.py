@@ -6,6 +6,7 @@
     │   ├── CallbackTableError  the callback table is missing or wrong
     │   └── KafkaUnreachable    the cluster does not answer
     ├── MessageRefused          the message cannot be published; nothing was written
+    ├── TransactionsRejected    the outbox was told to reject transactions; nothing was written
     ├── UsageError              the call does not fit the state of the session or connection
     ├── PublishFailed           Kafka did not answer in time; the local transaction was, or must be, rolled back
     ├── TransactionFenced       the checker decided ROLLBACK before the local transaction committed; all is rolled back
@@ -45,6 +46,10 @@ class MessageRefused(OutboxError, ValueError):  # noqa: N818 - it names what hap
 
     Nothing was written, and the local transaction goes on.
     """
+
+
+class TransactionsRejected(OutboxError):  # noqa: N818 - it names what happened to the message
+    """The outbox was told to reject transactions (RocketMQ: `rejectTransactionMessage`). Nothing was written."""
 
 
 class UsageError(OutboxError, RuntimeError):

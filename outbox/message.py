@@ -13,6 +13,10 @@ from outbox.protocol.identifiers import message_id
 HeadersInput = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 
+MAX_IMMUNITY_SECONDS = 3_600
+"""RocketMQ's proxy allows as much (`maxTransactionRecoverySecond`)."""
+
+
 def _bytes(value: bytes | str | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
@@ -28,6 +32,9 @@ class Message:
         headers: A mapping, or pairs where names repeat or order matters. Names beginning with `outbox-` are refused.
         partition: Real queue id; -1 lets the key choose, as a Java producer would.
         timestamp: Your own timestamp, ms since 1970; None: the time at which the broker stored the half.
+        check_immunity: Seconds after its half was stored in which nobody is asked what became of the transaction
+            (RocketMQ: CHECK_IMMUNITY_TIME_IN_SECONDS), at most an hour; None: the relay's `transaction_timeout`.
+            For a local transaction that is known to take long.
 
     Raises:
         MessageRefused: The topic's name, a header or a number is not allowed.
@@ -43,6 +50,7 @@ class Message:
     headers: HeadersInput = field(default=())
     partition: int = ANY_PARTITION
     timestamp: int | None = None
+    check_immunity: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse early what can be refused without asking the cluster."""
@@ -59,6 +67,8 @@ class Message:
             raise MessageRefused(
                 f"timestamp {self.timestamp} does not lie after 1970; Kafka's client takes 0 for 'now'"
             )
+        if self.check_immunity is not None and not 0 <= self.check_immunity <= MAX_IMMUNITY_SECONDS:
+            raise MessageRefused(f"check_immunity is {self.check_immunity} s: use 0 to {MAX_IMMUNITY_SECONDS} seconds")
 
     def __repr__(self) -> str:
         """Topic and size only: no payload, key or header value ever reaches a log."""
@@ -76,6 +86,10 @@ class Message:
         """The headers as Kafka stores them, order and repeats kept."""
         pairs = self.headers.items() if isinstance(self.headers, Mapping) else self.headers
         return [(name, _bytes(value)) for name, value in pairs]
+
+    def immunity_ms(self) -> int | None:
+        """`check_immunity` in ms."""
+        return None if self.check_immunity is None else round(self.check_immunity * 1000)
 
     def size(self) -> int:
         """Bytes of key, value and headers."""

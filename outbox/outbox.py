@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing
 from types import TracebackType
 from typing import Any, Self
 
 import psycopg
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox.callback_table import CallbackTable
-from outbox.draft import Draft
+from outbox.errors import UsageError
+from outbox.local_connection import local_connection
 from outbox.message import Message, Receipt
-from outbox.preflight import refuse
-from outbox.protocol.identifiers import make_transaction_id
+from outbox.outcome import Outcome, ask_outcome
 from outbox.seal import Sealer
 from outbox.sender import Sender
 from outbox.settings import Settings, TableNames, channel_names
 from outbox.sqlalchemy_session import publish
-from outbox.transaction import Transaction, own_transaction
+from outbox.transaction import Transaction, core_transaction, own_transaction
 
 
 class Outbox:
@@ -37,6 +36,10 @@ class Outbox:
         tables: Where the callback tables are.
         publish_timeout: Seconds that sending the halves may take before the local transaction is rolled back.
         close_timeout: Seconds that `close()` waits for op markers.
+        eager: Whether halves go out at `publish()`, while the local transaction goes on, and not at COMMIT. Order then
+            follows the database only for rows that are locked before `publish()`.
+        reject_transactions: Whether every publication is refused (RocketMQ: `rejectTransactionMessage`).
+        eager_idle_timeout: Seconds that a transaction with eager halves may be idle before Postgres ends it (R7).
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -45,15 +48,29 @@ class Outbox:
     def __init__(
         self,
         group: str,
-        kafka: Mapping[str, str],
+        kafka: Mapping[str, Any],
         *,
         channel: str = "outbox",
         tables: TableNames | None = None,
         publish_timeout: float = 5.0,
         close_timeout: float = 5.0,
+        eager: bool = False,
+        reject_transactions: bool = False,
+        eager_idle_timeout: float = 300.0,
     ) -> None:
-        names = channel_names(channel)
-        self._start(Settings(group, kafka, names, tables or TableNames(), publish_timeout, close_timeout))
+        self._start(
+            Settings(
+                group,
+                kafka,
+                channel_names(channel),
+                tables or TableNames(),
+                publish_timeout,
+                close_timeout,
+                eager=eager,
+                reject_transactions=reject_transactions,
+                eager_idle_timeout=eager_idle_timeout,
+            )
+        )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -71,7 +88,9 @@ class Outbox:
         self._sender = Sender(settings)
         self._sealer = Sealer(settings, self._sender, CallbackTable(settings.tables))
 
-    def publish(self, session: Session | scoped_session[Any], message: Message) -> Receipt:
+    def publish(
+        self, session: Session | scoped_session[Any], message: Message, *, eager: bool | None = None
+    ) -> Receipt:
         """Publish a message with a session's transaction.
 
         It is sent when the transaction commits, and becomes visible on its real topic only if it did. A message
@@ -80,32 +99,52 @@ class Outbox:
         Args:
             session: A session on `postgresql+psycopg://`; its transaction begins here if it has not yet.
             message: The message.
+            eager: Whether its half goes out now; None: as the outbox was told. Inside a SAVEPOINT it waits for COMMIT.
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            UsageError: It is no session, two-phase, in autocommit, or already being committed.
+            TransactionsRejected: The outbox was told to reject transactions.
+            UsageError: It is no session, two-phase, in autocommit, on two connections, or already being committed.
             ConfigurationError: The channel is not what the library needs.
             PublishFailed: Kafka does not answer.
 
         At COMMIT these may come out of the session: `PublishFailed`, `TransactionFenced`, `CallbackTableError`, and
-        what SQLAlchemy raises for an error of Postgres; then all is rolled back.
+        what SQLAlchemy raises for an error of Postgres; then all is rolled back. `CommitOutcomeUnknown` comes out of
+        it when COMMIT was sent and no reply came; `outcome()` resolves that.
 
         Example:
             with Session(engine) as session, session.begin():
                 session.add(order)
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
-        refuse(message, self._sender)
-        return publish(session, self._sealer, _new_draft, message)
+        return publish(session, self._sealer, message, eager=self.settings.eager if eager is None else eager)
 
-    def transaction(self, connection: psycopg.Connection[Any]) -> AbstractContextManager[Transaction]:
-        """A local transaction on a psycopg connection; the library owns BEGIN and COMMIT.
+    def publish_many(
+        self, session: Session | scoped_session[Any], messages: Iterable[Message], *, eager: bool | None = None
+    ) -> list[Receipt]:
+        """Publish several messages; if one is refused, those before it stay published with the transaction.
 
         Args:
-            connection: Idle; in autocommit or not.
+            session: As for `publish()`.
+            messages: The messages, in their order.
+            eager: As for `publish()`.
 
         Raises:
-            UsageError: It is no psycopg connection, or already in a transaction.
+            OutboxError: As `publish()`.
+        """
+        return [self.publish(session, message, eager=eager) for message in messages]
+
+    def transaction(
+        self, connection: psycopg.Connection[Any] | Connection, *, eager: bool | None = None
+    ) -> AbstractContextManager[Transaction]:
+        """A local transaction on a connection of psycopg or of SQLAlchemy Core; the library owns BEGIN and COMMIT.
+
+        Args:
+            connection: In no transaction. One of psycopg may be in autocommit, one of SQLAlchemy may not.
+            eager: Whether halves go out at `publish()`; None: as the outbox was told.
+
+        Raises:
+            UsageError: It is no such connection, or already in a transaction.
             PublishFailed: The halves were not acknowledged; all is rolled back.
             TransactionFenced: The checker was first; all is rolled back.
             CommitOutcomeUnknown: COMMIT was sent and its outcome is not known.
@@ -115,15 +154,59 @@ class Outbox:
                 connection.execute("UPDATE stock SET left = left - 1 WHERE id = 7")
                 tx.publish(Message("stock", value=b"...", key=b"7"))
         """
-        return own_transaction(self._sealer, connection, self._add, _new_draft())
+        if not isinstance(connection, psycopg.Connection | Connection):
+            raise UsageError(
+                f"outbox.transaction() takes a connection of psycopg or of SQLAlchemy, not {type(connection).__name__}"
+            )
+        return self.open_transaction(connection, eager=eager)
 
-    def _add(self, draft: Draft, message: Message) -> Receipt:
-        refuse(message, self._sender)
-        return draft.add(message)
+    def open_transaction(self, connection: object, *, eager: bool | None) -> AbstractContextManager[Transaction]:
+        """The transaction of any connection that the library knows; an async one only in SQLAlchemy's greenlet."""
+        eager = self.settings.eager if eager is None else eager
+        if isinstance(connection, Connection):
+            return core_transaction(self._sealer, connection, eager=eager)
+        return own_transaction(self._sealer, self._sealer.connection(connection), eager=eager)
 
-    def close(self) -> None:
-        """Flush op markers, at most `close_timeout` seconds. Publishing afterwards is refused."""
-        self._sender.close()
+    def outcome(self, transaction_id: str, database: Engine | psycopg.Connection[Any]) -> Outcome:
+        """What became of a local transaction, for sure: after `CommitOutcomeUnknown`, before trying again.
+
+        The answer never comes from the mere absence of a row: a transaction that has not committed and holds no lock
+        is fenced by this question, so that it can no longer commit (R1).
+
+        Args:
+            transaction_id: As `CommitOutcomeUnknown` or a receipt tells it.
+            database: The application's database; a psycopg connection must be in no transaction.
+
+        Raises:
+            UsageError: The id is not one of the library's, or the connection is in a transaction.
+            CallbackTableError: The tables are missing.
+        """
+        return self.ask_outcome(transaction_id, database)
+
+    def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
+        """The same for any engine or connection that the library knows; an async one only in SQLAlchemy's greenlet."""
+        if not isinstance(database, Engine):
+            return ask_outcome(self.settings, self._sealer.table, local_connection(database), transaction_id)
+        with closing(database.raw_connection()) as pooled:
+            connection = local_connection(pooled.driver_connection)
+            return ask_outcome(self.settings, self._sealer.table, connection, transaction_id)
+
+    def ping(self) -> None:
+        """Ask Kafka for the channel: for a probe of readiness. Waits at most `publish_timeout`.
+
+        Raises:
+            ChannelError: Its topics are missing or wrong.
+            PublishFailed: Kafka does not answer.
+        """
+        self._sender.ping()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush op markers. Publishing afterwards is refused.
+
+        Args:
+            timeout: Seconds to wait at most; None: `close_timeout`.
+        """
+        self._sender.close(timeout)
 
     def __enter__(self) -> Self:
         """Use the outbox as a context manager."""
@@ -134,7 +217,3 @@ class Outbox:
     ) -> None:
         """Close it."""
         self.close()
-
-
-def _new_draft() -> Draft:
-    return Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))

@@ -1,29 +1,33 @@
 """The seal: what happens between the last statement of a local transaction and its COMMIT.
 
 Lock first, then the halves with all their acknowledgements, then the row, which holds their offsets. As the halves are
-sent while the business rows are locked, their order per key is the database's.
+sent while the business rows are locked, their order per key is the database's. In eager mode lock and halves come
+earlier, at `publish()`, and the seal only waits for what is still missing.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
 from outbox.callback_table import CallbackRow, CallbackTable, Opened
 from outbox.draft import Draft
-from outbox.errors import CallbackTableError, TransactionFenced, UsageError
+from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.failpoints import failpoint
-from outbox.protocol.identifiers import lock_number
+from outbox.local_connection import LocalConnection, local_connection
+from outbox.message import Message, Receipt
+from outbox.preflight import refuse
+from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
+from outbox.protocol.positions import Positions
 from outbox.sender import Sender
 from outbox.settings import Settings
 
@@ -34,13 +38,19 @@ _NOT_REPLICATED = "01000"
 
 _SYNCHRONOUS = sql.SQL("SET LOCAL synchronous_commit = on")
 _MARK = sql.SQL("SELECT set_config('outbox.transaction', %s, true)")
-
-PsycopgConnection = psycopg.Connection[Any]
+_MARKED = sql.SQL(" RETURNING current_setting('outbox.transaction', true)")
+_LEASE: LiteralString = (
+    ", set_config('idle_in_transaction_session_timeout', CASE"
+    " WHEN current_setting('idle_in_transaction_session_timeout')::interval"
+    " BETWEEN interval '1 ms' AND {lease} * interval '1 ms'"
+    " THEN current_setting('idle_in_transaction_session_timeout') ELSE {lease}::text END, true)"
+)
+"""A transaction with halves in Kafka does not stay open for ever on the server (R7); a shorter limit stays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sealer:
-    """Seals local transactions of one `Outbox`.
+    """Starts the part that one `Outbox` takes in local transactions.
 
     Args:
         settings: Its settings.
@@ -52,12 +62,67 @@ class Sealer:
     sender: Sender
     table: CallbackTable
 
-    def seal(self, connection: PsycopgConnection, draft: Draft, *, marked: bool = False) -> Sealed:
-        """Send the halves, insert the row.
+    def connection(self, driver: object) -> LocalConnection:
+        """The connection of a driver, as the seal needs it.
+
+        Raises:
+            UsageError: It is not psycopg's.
+        """
+        return local_connection(driver)
+
+    def start(self, connection: LocalConnection) -> Seal:
+        """A new part in the connection's transaction, with a fresh transaction id."""
+        draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
+        return Seal(self, connection, draft)
+
+
+class Seal:
+    """The part that one outbox takes in one local transaction: its draft, its halves, its row, and its end.
+
+    Args:
+        sealer: Of the outbox.
+        connection: On which COMMIT will run.
+        draft: What is published.
+    """
+
+    def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
+        self.draft = draft
+        self._settings = sealer.settings
+        self._sender = sealer.sender
+        self._table = sealer.table
+        self._connection = connection
+        self._opened: Opened | None = None
+        self._partition = -1
+        self._sent: list[int] = []  # positions of the halves, in the order of their acknowledgements
+        self._acks = sealer.sender.acks()
+        self._entry: OpEntry | None = None
+        self._listens = False
+        self._doubtful = False
+        self._failed = False
+
+    def publish(self, message: Message, *, early: bool) -> Receipt:
+        """Add a message.
 
         Args:
-            connection: In a healthy transaction, no statement running.
-            draft: At least one message.
+            message: The message.
+            early: Whether its half goes out now (eager mode); never while a SAVEPOINT is open.
+
+        Raises:
+            MessageRefused: It cannot be published; nothing was written.
+            ConfigurationError: Channel or tables are not what the library needs.
+            PublishFailed: Kafka does not answer.
+            psycopg.Error: The lock could not be taken.
+        """
+        refuse(message, self._sender, self._connection.waiting)
+        receipt = self.draft.add(message)
+        if early:
+            self._send(eager=True)
+        return receipt
+
+    def seal(self, *, marked: bool = False) -> None:
+        """Send what is not sent, wait for all acknowledgements, insert the row.
+
+        Args:
             marked: Whether the transaction was begun by `begin()`, and nothing may have ended it since.
 
         Raises:
@@ -65,44 +130,67 @@ class Sealer:
             TransactionFenced: The checker was first.
             CallbackTableError: The tables are missing.
             UsageError: The transaction failed or ended meanwhile.
+            psycopg.Error: Postgres refuses.
         """
-        opened = self._open(connection, draft)
-        if marked and opened.mark != draft.transaction_id:
-            raise UsageError("the transaction was ended inside the block: outbox.transaction() owns BEGIN and COMMIT")
-        if not opened.synchronous:
-            _execute(connection, _SYNCHRONOUS)
-        channel = self.sender.channel
-        transaction_id = draft.transaction_id
-        partition = half_partition(
-            self.settings.group, draft.ordering_key, uuid.UUID(transaction_id).bytes, channel.partitions
-        )
-        offsets = self.sender.send_halves(partition, draft.halves(self.settings.group, opened.incarnation))
+        self._send()
+        offsets = self._acks.offsets(self._connection.waiting)
         failpoint("outbox.half_acked")
-        entry = OpEntry(
-            OpKind.COMMIT, transaction_id, channel.half.id, partition, draft.positions, min(offsets), max(offsets)
-        )
-        self._insert(connection, entry)
-        require_healthy(connection)
+        self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
+        mark = self._insert(self._entry)
+        if marked and mark != self.draft.transaction_id:
+            raise UsageError("the transaction was ended inside the block: outbox.transaction() owns BEGIN and COMMIT")
+        self._connection.require_healthy()
+        self._connection.listen(self._notice)
+        self._listens = True
         failpoint("outbox.sealed")
-        return Sealed(self.sender, self.table, entry, connection)
 
-    def _open(self, connection: PsycopgConnection, draft: Draft) -> Opened:
+    def _send(self, *, eager: bool = False) -> None:
+        if self._failed:
+            raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
+        opened = self._open(eager=eager)
+        self._failed = True
+        for position, half in self.draft.take_unsent(self._settings.group, opened.incarnation):
+            self._sender.produce_half(self._partition, half, self._acks, self._connection.waiting)
+            self._sent.append(position)
+        self._failed = False
+
+    def _open(self, *, eager: bool) -> Opened:
+        """Take the lock and learn what the halves must say, once."""
+        if self._opened is None:
+            opened = self._ask_database(eager=eager)
+            if not opened.synchronous:
+                self._connection.execute(_SYNCHRONOUS)
+            channel, id_ = self._sender.channel, uuid.UUID(self.draft.transaction_id).bytes
+            self._partition = half_partition(self._settings.group, self.draft.ordering_key, id_, channel.partitions)
+            self._opened = opened
+        return self._opened
+
+    def _ask_database(self, *, eager: bool) -> Opened:
+        statement = self._table.open_statement
+        if eager:
+            lease = sql.Literal(int(self._settings.eager_idle_timeout * 1000))
+            statement += sql.SQL(_LEASE).format(lease=lease)
         try:
-            row = _execute(connection, self.table.open_statement, (lock_number(draft.transaction_id),)).fetchone()
+            row = self._connection.execute(statement, (lock_number(self.draft.transaction_id),)).row
         except psycopg.errors.UndefinedTable as error:
             raise CallbackTableError(
-                f"table {self.table.names.schema}.{self.table.names.meta} does not exist in this database: "
+                f"table {self._table.names.schema}.{self._table.names.meta} does not exist in this database: "
                 "run `outbox table create`, or the SQL of `outbox table sql`"
             ) from error
         if row is None or row[1] is None:
-            raise CallbackTableError(f"table {self.table.names.meta} has no incarnation: run `outbox table create`")
-        return Opened(str(row[1]), synchronous=row[2] not in {"off", "local"}, mark=row[3])
+            raise CallbackTableError(f"table {self._table.names.meta} has no incarnation: run `outbox table create`")
+        return Opened(str(row[1]), synchronous=row[2] not in {"off", "local"})
 
-    def _insert(self, connection: PsycopgConnection, entry: OpEntry) -> None:
+    def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
+        half = self._sender.channel.half
+        return OpEntry(kind, self.draft.transaction_id, half.id, self._partition, positions, min(offsets), max(offsets))
+
+    def _insert(self, entry: OpEntry) -> str | None:
+        """Insert the row; the mark of the transaction in which it stands."""
         row = CallbackRow(
             entry.transaction_id,
-            self.settings.group,
-            self.settings.channel.name,
+            self._settings.group,
+            self._settings.channel.name,
             entry.topic_id,
             entry.partition,
             entry.first_offset,
@@ -110,127 +198,74 @@ class Sealer:
             entry.positions,
         )
         try:
-            _execute(connection, self.table.insert_statement, row.values())
+            returned = self._connection.execute(self._table.insert_statement + _MARKED, row.values()).row
         except psycopg.errors.UniqueViolation as error:
             raise TransactionFenced(
                 f"transaction {entry.transaction_id} was decided ROLLBACK by the checker before it committed; "
                 "all of it is rolled back, and it can be tried again"
             ) from error
-
-
-class Sealed:
-    """A sealed transaction, from the seal to the first sight of its end.
-
-    Args:
-        sender: Where the op marker goes.
-        table: Where the row is.
-        entry: The op marker that a COMMIT entitles to.
-        connection: The connection on which the COMMIT will run.
-    """
-
-    def __init__(self, sender: Sender, table: CallbackTable, entry: OpEntry, connection: PsycopgConnection) -> None:
-        self.entry = entry
-        self._sender = sender
-        self._table = table
-        self._connection = connection
-        self._doubtful = False
-        connection.add_notice_handler(self._notice)
+        return returned[0] if returned is not None else None
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _NOT_REPLICATED:
             self._doubtful = True
 
-    @property
-    def idle(self) -> bool:
-        """Whether the connection is open and in no transaction."""
-        return is_idle(self._connection)
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether COMMIT returned without the durability that was asked for (R5)."""
-        return self._doubtful
+    def _stop_listening(self) -> None:
+        if self._listens:
+            self._connection.unlisten(self._notice)
+            self._listens = False
 
     def has_row(self) -> bool:
         """Whether the row is there, on an idle connection: for a first sight at which nobody said that COMMIT was."""
         try:
-            found = _execute(self._connection, self._table.find_statement, (self.entry.transaction_id,)).fetchone()
+            found = self._connection.execute(self._table.find_statement, (self.draft.transaction_id,)).row
             self._connection.rollback()
         except psycopg.Error:
             return False
         return found is not None
 
     def committed(self) -> bool:
-        """COMMIT was seen to succeed: send the op marker, unless the durability is in doubt.
+        """COMMIT was seen to succeed: send the op marker, unless the durability is in doubt (R5).
 
         Returns:
             Whether the marker was sent.
         """
-        self.close()
+        self._stop_listening()
+        if self._entry is None:
+            return True  # nothing was left to publish
         if self._doubtful:
             log.warning(
-                "COMMIT of transaction %s was not replicated, the checker will decide", self.entry.transaction_id
+                "COMMIT of transaction %s was not replicated, the checker will decide", self.draft.transaction_id
             )
             return False
         failpoint("outbox.committed")
-        self._sender.send_op(self.entry)
+        self._sender.send_op(self._entry)
         return True
 
-    def close(self) -> None:
-        """Stop listening. Silence is always safe: the checker decides (R6)."""
-        self._connection.remove_notice_handler(self._notice)
+    def rolled_back(self) -> None:
+        """The row can never become visible: nothing was inserted, or its ROLLBACK was acknowledged (R6).
+
+        Once all acknowledgements are in, a rollback marker saves the checker the work.
+        """
+        self._stop_listening()
+        if self._sent:
+            self._acks.when_all(self._send_rollback)
+
+    def _send_rollback(self) -> None:
+        found = {
+            position: offset
+            for position, offset in zip(self._sent, self._acks.acknowledged(), strict=True)
+            if offset >= 0
+        }
+        if found:
+            positions = Positions.of(sorted(found))
+            self._sender.send_op(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())))
+
+    def unknown(self) -> None:
+        """Nobody knows how it ended. Silence is always safe: the checker decides (R6)."""
+        self._stop_listening()
 
 
-def begin(connection: PsycopgConnection, transaction_id: str) -> None:
+def begin(connection: LocalConnection, transaction_id: str) -> None:
     """Begin a transaction, as the connection's own attributes say, and mark it: the seal will know it again."""
-    _execute(connection, _MARK, (transaction_id,))
-
-
-def _execute(
-    connection: PsycopgConnection, statement: sql.SQL | sql.Composed, parameters: Sequence[object] = ()
-) -> psycopg.Cursor[tuple[Any, ...]]:
-    """Run a statement on a plain cursor: the connection's own factories of cursors and rows are the user's."""
-    cursor: psycopg.Cursor[tuple[Any, ...]] = psycopg.Cursor(connection, row_factory=tuple_row)
-    return cursor.execute(statement, parameters)
-
-
-def is_idle(connection: PsycopgConnection) -> bool:
-    """Whether the connection is open and in no transaction."""
-    return connection.info.transaction_status is TransactionStatus.IDLE
-
-
-def require_healthy(connection: PsycopgConnection, *, begun: bool = True) -> None:
-    """Refuse a connection that is not inside a healthy transaction: its COMMIT could say yes and mean no (R5).
-
-    Args:
-        connection: The connection.
-        begun: Whether the transaction had begun before; if not, the next statement begins it.
-
-    Raises:
-        UsageError: It is outside a transaction, or in a failed one.
-    """
-    status = connection.info.transaction_status
-    if status is TransactionStatus.INERROR:
-        raise UsageError("the local transaction has failed: roll it back, nothing was published")
-    if status is not TransactionStatus.INTRANS and (begun or not is_idle(connection)):
-        raise UsageError(
-            f"the connection is no longer in its transaction ({status.name}): something ended it before COMMIT, "
-            "nothing was published"
-        )
-
-
-def roll_back(connection: PsycopgConnection) -> bool:
-    """Roll the DBAPI connection back itself, so that nobody can commit what failed; close it if that does not work.
-
-    Returns:
-        Whether the ROLLBACK was acknowledged.
-    """
-    finished = False
-    try:
-        connection.rollback()
-        finished = True
-    except psycopg.Error as error:
-        log.warning("rolling back failed, the connection is closed: %s", type(error).__name__)
-    finally:
-        if not finished:
-            connection.close()
-    return finished
+    connection.execute(_MARK, (transaction_id,))

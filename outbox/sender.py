@@ -13,7 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
 
+from outbox.acks import Acks, Report
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import TopicDescription, admin_client, checked_properties
 from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
@@ -21,10 +23,12 @@ from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.settings import Settings
 from outbox.topics import TopicCache
+from outbox.waiting import BLOCKING, Waiting
 
 log = logging.getLogger("outbox")
 
 _POLL_SECONDS = 0.1
+_FULL_QUEUE_SECONDS = 0.005
 
 
 class HalfRecord(NamedTuple):
@@ -33,35 +37,6 @@ class HalfRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: OutgoingHeaders
-
-
-class _Acks:
-    """The acknowledgements of one batch of halves."""
-
-    def __init__(self, count: int) -> None:
-        self.offsets = [-1] * count
-        self.error: str | None = None
-        self._left = count
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-
-    def report(self, index: int, error: KafkaError | None, message: Message) -> None:
-        """Serve one delivery report. An acknowledgement without an offset does not count (R3)."""
-        offset = message.offset()
-        with self._lock:
-            if error is not None:
-                self.error = f"{error.name()}: {error.str()}"
-            elif offset is None or offset < 0:
-                self.error = "a half was acknowledged without an offset"
-            else:
-                self.offsets[index] = offset
-            self._left -= 1
-            if self._left == 0:
-                self._done.set()
-
-    def wait(self, deadline: float) -> bool:
-        """Whether all reports came before the deadline (monotonic seconds)."""
-        return self._done.wait(max(0.0, deadline - time.monotonic()))
 
 
 class Sender:
@@ -79,6 +54,7 @@ class Sender:
         self._producer: Producer | None = None
         self._channel: ChannelDescription | None = None
         self._topics: TopicCache | None = None
+        self._admin: AdminClient | None = None
 
     @property
     def channel(self) -> ChannelDescription:
@@ -93,25 +69,79 @@ class Sender:
             raise UsageError("the outbox is closed")
         return self._channel
 
-    def real_topic(self, name: str) -> TopicDescription | None:
+    @property
+    def rejects(self) -> bool:
+        """Whether nothing may be published now (RocketMQ: `rejectTransactionMessage`)."""
+        return self._settings.reject_transactions
+
+    def real_topic(self, name: str, waiting: Waiting = BLOCKING) -> TopicDescription | None:
         """A real topic, or None if it does not exist.
+
+        Args:
+            name: Its name.
+            waiting: How to wait if the cluster must be asked.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
+        known = self._topics.remembered({name}) if self._topics is not None and self._is_open() else {}
+        return known.get(name) or waiting.call(lambda: self._ask_topic(name))
+
+    def _ask_topic(self, name: str) -> TopicDescription | None:
         self._open()
         if self._topics is None:
             raise UsageError("the outbox is closed")
         with _in_time():
             return self._topics.look_up({name}).get(name)
 
-    def send_halves(self, partition: int, halves: Sequence[HalfRecord]) -> list[int]:
+    def acks(self) -> Acks:
+        """For the acknowledgements of one transaction."""
+        return Acks(self._settings.publish_timeout)
+
+    def produce_half(self, partition: int, half: HalfRecord, acks: Acks, waiting: Waiting = BLOCKING) -> None:
+        """Put a half on its way, without waiting for its acknowledgement.
+
+        Args:
+            partition: Half partition of the transaction.
+            half: The half.
+            acks: Takes its acknowledgement.
+            waiting: How to wait while the local queue is full.
+
+        Raises:
+            PublishFailed: It cannot be sent.
+        """
+        report = acks.expect()
+        produced = False
+        try:
+            deadline = time.monotonic() + self._settings.publish_timeout
+            while not (produced := self._produced(partition, half, report)) and time.monotonic() < deadline:
+                waiting.pause(_FULL_QUEUE_SECONDS)  # the polling thread makes room
+        finally:
+            if not produced:
+                acks.forget()
+        if not produced:
+            raise PublishFailed("the local queue of halves is full; the local transaction is rolled back")
+
+    def _produced(self, partition: int, half: HalfRecord, report: Report) -> bool:
+        """Whether there was room for a half."""
+        producer = self._open()
+        try:
+            producer.produce(self.channel.half.name, half.value, half.key, partition, report, None, 0, half.headers)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            self._let_go_if_fatal(producer, error.args[0])
+            raise PublishFailed(f"a half message cannot be sent: {error.args[0].str()}") from error
+        return True
+
+    def send_halves(self, partition: int, halves: Sequence[HalfRecord], waiting: Waiting = BLOCKING) -> list[int]:
         """Produce halves and wait for all acknowledgements.
 
         Args:
             partition: Half partition of the transaction.
             halves: In the order of their positions.
+            waiting: How to wait.
 
         Returns:
             Their offsets.
@@ -119,42 +149,14 @@ class Sender:
         Raises:
             PublishFailed: Not all were acknowledged with an offset within `publish_timeout`.
         """
-        topic = self.channel.half.name
-        deadline = time.monotonic() + self._settings.publish_timeout
-        acks = _Acks(len(halves))
-        for index, half in enumerate(halves):
-            self._produce_half(topic, partition, half, partial(acks.report, index), deadline)
-        if not acks.wait(deadline):
-            raise PublishFailed(
-                f"Kafka did not acknowledge {len(halves)} half message(s) within {self._settings.publish_timeout} s: "
-                "is it up? The local transaction is rolled back; try again"
-            )
-        if acks.error is not None:
-            raise PublishFailed(f"Kafka refused a half message ({acks.error}); the local transaction is rolled back")
-        return acks.offsets
+        acks = self.acks()
+        for half in halves:
+            self.produce_half(partition, half, acks, waiting)
+        return acks.offsets(waiting)
 
-    def _produce_half(
-        self, topic: str, partition: int, half: HalfRecord, report: partial[None], deadline: float
-    ) -> None:
-        while True:
-            producer = self._open()
-            try:
-                producer.produce(topic, half.value, half.key, partition, report, None, 0, half.headers)
-            except BufferError:
-                if time.monotonic() > deadline:
-                    raise PublishFailed(
-                        "the local queue of halves is full; the local transaction is rolled back"
-                    ) from None
-                threading.Event().wait(0.005)  # the polling thread makes room
-            except KafkaException as error:
-                self._let_go_if_fatal(producer, error.args[0])
-                raise PublishFailed(f"a half message cannot be sent: {error.args[0].str()}") from error
-            else:
-                return
-
-    def send_op(self, entry: OpEntry) -> None:
+    def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER) -> None:
         """Send an op marker and do not wait: if it gets lost, the checker decides."""
-        value, headers = encode_op([entry], OpSource.PRODUCER)
+        value, headers = encode_op([entry], source)
         try:
             self._open().produce(
                 self.channel.op.name,
@@ -171,13 +173,28 @@ class Sender:
                 "op marker of transaction %s was not sent, the checker will decide: %s", entry.transaction_id, error
             )
 
-    def close(self) -> None:
-        """Flush op markers, at most `close_timeout` seconds, and let the producer go."""
+    def ping(self) -> None:
+        """Ask the cluster for the channel.
+
+        Raises:
+            ChannelError: Its topics are missing or wrong.
+            PublishFailed: Kafka does not answer.
+        """
+        self._open()
+        with _in_time():
+            verify_channel(self._admin_client(), self._settings.channel, self._settings.publish_timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush op markers, and let the producer go.
+
+        Args:
+            timeout: Seconds to wait at most; None: `close_timeout`.
+        """
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)
         if producer is not None and self._pid == os.getpid():
-            left = producer.flush(self._settings.close_timeout)
+            left = producer.flush(self._settings.close_timeout if timeout is None else timeout)
             if left:
                 log.warning("%d op marker(s) were not sent in time, the checker will decide", left)
 
@@ -190,7 +207,7 @@ class Sender:
 
     def _open(self) -> Producer:
         producer = self._producer
-        if producer is not None and self._pid == os.getpid():
+        if producer is not None and self._is_open():
             return producer
         if self._pid not in {None, os.getpid()}:
             raise UsageError("this outbox was used before a fork: make a new one in the child process")
@@ -204,8 +221,11 @@ class Sender:
             finally:
                 self._lock.release()
 
+    def _is_open(self) -> bool:
+        return self._producer is not None and self._pid == os.getpid()
+
     def _start(self) -> Producer:
-        admin = admin_client(self._settings.kafka)
+        admin = self._admin_client()
         self._channel = verify_channel(admin, self._settings.channel, self._settings.publish_timeout)
         self._topics = TopicCache(admin, self._settings.publish_timeout)
         with checked_properties():
@@ -223,6 +243,12 @@ class Sender:
         threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
         atexit.register(self.close)
         return producer
+
+    def _admin_client(self) -> AdminClient:
+        """The client for questions; made once for a process, and kept."""
+        if self._admin is None:
+            self._admin = admin_client(self._settings.kafka)
+        return self._admin
 
     def _poll(self, producer: Producer) -> None:
         while self._producer is producer:

@@ -1,4 +1,4 @@
-"""Publishing through a SQLAlchemy session: what is published belongs to its connection's root transaction.
+"""Publishing through SQLAlchemy: what is published belongs to the root transaction of one Connection.
 
 The seal hangs on the `commit` event of that one Connection: it fires for the real COMMIT only, after all flushes, in
 every join mode, and may run SQL. The op marker goes out at the first sight, after the seal, of an idle connection
@@ -8,7 +8,6 @@ without rollback or error in between: the session's `after_commit`, the pool's `
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -16,18 +15,18 @@ import psycopg
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, ExceptionContext, RootTransaction, TwoPhaseTransaction
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.pool import PoolResetState
 
-from outbox.draft import Draft
-from outbox.errors import UsageError
+from outbox.errors import CommitOutcomeUnknown, UsageError
+from outbox.local_connection import LocalConnection, commit_definitely_failed
 from outbox.message import Message, Receipt
-from outbox.seal import PsycopgConnection, Sealed, Sealer, is_idle, require_healthy, roll_back
+from outbox.participant import Participant, Starter
 
 _lock = threading.Lock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
-_sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()
-_sealed: dict[int, PublishedTransaction] = {}  # by id of the DBAPI connection, from the seal to the first sight
+_sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()  # until its transaction ends
+_sealed: dict[int, PublishedTransaction] = {}  # by id of the driver's connection, from the seal to the first sight
 _connections: WeakSet[Connection] = WeakSet()  # those that are listened to
 _engines: WeakSet[Engine] = WeakSet()
 
@@ -38,70 +37,86 @@ class PublishedTransaction:
     It does not refer to that transaction, which keeps it alive.
 
     Args:
-        connection: The DBAPI connection.
+        connection: The connection.
     """
 
-    def __init__(self, connection: PsycopgConnection) -> None:
-        self.dbapi_connection = connection
-        self._begun = not is_idle(connection)  # psycopg sends BEGIN with the first statement, not before
+    def __init__(self, connection: LocalConnection) -> None:
+        self.connection = connection
+        self._begun = not connection.idle  # psycopg sends BEGIN with the first statement, not before
         self.is_sealed = False
-        self.failed = False
-        self._drafts: dict[Sealer, Draft] = {}
-        self._savepoints: dict[Sealer, list[int]] = {}  # for each message, the SAVEPOINT in which it was published
-        self._seals: list[Sealed] = []
+        self._parts: dict[Starter, Participant] = {}
+        self._savepoints: dict[Starter, list[int]] = {}  # for each message, the SAVEPOINT in which it was published
+        self._awaiting: list[Participant] = []  # sealed, and their end not seen
 
-    def add(self, sealer: Sealer, make: Callable[[], Draft], message: Message, savepoint: int) -> Receipt:
-        """Add a message to the draft of one outbox, made at its first publication.
+    def publish(self, starter: Starter, message: Message, savepoint: int, *, eager: bool) -> Receipt:
+        """Publish a message through one outbox.
 
         Args:
-            sealer: Of the outbox.
-            make: Makes a draft.
+            starter: Of the outbox; starts its part at its first message.
             message: The message.
-            savepoint: Number of the innermost SAVEPOINT that is open, 0 if none is.
+            savepoint: Number of the innermost SAVEPOINT that is open, 0 if none is; inside one, nothing is eager.
+            eager: Whether the half goes out now.
 
         Raises:
             UsageError: The transaction is already sealed.
-            MessageRefused: The transaction would be too large.
+            MessageRefused: The message cannot be published.
+            OutboxError: Kafka or the tables are not as they should be.
+            psycopg.Error: In eager mode: Postgres refuses.
         """
         if self.is_sealed:
             raise UsageError("this transaction is already being committed: publish before session.commit()")
-        if sealer not in self._drafts:
-            self._drafts[sealer] = make()
-            self._savepoints[sealer] = []
-        receipt = self._drafts[sealer].add(message)
-        self._savepoints[sealer].append(savepoint)
+        receipt = self.part(starter).publish(message, early=eager and savepoint == 0)
+        self._savepoints[starter].append(savepoint)
         return receipt
+
+    def part(self, starter: Starter) -> Participant:
+        """The part of one outbox, started if it is not yet."""
+        if starter not in self._parts:
+            self._parts[starter] = starter.start(self.connection)
+            self._savepoints[starter] = []
+        return self._parts[starter]
 
     def roll_back_to(self, savepoint: int) -> None:
         """Strike what was published since a SAVEPOINT: their numbers rise, so what lies inside has no lower one."""
-        for sealer, draft in self._drafts.items():
-            numbers = self._savepoints[sealer]
+        for starter, part in self._parts.items():
+            numbers = self._savepoints[starter]
             kept = next((index for index, number in enumerate(numbers) if number >= savepoint), len(numbers))
-            draft.strike(kept)
+            part.draft.strike(kept)
             del numbers[kept:]
 
     def seal(self) -> None:
-        """Seal every draft; on any failure, roll the DBAPI connection back before the error goes on."""
+        """Seal every part; on any failure, roll the connection back before the error goes on."""
         self.is_sealed = True
         try:
-            require_healthy(self.dbapi_connection, begun=self._begun)
-            for sealer, draft in self._drafts.items():
-                if draft:
-                    self._seals.append(sealer.seal(self.dbapi_connection, draft))
+            self.connection.require_healthy(begun=self._begun)
+            for part in self._parts.values():
+                if part.draft:
+                    part.seal()
         except BaseException:
-            self.abandon()
-            roll_back(self.dbapi_connection)
+            acknowledged = False
+            try:
+                acknowledged = self.connection.roll_back()
+            finally:
+                self.end(rolled_back=acknowledged)
             raise
-        if self._seals:
-            _sealed[id(self.dbapi_connection)] = self
+        self._awaiting = list(self._parts.values())
+        _sealed[id(self.connection.driver)] = self
 
-    def abandon(self) -> None:
-        """The transaction was rolled back, or its end is not known: silence, the checker decides (R6)."""
-        self.failed = True
-        _sealed.pop(id(self.dbapi_connection), None)
-        for sealed in self._seals:
-            sealed.close()
-        self._seals.clear()
+    def end(self, *, rolled_back: bool) -> None:
+        """It did not commit, or nobody knows: no commit marker will go out.
+
+        Args:
+            rolled_back: Whether it is certain that no row of it can become visible (R6).
+        """
+        self.is_sealed = True
+        self._awaiting = []
+        _sealed.pop(id(self.connection.driver), None)
+        parts, self._parts = self._parts, {}
+        for part in parts.values():
+            if rolled_back:
+                part.rolled_back()
+            else:
+                part.unknown()
 
     def look(self, *, told: bool = False) -> None:
         """The first sight of the connection after the seal: was COMMIT sent, and did it succeed?
@@ -112,31 +127,47 @@ class PublishedTransaction:
         Args:
             told: Whether SQLAlchemy says that COMMIT returned.
         """
-        if not self._seals:
+        if not self._awaiting:
             return
-        if not self._seals[0].idle or not (told or self._seals[0].has_row()):
-            self.abandon()
+        if not self.connection.idle or not (told or self._has_rows()):
+            self.end(rolled_back=False)
             return
-        _sealed.pop(id(self.dbapi_connection), None)
-        seals, self._seals = self._seals, []
-        for sealed in seals:
-            sealed.committed()
+        _sealed.pop(id(self.connection.driver), None)
+        parts, self._awaiting, self._parts = self._awaiting, [], {}
+        for part in parts:
+            part.committed()
+
+    def _has_rows(self) -> bool:
+        return all(part.has_row() for part in self._awaiting if part.draft)
+
+    def commit_failed(self, error: BaseException) -> CommitOutcomeUnknown | None:
+        """An error while the transaction was sealed; what to tell the user instead, if its outcome is not known."""
+        parts = self._awaiting
+        definite = commit_definitely_failed(error, self.connection)
+        self.end(rolled_back=definite)
+        if definite or not parts or not isinstance(error, Exception):
+            return None
+        ids = [part.draft.transaction_id for part in parts]
+        return CommitOutcomeUnknown(
+            ids[0], f"COMMIT of transaction {', '.join(ids)} was sent and no reply came: the checker will decide"
+        )
 
 
 def publish(
-    session: Session | scoped_session[Any], sealer: Sealer, make: Callable[[], Draft], message: Message
+    session: Session | scoped_session[Any], starter: Starter, message: Message, *, eager: bool = False
 ) -> Receipt:
     """Publish a message with a session's transaction, begun if there is none.
 
     Args:
         session: The session.
-        sealer: Of the outbox.
-        make: Makes a draft, for the first message.
+        starter: Of the outbox.
         message: The message.
+        eager: Whether the half goes out now.
 
     Raises:
-        UsageError: It is no session, two-phase, in autocommit, not on psycopg, or already being committed.
-        MessageRefused: The transaction would be too large.
+        UsageError: It is no session, two-phase, in autocommit, on two connections, not on psycopg, or already being
+            committed.
+        MessageRefused: The message cannot be published.
     """
     if isinstance(session, scoped_session):
         session = session()
@@ -148,12 +179,65 @@ def publish(
     if session.twophase:
         raise UsageError("a two-phase session cannot publish: its COMMIT is not the library's to see")
     connection = session.connection()
-    published = _of_connection(connection)
-    if _sessions.get(session) is not published:
-        _sessions[session] = published
-        if not event.contains(session, "after_commit", _after_commit):
-            event.listen(session, "after_commit", _after_commit)
-    return published.add(sealer, make, message, _innermost_savepoint(connection))
+    _require_one_connection(session)
+    published = published_transaction(connection, starter)
+    _sessions[session] = published
+    _listen_to_session(session)
+    return publish_on(connection, published, starter, message, eager=eager)
+
+
+def publish_on(
+    connection: Connection, published: PublishedTransaction, starter: Starter, message: Message, *, eager: bool
+) -> Receipt:
+    """Publish a message with a connection's transaction; errors of Postgres are raised as SQLAlchemy's.
+
+    Raises:
+        OutboxError: As `PublishedTransaction.publish`.
+        DBAPIError: In eager mode: Postgres refuses.
+    """
+    try:
+        return published.publish(starter, message, _innermost_savepoint(connection), eager=eager)
+    except psycopg.Error as error:
+        raise _as_sqlalchemy_error(connection, error) from error
+
+
+def published_transaction(connection: Connection, starter: Starter) -> PublishedTransaction:
+    """What is published in the connection's present root transaction.
+
+    Raises:
+        UsageError: It is in two-phase or autocommit, or not on psycopg.
+    """
+    root = connection.get_transaction()
+    if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
+        raise UsageError("the session's connection is in no plain transaction: two-phase cannot be used with publish()")
+    if root not in _published:
+        driver: Any = connection.connection.driver_connection
+        local = starter.connection(driver)
+        if getattr(driver, "autocommit", False) is True:
+            raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
+        _published[root] = PublishedTransaction(local)
+        _listen(connection)
+    return _published[root]
+
+
+def _require_one_connection(session: Session) -> None:
+    """Refuse a session whose transaction spans connections: they commit one after the other, not both or neither.
+
+    What connections a session's transaction has is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice
+    if it went.
+    """
+    transaction = session.get_transaction()
+    if transaction is None:
+        return
+    if len({entry[0] for entry in transaction._connections.values()}) > 1:  # noqa: SLF001 - told nowhere else
+        raise _two_connections()
+
+
+def _two_connections() -> UsageError:
+    return UsageError(
+        "the session's transaction spans two connections, whose COMMITs are not one: publish with a session of one "
+        "database, or in a transaction of its own"
+    )
 
 
 def _innermost_savepoint(connection: Connection) -> int:
@@ -171,25 +255,11 @@ def _savepoint_number(name: str) -> int:
     return int(name.rpartition("_")[2])
 
 
-def _of_connection(connection: Connection) -> PublishedTransaction:
-    root = connection.get_transaction()
-    if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
-        raise UsageError("the session's connection is in no plain transaction: two-phase cannot be used with publish()")
-    if root not in _published:
-        _published[root] = PublishedTransaction(_psycopg_connection(connection))
-        _listen(connection)
-    return _published[root]
-
-
-def _psycopg_connection(connection: Connection) -> PsycopgConnection:
-    if connection.dialect.driver != "psycopg":
-        raise UsageError(
-            f"driver {connection.dialect.driver!r} cannot be used: the library needs postgresql+psycopg://"
-        )
-    driver: Any = connection.connection.driver_connection
-    if driver.autocommit:
-        raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
-    return driver  # type: ignore[no-any-return]  # SQLAlchemy does not type the driver's own connection
+def _listen_to_session(session: Session) -> None:
+    if not event.contains(session, "after_commit", _after_commit):
+        event.listen(session, "after_commit", _after_commit)
+        event.listen(session, "after_begin", _after_begin)
+        event.listen(session, "after_transaction_end", _after_transaction_end)
 
 
 def _listen(connection: Connection) -> None:
@@ -203,7 +273,7 @@ def _listen(connection: Connection) -> None:
             event.listen(connection, "rollback_savepoint", _rollback_savepoint)
         if connection.engine not in _engines:
             _engines.add(connection.engine)
-            event.listen(connection.engine, "handle_error", _handle_error)
+            event.listen(connection.engine, "handle_error", _handle_error, retval=True)
             event.listen(connection.engine.pool, "reset", _reset)
 
 
@@ -220,33 +290,29 @@ def _commit(connection: Connection) -> None:
     try:
         published.seal()
     except BaseException as error:
-        lost = published.dbapi_connection.closed
-        if lost:
+        if published.connection.closed:
             connection.invalidate()
         if isinstance(error, psycopg.Error):
-            raise _as_sqlalchemy_error(connection, error, lost=lost) from error
+            raise _as_sqlalchemy_error(connection, error, lost=published.connection.closed) from error
         raise
 
 
-def _as_sqlalchemy_error(connection: Connection, error: psycopg.Error, *, lost: bool) -> Exception:
-    """An error of Postgres in the seal, as a statement of the session would raise it: retry loops look for that."""
+def _as_sqlalchemy_error(connection: Connection, error: psycopg.Error, *, lost: bool = False) -> Exception:
+    """An error of Postgres, as a statement of the session would raise it: retry loops look for that."""
     return DBAPIError.instance(
         None, None, error, psycopg.Error, connection_invalidated=lost, dialect=connection.dialect
     )
 
 
 def _rollback(connection: Connection) -> None:
+    """The ROLLBACK comes after this event; where no row was inserted yet, it need not be waited for."""
     published = _current(connection)
     if published is not None:
-        published.abandon()
+        published.end(rolled_back=not published.is_sealed)
 
 
 def _begin(connection: Connection) -> None:
-    _look(connection.connection.driver_connection)
-
-
-def _look(driver: Any) -> None:
-    published = _sealed.get(id(driver))
+    published = _sealed.get(id(connection.connection.driver_connection))
     if published is not None:
         published.look()
 
@@ -257,21 +323,26 @@ def _rollback_savepoint(connection: Connection, name: str, _context: None) -> No
         published.roll_back_to(_savepoint_number(name))
 
 
-def _handle_error(context: ExceptionContext) -> None:
+def _handle_error(context: ExceptionContext) -> BaseException | None:
     """COMMIT itself may fail: then the connection is idle too, and nothing was committed, or nobody knows."""
     published = _current(context.connection) if context.connection is not None else None
-    if published is not None and published.is_sealed:
-        published.abandon()
+    if published is None or not published.is_sealed:
+        return None
+    if context.statement is not None:  # a listener of the user's, between the seal and COMMIT
+        published.end(rolled_back=False)
+        return None
+    return published.commit_failed(context.original_exception)
 
 
 def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     published = _sealed.get(id(getattr(dbapi_connection, "driver_connection", dbapi_connection)))
     if published is None:
         return
-    if state.transaction_was_reset:
+    if not state.asyncio_safe:
+        published.end(rolled_back=False)  # no event loop to ask in; the pool throws an async connection away
+    elif state.transaction_was_reset:
         # SQLAlchemy believes so even where a listener of the user's raised between the seal and COMMIT.
-        published.abandon()
-        roll_back(published.dbapi_connection)
+        published.end(rolled_back=published.connection.roll_back())
     else:
         published.look()
 
@@ -280,3 +351,14 @@ def _after_commit(session: Session) -> None:
     published = _sessions.get(session)
     if published is not None:
         published.look(told=True)
+
+
+def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
+    published = _sessions.get(session)
+    if published is not None and published is not _current(connection):
+        raise _two_connections()
+
+
+def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
+    if transaction.parent is None:
+        _sessions.pop(session, None)

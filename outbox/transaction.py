@@ -1,151 +1,241 @@
-"""`outbox.transaction(connection)`: a local transaction on psycopg whose BEGIN and COMMIT the library owns.
+"""`outbox.transaction(connection)`: a local transaction whose BEGIN and COMMIT the library owns.
 
-It sees the command tag of COMMIT, so that a COMMIT that says yes and means no cannot pass (R5).
+On psycopg it sees the command tag of COMMIT, so that a COMMIT that says yes and means no cannot pass (R5). On a Core
+connection of SQLAlchemy it goes the way of sessions.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
+from sqlalchemy.engine import Connection
 
-from outbox.draft import Draft
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
+from outbox.local_connection import LocalConnection, commit_definitely_failed
 from outbox.message import Message, Receipt
-from outbox.seal import PsycopgConnection, Sealed, Sealer, begin, require_healthy, roll_back
+from outbox.participant import Participant, Starter
+from outbox.seal import begin
+from outbox.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
 
-_DEFINITE = re.compile(r"(?!08|57P0)[0-9A-Z]{5}")
-"""SQLSTATEs with which COMMIT definitely failed: not a lost connection, not a server that was shut down."""
+_COMMIT = sql.SQL("COMMIT")
 
 
-class Transaction:
+class Transaction(ABC):
     """An open local transaction.
 
     Args:
-        publish: Checks a message and adds it to the draft.
-        draft: What was published so far.
-        connection: The connection.
+        eager: Whether halves go out at `publish()`, where nothing else is said.
     """
 
-    def __init__(
-        self, publish: Callable[[Draft, Message], Receipt], draft: Draft, connection: PsycopgConnection
-    ) -> None:
-        self._publish = publish
-        self._draft = draft
-        self._connection = connection
-        self._savepoints = 0
+    def __init__(self, *, eager: bool) -> None:
         self.is_open = True
+        self._eager = eager
 
     @property
+    @abstractmethod
     def transaction_id(self) -> str:
         """Id of the transaction, a UUIDv7."""
-        return self._draft.transaction_id
 
-    def publish(self, message: Message) -> Receipt:
+    @abstractmethod
+    def savepoint(self) -> AbstractContextManager[None]:
+        """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
+
+    @abstractmethod
+    def _publish(self, message: Message, *, eager: bool) -> Receipt:
+        """Publish a message."""
+
+    def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
         """Publish a message with this transaction.
+
+        Args:
+            message: The message.
+            eager: Whether its half goes out now; None: as the `Outbox` was told.
 
         Raises:
             MessageRefused: It cannot be published; nothing was written.
             UsageError: The transaction has ended.
+            PublishFailed: Kafka does not answer.
         """
         if not self.is_open:
             raise UsageError("this transaction has ended: publish inside the with block")
-        return self._publish(self._draft, message)
+        return self._publish(message, eager=self._eager if eager is None else eager)
+
+
+class OwnTransaction(Transaction):
+    """A transaction on a psycopg connection.
+
+    Args:
+        connection: The connection.
+        part: The outbox's part in it.
+        eager: Whether halves go out at `publish()`.
+    """
+
+    def __init__(self, connection: LocalConnection, part: Participant, *, eager: bool) -> None:
+        super().__init__(eager=eager)
+        self._connection = connection
+        self._part = part
+        self._savepoints = 0
+        self._open_savepoints = 0
+
+    @property
+    def transaction_id(self) -> str:
+        """Id of the transaction, a UUIDv7."""
+        return self._part.draft.transaction_id
+
+    def _publish(self, message: Message, *, eager: bool) -> Receipt:
+        return self._part.publish(message, early=eager and not self._open_savepoints)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
         self._savepoints += 1
         name = sql.Identifier(f"outbox_{self._savepoints}")
-        kept = len(self._draft)
+        kept = len(self._part.draft)
         self._connection.execute(sql.SQL("SAVEPOINT {}").format(name))
+        self._open_savepoints += 1
         try:
             yield
         except BaseException:
-            self._draft.strike(kept)
+            self._part.draft.strike(kept)
             self._connection.execute(sql.SQL("ROLLBACK TO SAVEPOINT {}").format(name))
             raise
+        finally:
+            self._open_savepoints -= 1
         self._connection.execute(sql.SQL("RELEASE SAVEPOINT {}").format(name))
 
 
+class CoreTransaction(Transaction):
+    """A transaction on a Core connection of SQLAlchemy.
+
+    Args:
+        connection: The connection, in its transaction.
+        starter: Of the outbox.
+        eager: Whether halves go out at `publish()`.
+    """
+
+    def __init__(self, connection: Connection, starter: Starter, *, eager: bool) -> None:
+        super().__init__(eager=eager)
+        self._connection = connection
+        self._starter = starter
+        self.published: PublishedTransaction = published_transaction(connection, starter)
+        self._part = self.published.part(starter)
+
+    @property
+    def transaction_id(self) -> str:
+        """Id of the transaction, a UUIDv7."""
+        return self._part.draft.transaction_id
+
+    def _publish(self, message: Message, *, eager: bool) -> Receipt:
+        return publish_on(self._connection, self.published, self._starter, message, eager=eager)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
+        with self._connection.begin_nested():
+            yield
+
+
 @contextmanager
-def own_transaction(
-    sealer: Sealer, connection: PsycopgConnection, publish: Callable[[Draft, Message], Receipt], draft: Draft
-) -> Iterator[Transaction]:
+def own_transaction(starter: Starter, connection: LocalConnection, *, eager: bool) -> Iterator[Transaction]:
     """BEGIN, the caller's statements, the seal, COMMIT with its command tag seen, the op marker.
 
+    Args:
+        starter: Of the outbox.
+        connection: A psycopg connection.
+        eager: Whether halves go out at `publish()`.
+
     Raises:
-        UsageError: It is no psycopg connection, or already in a transaction.
+        UsageError: It is already in a transaction.
         CommitOutcomeUnknown: COMMIT was sent and its outcome is not known.
         OutboxError: The seal failed; all is rolled back.
     """
     _require_idle(connection)
-    transaction = Transaction(publish, draft, connection)
-    with _out_of_autocommit(connection):
+    part = starter.start(connection)
+    transaction = OwnTransaction(connection, part, eager=eager)
+    with connection.autocommit(on=False):
         try:
-            begin(connection, draft.transaction_id)
+            begin(connection, transaction.transaction_id)
             yield transaction
             transaction.is_open = False
-            require_healthy(connection)
-            sealed = sealer.seal(connection, draft, marked=True) if draft else None
+            connection.require_healthy()
+            if part.draft:
+                part.seal(marked=True)
         except BaseException:
             transaction.is_open = False
-            roll_back(connection)
+            _roll_back(connection, part)
             raise
-        if sealed is not None:
-            _commit(connection, sealed)
-        else:
-            connection.execute("COMMIT")
+        _commit(connection, part)
 
 
 @contextmanager
-def _out_of_autocommit(connection: PsycopgConnection) -> Iterator[None]:
-    """Let psycopg begin the transaction, with the isolation level that the connection was given."""
-    autocommit = connection.autocommit
-    connection.autocommit = False
-    try:
-        yield
-    finally:
-        if autocommit and not connection.closed:
-            connection.autocommit = True
+def core_transaction(starter: Starter, connection: Connection, *, eager: bool) -> Iterator[Transaction]:
+    """The same on a Core connection.
+
+    Raises:
+        UsageError: It is already in a transaction, or cannot be used.
+        CommitOutcomeUnknown: COMMIT was sent and its outcome is not known.
+        OutboxError: The seal failed; all is rolled back.
+    """
+    if connection.in_transaction():
+        raise UsageError(
+            "the connection is already in a transaction: commit it or roll it back first, "
+            "outbox.transaction() owns BEGIN and COMMIT"
+        )
+    with connection.begin():
+        transaction = CoreTransaction(connection, starter, eager=eager)
+        try:
+            yield transaction
+        finally:
+            transaction.is_open = False
+    transaction.published.look(told=True)
 
 
-def _require_idle(connection: Any) -> None:
-    if not isinstance(connection, psycopg.Connection):
-        raise UsageError(f"outbox.transaction() takes a psycopg connection, not {type(connection).__name__}")
+def _require_idle(connection: LocalConnection) -> None:
     if connection.closed:
         raise UsageError("the connection is closed")
-    if connection.info.transaction_status is not TransactionStatus.IDLE:
+    if connection.status is not TransactionStatus.IDLE:
         raise UsageError("the connection is already in a transaction: outbox.transaction() owns BEGIN and COMMIT")
 
 
-def _commit(connection: PsycopgConnection, sealed: Sealed) -> None:
-    transaction_id = sealed.entry.transaction_id
+def _roll_back(connection: LocalConnection, part: Participant) -> None:
+    acknowledged = False
     try:
-        tag = connection.execute("COMMIT").statusmessage
+        acknowledged = connection.roll_back()
+    finally:
+        if acknowledged:
+            part.rolled_back()
+        else:
+            part.unknown()
+
+
+def _commit(connection: LocalConnection, part: Participant) -> None:
+    transaction_id = part.draft.transaction_id
+    try:
+        tag = connection.execute(_COMMIT).tag
     except psycopg.Error as error:
-        sealed.close()
-        if error.sqlstate and _DEFINITE.fullmatch(error.sqlstate) and not connection.closed:
+        if commit_definitely_failed(error, connection):
+            part.rolled_back()
             raise
+        part.unknown()
         raise CommitOutcomeUnknown(
             transaction_id,
             f"COMMIT of transaction {transaction_id} was sent and no reply came: the checker will decide",
         ) from error
     except BaseException:
-        sealed.close()
+        part.unknown()
         connection.close()
         raise
     if tag != "COMMIT":
-        sealed.close()
+        part.rolled_back()
         raise OutboxError(
             f"the local transaction had failed: COMMIT answered {tag}, nothing was committed or published"
         )
-    if not sealed.committed():
+    if not part.committed():
         raise CommitOutcomeUnknown(
             transaction_id, f"COMMIT of transaction {transaction_id} was not replicated: the checker will decide"
         )

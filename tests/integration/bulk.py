@@ -72,6 +72,6 @@ def _send(outbox: Outbox, partition: int, drafts: Sequence[Draft], incarnation: 
     sent: list[tuple[Draft, int]] = []
     for start in range(0, len(drafts), AT_ONCE):
         some = drafts[start : start + AT_ONCE]
-        halves = [half for draft in some for half in draft.halves(outbox.settings.group, incarnation)]
+        halves = [half for draft in some for _, half in draft.take_unsent(outbox.settings.group, incarnation)]
         sent += zip(some, outbox._sender.send_halves(partition, halves), strict=True)
     return sent

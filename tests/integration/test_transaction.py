@@ -11,6 +11,7 @@ import pytest
 from psycopg import IsolationLevel, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
+from sqlalchemy.orm import Session
 
 from outbox import CommitOutcomeUnknown, Message, MessageRefused, Transaction, TransactionFenced, UsageError
 from tests.harness import doubled, wait_until
@@ -257,9 +258,9 @@ def test_a_connection_that_is_not_idle_is_refused(shop: Shop) -> None:
         pass
 
 
-def test_anything_but_a_psycopg_connection_is_refused(shop: Shop) -> None:
-    with shop.engine.connect() as engine_connection, pytest.raises(UsageError, match="psycopg"):
-        shop.outbox.transaction(engine_connection).__enter__()  # type: ignore[arg-type]
+def test_anything_but_a_connection_is_refused(shop: Shop) -> None:
+    with Session(shop.engine) as session, pytest.raises(UsageError, match="psycopg or of SQLAlchemy, not Session"):
+        shop.outbox.transaction(session)  # type: ignore[arg-type]  # that is what is tested
 
 
 def test_commit_whose_reply_is_lost_is_looked_up(shop: Shop) -> None:

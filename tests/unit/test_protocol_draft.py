@@ -23,13 +23,17 @@ def control(half: HalfRecord) -> HalfControl:
     return parse_half(consumed(half.headers))
 
 
+def halves(found: Draft) -> list[HalfRecord]:
+    return [half for _, half in found.take_unsent("shop", INCARNATION)]
+
+
 def controls(found: Draft) -> list[HalfControl]:
-    return [control(half) for half in found.halves("shop", INCARNATION)]
+    return [control(half) for half in halves(found)]
 
 
 def test_halves_carry_what_the_user_wrote_and_where_it_goes() -> None:
     message = Message("orders", value="é", key="42", headers=[("a", "1"), ("a", None)], partition=3, timestamp=77)
-    (half,) = draft(message).halves("shop", INCARNATION)
+    (half,) = halves(draft(message))
     assert (half.key, half.value) == (b"42", "é".encode())
     assert half.headers[-2:] == [("a", b"1"), ("a", None)]
     found = control(half)

@@ -1,0 +1,190 @@
+"""`AsyncOutbox`: the same for asyncio. What waits for Kafka or Postgres never holds up the event loop.
+
+The implementation is the blocking one, run in SQLAlchemy's greenlet: where it must wait, only the task waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.util import greenlet_spawn
+
+from outbox.errors import UsageError
+from outbox.message import Message, Receipt
+from outbox.outbox import Outbox
+from outbox.outcome import Outcome
+from outbox.settings import TableNames
+from outbox.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class AsyncTransaction:
+    """An open local transaction.
+
+    Args:
+        transaction: The blocking one, for the greenlet.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    @property
+    def transaction_id(self) -> str:
+        """Id of the transaction, a UUIDv7."""
+        return self._transaction.transaction_id
+
+    async def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
+        """Publish a message with this transaction; as `Transaction.publish()`."""
+        return await greenlet_spawn(self._transaction.publish, message, eager=eager)
+
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
+        return _in_greenlet(self._transaction.savepoint())
+
+
+class AsyncOutbox:
+    """Publishes messages with local transactions of asyncio applications; needs the extra `asyncio`.
+
+    One object serves a whole process, also several event loops one after the other.
+
+    Args:
+        group: Producer group; unique to a service.
+        kafka: librdkafka properties; `bootstrap.servers` is needed.
+        channel: The channel that the relay serves.
+        tables: Where the callback tables are.
+        options: As those of `Outbox`.
+
+    Raises:
+        ConfigurationError: A setting is missing, or would break the guarantee.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        kafka: Mapping[str, Any],
+        *,
+        channel: str = "outbox",
+        tables: TableNames | None = None,
+        **options: Any,
+    ) -> None:
+        self.sync = Outbox(group, kafka, channel=channel, tables=tables, **options)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """An outbox from the environment, as `Outbox.from_env()`.
+
+        Raises:
+            ConfigurationError: A setting is missing or malformed.
+        """
+        return cls.over(Outbox.from_env(environ))
+
+    @classmethod
+    def over(cls, outbox: Outbox) -> Self:
+        """The asyncio face of an outbox; both may be used side by side."""
+        made = cls.__new__(cls)
+        made.sync = outbox
+        return made
+
+    async def publish(
+        self, session: AsyncSession | async_scoped_session[Any], message: Message, *, eager: bool | None = None
+    ) -> Receipt:
+        """Publish a message with a session's transaction; as `Outbox.publish()`.
+
+        In a listener of flush events, which is no coroutine, use `outbox.sync.publish(session, …)` with the session
+        that the event hands over.
+
+        Example:
+            async with AsyncSession(engine) as session, session.begin():
+                session.add(order)
+                await outbox.publish(session, Message("orders", value=b"...", key=b"42"))
+        """
+        if isinstance(session, async_scoped_session):
+            session = session()
+        if not isinstance(session, AsyncSession):
+            raise UsageError(
+                f"publish() takes a SQLAlchemy AsyncSession, not {type(session).__name__}: "
+                "for a connection use outbox.transaction(connection)"
+            )
+        return await session.run_sync(lambda inner: self.sync.publish(inner, message, eager=eager))
+
+    async def publish_many(
+        self,
+        session: AsyncSession | async_scoped_session[Any],
+        messages: Iterable[Message],
+        *,
+        eager: bool | None = None,
+    ) -> list[Receipt]:
+        """Publish several messages; as `Outbox.publish_many()`."""
+        return [await self.publish(session, message, eager=eager) for message in messages]
+
+    def transaction(
+        self, connection: psycopg.AsyncConnection[Any] | AsyncConnection, *, eager: bool | None = None
+    ) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """A local transaction on an async connection of psycopg or of SQLAlchemy; as `Outbox.transaction()`.
+
+        Example:
+            async with outbox.transaction(connection) as tx:
+                await connection.execute("UPDATE stock SET left = left - 1 WHERE id = 7")
+                await tx.publish(Message("stock", value=b"...", key=b"7"))
+        """
+        return self._transaction(self.sync.open_transaction(_unwrapped(connection), eager=eager))
+
+    @asynccontextmanager
+    async def _transaction(self, blocking: AbstractContextManager[Transaction]) -> AsyncIterator[AsyncTransaction]:
+        async with _in_greenlet(blocking) as transaction:
+            yield AsyncTransaction(transaction)
+
+    async def outcome(self, transaction_id: str, database: AsyncEngine | psycopg.AsyncConnection[Any]) -> Outcome:
+        """What became of a local transaction, for sure; as `Outbox.outcome()`."""
+        inner = database.sync_engine if isinstance(database, AsyncEngine) else database
+        return await greenlet_spawn(self.sync.ask_outcome, transaction_id, inner)
+
+    async def ping(self) -> None:
+        """Ask Kafka for the channel; as `Outbox.ping()`."""
+        await asyncio.to_thread(self.sync.ping)
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it bounds librdkafka's flush
+        """Flush op markers; as `Outbox.close()`."""
+        await asyncio.to_thread(self.sync.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        """Use the outbox as a context manager."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+
+def _unwrapped(connection: object) -> object:
+    if isinstance(connection, AsyncConnection):
+        if connection.sync_connection is None:
+            raise UsageError("the connection is not open: use `async with engine.connect() as connection`")
+        return connection.sync_connection
+    if isinstance(connection, psycopg.AsyncConnection):
+        return connection
+    raise UsageError(
+        f"outbox.transaction() takes an async connection of psycopg or of SQLAlchemy, not {type(connection).__name__}"
+    )
+
+
+@asynccontextmanager
+async def _in_greenlet(context: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Enter and leave a blocking context in SQLAlchemy's greenlet."""
+    value = await greenlet_spawn(context.__enter__)
+    try:
+        yield value
+    except BaseException as error:
+        if not await greenlet_spawn(context.__exit__, type(error), error, error.__traceback__):
+            raise
+    else:
+        await greenlet_spawn(context.__exit__, None, None, None)

@@ -1,0 +1,271 @@
+"""The database connection of a local transaction, as the seal sees it: psycopg's, sync or async.
+
+For an async one every call runs in SQLAlchemy's greenlet, so that the seal is written once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from sqlalchemy.util import await_only
+
+from outbox.errors import UsageError
+from outbox.waiting import BLOCKING, EVENT_LOOP, Waiting
+
+log = logging.getLogger("outbox")
+
+_DEFINITE = re.compile(r"(?!08|57P0)[0-9A-Z]{5}")
+"""SQLSTATEs with which COMMIT definitely failed: not a lost connection, not a server that was shut down."""
+
+Statement = sql.SQL | sql.Composed
+NoticeHandler = Callable[[psycopg.errors.Diagnostic], None]
+
+
+class Result(NamedTuple):
+    """What a statement gave.
+
+    Args:
+        row: Its first row.
+        tag: Its command tag.
+    """
+
+    row: tuple[Any, ...] | None
+    tag: str | None
+
+
+class LocalConnection(ABC):
+    """A connection of the application's, lent for one local transaction."""
+
+    waiting: Waiting
+    """How to wait for Kafka on behalf of this connection."""
+
+    @property
+    @abstractmethod
+    def driver(self) -> object:
+        """The driver's own connection: whoever holds the same object holds the same connection."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether it is closed."""
+
+    @property
+    @abstractmethod
+    def status(self) -> TransactionStatus:
+        """Where it stands with its transaction."""
+
+    @abstractmethod
+    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
+        """Run a statement on a plain cursor: the connection's own factories of cursors and rows are the user's."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """ROLLBACK, if it is in a transaction."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it at once, without waiting for anything."""
+
+    @abstractmethod
+    def listen(self, handler: NoticeHandler) -> None:
+        """Hand the server's notices to a handler."""
+
+    @abstractmethod
+    def unlisten(self, handler: NoticeHandler) -> None:
+        """No longer."""
+
+    @abstractmethod
+    def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
+        """For a while, in autocommit or not; outside it, psycopg begins transactions as the connection was told."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is open and in no transaction."""
+        return self.status is TransactionStatus.IDLE
+
+    def require_healthy(self, *, begun: bool = True) -> None:
+        """Refuse a connection that is not inside a healthy transaction: its COMMIT could say yes and mean no (R5).
+
+        Args:
+            begun: Whether the transaction had begun before; if not, the next statement begins it.
+
+        Raises:
+            UsageError: It is outside a transaction, or in a failed one.
+        """
+        if self.status is TransactionStatus.INERROR:
+            raise UsageError("the local transaction has failed: roll it back, nothing was published")
+        if self.status is not TransactionStatus.INTRANS and (begun or not self.idle):
+            raise UsageError(
+                f"the connection is no longer in its transaction ({self.status.name}): something ended it before "
+                "COMMIT, nothing was published"
+            )
+
+    def roll_back(self) -> bool:
+        """Roll back for sure, so that nobody can commit what failed: if ROLLBACK does not work, close the connection.
+
+        Returns:
+            Whether the ROLLBACK was acknowledged.
+        """
+        finished = False
+        try:
+            self.rollback()
+            finished = True
+        except psycopg.Error as error:
+            log.warning("rolling back failed, the connection is closed: %s", type(error).__name__)
+        finally:
+            if not finished:
+                self.close()
+        return finished
+
+
+class BlockingConnection(LocalConnection):
+    """A `psycopg.Connection`."""
+
+    waiting = BLOCKING
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    @property
+    def driver(self) -> psycopg.Connection[Any]:
+        """The connection."""
+        return self._connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._connection.closed
+
+    @property
+    def status(self) -> TransactionStatus:
+        """Where it stands with its transaction."""
+        return self._connection.info.transaction_status
+
+    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
+        """Run a statement."""
+        cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
+        cursor.execute(statement, parameters)
+        return Result(cursor.fetchone() if cursor.description else None, cursor.statusmessage)
+
+    def rollback(self) -> None:
+        """ROLLBACK."""
+        self._connection.rollback()
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+    def listen(self, handler: NoticeHandler) -> None:
+        """Hand notices to a handler."""
+        self._connection.add_notice_handler(handler)
+
+    def unlisten(self, handler: NoticeHandler) -> None:
+        """No longer."""
+        self._connection.remove_notice_handler(handler)
+
+    @contextmanager
+    def autocommit(self, *, on: bool) -> Iterator[None]:
+        """For a while, in autocommit or not."""
+        before = self._connection.autocommit
+        if before is not on:
+            self._connection.autocommit = on
+        try:
+            yield
+        finally:
+            if before is not on and not self.closed:
+                self._connection.autocommit = before
+
+
+class AwaitingConnection(LocalConnection):
+    """A `psycopg.AsyncConnection`, inside SQLAlchemy's greenlet."""
+
+    waiting = EVENT_LOOP
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    @property
+    def driver(self) -> psycopg.AsyncConnection[Any]:
+        """The connection."""
+        return self._connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._connection.closed
+
+    @property
+    def status(self) -> TransactionStatus:
+        """Where it stands with its transaction."""
+        return self._connection.info.transaction_status
+
+    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
+        """Run a statement."""
+        return await_only(self._execute(statement, parameters))
+
+    async def _execute(self, statement: Statement, parameters: Sequence[object]) -> Result:
+        cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
+        await cursor.execute(statement, parameters)
+        return Result(await cursor.fetchone() if cursor.description else None, cursor.statusmessage)
+
+    def rollback(self) -> None:
+        """ROLLBACK."""
+        await_only(self._connection.rollback())
+
+    def close(self) -> None:
+        """Close it without an await: that would meet the second cancellation, too."""
+        self._connection.pgconn.finish()
+
+    def listen(self, handler: NoticeHandler) -> None:
+        """Hand notices to a handler."""
+        self._connection.add_notice_handler(handler)
+
+    def unlisten(self, handler: NoticeHandler) -> None:
+        """No longer."""
+        self._connection.remove_notice_handler(handler)
+
+    @contextmanager
+    def autocommit(self, *, on: bool) -> Iterator[None]:
+        """For a while, in autocommit or not."""
+        before = self._connection.autocommit
+        if before is not on:
+            await_only(self._connection.set_autocommit(on))
+        try:
+            yield
+        finally:
+            if before is not on and not self.closed:
+                await_only(self._connection.set_autocommit(before))
+
+
+def local_connection(driver: object) -> LocalConnection:
+    """The connection of a driver.
+
+    Raises:
+        UsageError: It is not psycopg's.
+    """
+    if isinstance(driver, psycopg.Connection):
+        return BlockingConnection(driver)
+    if isinstance(driver, psycopg.AsyncConnection):
+        return AwaitingConnection(driver)
+    raise UsageError(
+        f"a connection of {type(driver).__module__} cannot be used: the library needs psycopg 3 (postgresql+psycopg://)"
+    )
+
+
+def commit_definitely_failed(error: BaseException, connection: LocalConnection) -> bool:
+    """Whether an error of COMMIT says that nothing was committed: the server said so, and is still there (R5)."""
+    return (
+        isinstance(error, psycopg.Error)
+        and error.sqlstate is not None
+        and _DEFINITE.fullmatch(error.sqlstate) is not None
+        and connection.idle
+    )

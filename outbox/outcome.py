@@ -1,0 +1,115 @@
+"""What became of a local transaction whose COMMIT got no reply: asked of the database, never guessed.
+
+As the checker does (R1, R8): the advisory lock tells whether it may still be running; without it a tombstone is
+inserted, and then the row that is there is the answer.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from outbox.callback_table import CallbackRow, CallbackTable
+from outbox.errors import CallbackTableError, UsageError
+from outbox.local_connection import LocalConnection
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.identifiers import check_uuid, lock_number
+from outbox.protocol.op import NO_OFFSET
+from outbox.protocol.positions import Positions
+from outbox.settings import Settings
+
+CLOCK_SKEW_MS = 600_000
+"""How far the application's clock, which is in the id, may be from the database's."""
+
+_ASK: LiteralString = (
+    "SELECT pg_try_advisory_xact_lock(%s),"
+    " (SELECT value::bigint FROM {meta} WHERE key = 'purged_until'),"
+    " set_config('synchronous_commit', 'on', true)"
+)
+_FENCE: LiteralString = (
+    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    " first_offset, last_offset, positions) VALUES (%s, %s, 'R', %s, %s, %s, %s, %s, %s)"
+    " ON CONFLICT (transaction_id) DO NOTHING"
+)
+_READ: LiteralString = "SELECT state FROM {transaction} WHERE transaction_id = %s"
+_BEGIN = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_COMMIT = sql.SQL("COMMIT")
+_NO_TOPIC = str(uuid.UUID(int=0))
+
+
+class Outcome(enum.StrEnum):
+    """What became of a local transaction."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    OPEN = "open"
+    TOO_OLD = "too old"
+
+
+def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> Outcome:
+    """What became of a transaction; fences it if it neither committed nor holds its lock.
+
+    Args:
+        settings: Of the outbox.
+        table: Its callback table.
+        connection: In no transaction.
+        transaction_id: The transaction.
+
+    Raises:
+        UsageError: The id is not one of the library's, or the connection is in a transaction.
+        CallbackTableError: The tables are missing.
+        psycopg.Error: Postgres does not answer: ask again.
+    """
+    _check(connection, transaction_id)
+    with connection.autocommit(on=True):
+        try:
+            fenced = _fence(settings, table, connection, transaction_id)
+            row = connection.execute(table.compose(_READ), (transaction_id,)).row
+        except psycopg.errors.UndefinedTable as error:
+            connection.roll_back()
+            raise CallbackTableError(
+                f"the callback tables in schema {table.names.schema} do not exist: run `outbox table create`"
+            ) from error
+        except BaseException:
+            connection.roll_back()
+            raise
+    if row is not None:
+        return Outcome.COMMITTED if row[0] == "C" else Outcome.ROLLED_BACK
+    return Outcome.TOO_OLD if fenced else Outcome.OPEN
+
+
+def _check(connection: LocalConnection, transaction_id: str) -> None:
+    try:
+        check_uuid(transaction_id)
+    except ProtocolError as error:
+        raise UsageError(f"that is no transaction id: {error}") from None
+    if connection.status is not TransactionStatus.IDLE:
+        raise UsageError("the connection is in a transaction: outcome() needs one of its own")
+
+
+def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> bool:
+    """Insert the tombstone, unless the transaction holds its lock, or is so old that its row may have been purged.
+
+    Returns:
+        Whether the lock was free.
+    """
+    connection.execute(_BEGIN)
+    asked = connection.execute(table.compose(_ASK), (lock_number(transaction_id),)).row
+    free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)
+    if free and not (purged_until is not None and _created_ms(transaction_id) <= purged_until + CLOCK_SKEW_MS):
+        tombstone = CallbackRow(
+            transaction_id, settings.group, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
+        )
+        connection.execute(table.compose(_FENCE), tombstone.values())
+    connection.execute(_COMMIT)
+    return free
+
+
+def _created_ms(transaction_id: str) -> int:
+    """When a UUIDv7 was made, ms since 1970 by its maker's clock."""
+    return int.from_bytes(uuid.UUID(transaction_id).bytes[:6], "big")

@@ -206,20 +206,22 @@ class VisibilityReader:
         if time.monotonic() < self._growth_due:
             return
         for topic in self._watchers:
-            self._ask_count(topic)
+            if not self._ask_count(topic):
+                break
             for number in range(self._counts[topic]):
                 if not self._seen.reads((topic, number)):
                     self._seen.need((topic, number), 0)
         self._growth_due = time.monotonic() + _GROWTH_SECONDS
 
-    def _ask_count(self, topic: str) -> None:
-        """Ask how many partitions a topic has: none, if it does not exist or Kafka does not answer."""
-        count = self._counts.get(topic, 0)
+    def _ask_count(self, topic: str) -> bool:
+        """Ask how many partitions a topic has, none if it does not exist; whether Kafka answered."""
         try:
-            count = len(self._consumer.list_topics(topic, _METADATA_SECONDS).topics[topic].partitions)
+            self._counts[topic] = len(self._consumer.list_topics(topic, _METADATA_SECONDS).topics[topic].partitions)
         except KafkaException as error:
+            self._counts.setdefault(topic, 0)
             self._trouble(topic, error.args[0])
-        self._counts[topic] = count
+            return False
+        return True
 
     def _let_go(self) -> None:
         now = time.monotonic()
@@ -304,9 +306,9 @@ class VisibilityReader:
 
     def _trouble(self, topic: str, error: KafkaError) -> None:
         """Note an error and go on: whoever waits has a timeout of his own."""
-        text = f"reading {topic or 'Kafka'} failed: {error.name()}: {error.str()}"
+        text = f"reading {topic or 'Kafka'} failed: {error.name()}"
         if self._troubles.get(topic) != text:
-            log.warning("%s; receipts go on waiting", text)
+            log.warning("%s: %s; receipts go on waiting", text, error.str())
             self._troubles[topic] = text
 
 
@@ -315,6 +317,7 @@ def _properties(kafka: Mapping[str, str], channel: Channel) -> dict[str, str | i
     return {
         "fetch.wait.max.ms": 50,  # what is newly assigned waits for the fetch before it
         "queued.max.messages.kbytes": 16_384,
+        "log_level": 2,  # its errors are told by callback, once
         **kafka,
         "group.id": f"{channel.name}-receipts",
         "enable.auto.commit": False,

@@ -61,6 +61,7 @@ def event_message(
     headers: HeadersInput = (),
     partition: int = ANY_PARTITION,
     timestamp: int | None = None,
+    check_immunity: float | None = None,
 ) -> Message:
     """A message for a CloudEvent.
 
@@ -71,6 +72,7 @@ def event_message(
         headers: More headers, after those of the event.
         partition: As for `Message`.
         timestamp: As for `Message`, ms since 1970; the event's own time is in its header.
+        check_immunity: As for `Message`, seconds.
 
     Raises:
         MessageRefused: The data cannot become what the content type says, or `Message` refuses the rest.
@@ -82,7 +84,9 @@ def event_message(
     marshalled = to_binary(event, _data, None if key is None else lambda _event: key)
     of_event: dict[str, bytes] = {**marshalled.headers, **_exceptions(event)}
     more = Message(topic, headers=headers).header_list()
-    return Message(topic, marshalled.value, marshalled.key, [*of_event.items(), *more], partition, timestamp)
+    return Message(
+        topic, marshalled.value, marshalled.key, [*of_event.items(), *more], partition, timestamp, check_immunity
+    )
 
 
 def _exceptions(event: BaseCloudEvent) -> dict[str, bytes]:

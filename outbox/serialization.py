@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -135,6 +136,7 @@ class TypedTopic(Generic[K, V]):
         headers: HeadersInput = (),
         partition: int = ANY_PARTITION,
         timestamp: int | None = None,
+        check_immunity: float | None = None,
     ) -> Message:
         """A message for this topic.
 
@@ -147,17 +149,19 @@ class TypedTopic(Generic[K, V]):
             headers: As for `Message`; serializers may add to them.
             partition: As for `Message`.
             timestamp: As for `Message`, ms since 1970.
+            check_immunity: As for `Message`, seconds.
 
         Raises:
             MessageRefused: Key or value cannot be serialized, or `Message` refuses the rest.
             UsageError: A serializer is asynchronous, or returns no bytes.
         """
-        plain = Message(self.name, None, None, headers, partition, timestamp)  # refused before a schema is registered
+        # What a message refuses is refused before a schema is registered.
+        plain = Message(self.name, None, None, headers, partition, timestamp, check_immunity)
         context = SerializationContext(self.name, MessageField.KEY, plain.header_list())  # type: ignore[arg-type]  # list is invariant
         key_bytes = self._serialize(self._key, key, context)
         context.field = MessageField.VALUE
         value_bytes = self._serialize(self._value, value, context)
-        return Message(self.name, value_bytes, key_bytes, _headers(context), partition, timestamp)
+        return replace(plain, value=value_bytes, key=key_bytes, headers=_headers(context))
 
     def _serialize(self, serialize: Serialize[T], obj: T | None, context: SerializationContext) -> bytes | None:
         if obj is None:

@@ -70,8 +70,10 @@ def test_a_key_that_is_given_wins() -> None:
 
 
 def test_the_rest_is_passed_on() -> None:
-    made = event_message("orders", event(), headers=[("a", "1"), ("a", None)], partition=2, timestamp=3)
-    assert (made.topic, made.partition, made.timestamp) == ("orders", 2, 3)
+    made = event_message(
+        "orders", event(), headers=[("a", "1"), ("a", None)], partition=2, timestamp=3, check_immunity=60
+    )
+    assert (made.topic, made.partition, made.timestamp, made.check_immunity) == ("orders", 2, 3, 60)
     assert made.header_list()[-2:] == [("a", b"1"), ("a", None)]
 
 

@@ -118,9 +118,9 @@ def test_json_alone_raises_what_the_protocol_says() -> None:
 
 def test_a_message_is_made_of_objects() -> None:
     topic: TypedTopic[int, float] = TypedTopic("orders", value=DoubleSerializer(), key=IntegerSerializer())
-    made = topic.message(1.5, key=7, headers={"type": "created"}, partition=2, timestamp=3)
+    made = topic.message(1.5, key=7, headers={"type": "created"}, partition=2, timestamp=3, check_immunity=60)
     assert (made.value, made.key) == (b"\x3f\xf8" + bytes(6), b"\x00\x00\x00\x07")
-    assert (made.topic, made.partition, made.timestamp) == ("orders", 2, 3)
+    assert (made.topic, made.partition, made.timestamp, made.check_immunity) == ("orders", 2, 3, 60)
     assert made.header_list() == [("type", b"created")]
 
 

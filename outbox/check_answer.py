@@ -22,6 +22,8 @@ _KINDS = {
     LocalTransactionState.ROLLBACK: OpKind.ROLLBACK,
     LocalTransactionState.UNKNOWN: OpKind.UNKNOWN,
 }
+STATES = {kind: state for state, kind in _KINDS.items()}
+"""What an answer says, by the kind of its op entry."""
 
 
 class Question:

@@ -16,13 +16,14 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from outbox.check_answer import Question, read_question
+from outbox.check_answer import STATES, Question, read_question
 from outbox.cluster import checked_properties
 from outbox.errors import KafkaUnreachable, PublishFailed, UsageError
 from outbox.listener import TransactionListener
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource
+from outbox.recorder import Recorder, guarded
 from outbox.sender import Sender
 from outbox.settings import Settings
 
@@ -48,15 +49,22 @@ class CheckServer:
         sender: Sends the answers.
         settings: Settings of the `Outbox`.
         listener: Knows what became of transactions.
+        recorder: Hears of each answer.
         patience: Seconds that one call of the listener may take.
     """
 
     def __init__(
-        self, sender: Sender, settings: Settings, listener: TransactionListener, patience: float = PATIENCE_SECONDS
+        self,
+        sender: Sender,
+        settings: Settings,
+        listener: TransactionListener,
+        recorder: Recorder | None = None,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._sender = sender
         self._settings = settings
         self._listener = listener
+        self._recorder = guarded(recorder)
         self._patience = patience
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -172,6 +180,7 @@ class CheckServer:
             if call.entry is None:
                 return
             self._sender.send_op(call.entry, OpSource.LISTENER)
+            self._recorder.check_answered(self._settings.group, STATES[call.entry.kind])
         if message.error() is None:
             with suppress(KafkaException):  # the partition went to another instance meanwhile, which answers again
                 consumer.store_offsets(message)

@@ -21,6 +21,7 @@ from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.errors import NewerFormatError
 from outbox.protocol.op import OpEntry, OpKind, OpSource
+from outbox.recorder import NoRecorder
 from outbox.transactional_producer import TransactionalProducer
 from tests.harness import Site, wait_until
 from tests.integration.shop import Shop
@@ -54,6 +55,17 @@ def _values(shop: Shop, topic: str) -> list[str]:
     return sorted((record.value or b"").decode() for record in shop.site.read(topic))
 
 
+class Answers(NoRecorder):
+    """Hears of answers."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, LocalTransactionState]] = []
+
+    def check_answered(self, group: str, state: LocalTransactionState) -> None:
+        """Remember it."""
+        self.heard.append((group, state))
+
+
 # --- what the answers do -------------------------------------------------------------------------------------------
 
 
@@ -76,8 +88,10 @@ def test_unknown_and_exceptions_leave_it_open_with_their_reason_and_number(shop:
 
     topic = shop.topic()
     transaction_id = _send(shop, topic, "at last")
-    with _serving(shop, Scripted(check=judge)):
+    recorder = Answers()
+    with _serving(shop, Scripted(check=judge), recorder=recorder):
         assert shop.delivered(1, topic) == ["at last"]
+    assert set(recorder.heard) == {("orders", UNKNOWN), ("orders", COMMIT)}
     found = {entry.checks: (entry.kind, entry.reason) for entry in _answers(shop.site, transaction_id)}
     assert found == {
         1: (OpKind.UNKNOWN, "LookupError: the database is away"),
@@ -286,10 +300,11 @@ def test_a_listener_that_is_slower_than_the_poll_interval_stays_in_the_group(
     topic = shop.topic()
     members: list[set[str]] = []
 
-    def judge(_check: TransactionCheck) -> LocalTransactionState:
+    def judge(check: TransactionCheck) -> LocalTransactionState:
         members.append(_members(shop, "slow"))
-        threading.Event().wait(3.5)  # the time that it takes, well above the poll interval
-        members.append(_members(shop, "slow"))
+        if check.value == b"slowly":
+            threading.Event().wait(3.5)  # the time that it takes, well above the poll interval
+            members.append(_members(shop, "slow"))
         return COMMIT
 
     with (
@@ -299,6 +314,8 @@ def test_a_listener_that_is_slower_than_the_poll_interval_stays_in_the_group(
     ):
         _send(shop, topic, "slowly", outbox)
         assert shop.delivered(1, topic) == ["slowly"]
+        _send(shop, topic, "and another", outbox)
+        assert sorted(shop.delivered(2, topic)) == ["and another", "slowly"]
         assert server.failure is None
     assert len(set.union(*members)) == 1
     assert "reading check requests" not in caplog.text

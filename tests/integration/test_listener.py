@@ -294,6 +294,17 @@ def test_an_end_that_comes_late_changes_nothing(shop: Shop, state: LocalTransact
     assert (OpSource.PRODUCER, late) in _ends(shop.site, result.transaction_id)
 
 
+def test_an_end_that_comes_after_many_checks_still_decides(shop: Shop) -> None:
+    """RocketMQ's proxy forgets a transaction after 30 s, and refuses its end then."""
+    topic = shop.topic()
+    listener = Scripted(execute=UNKNOWN, check=UNKNOWN)
+    with TransactionalProducer(shop.outbox, listener) as producer:
+        result = producer.send_message_in_transaction(_message(shop, topic, "late", check_immunity=0))
+        wait_until(lambda: max((check.check for check in listener.checked), default=0) >= 3, explain=shop.site.logs)
+        _op(shop.outbox, result, OpKind.COMMIT)
+        assert shop.delivered(1, topic) == ["late"]
+
+
 @pytest.mark.parametrize("truth", [COMMIT, ROLLBACK])
 def test_ends_that_contradict_each_other_are_looked_up(shop: Shop, truth: LocalTransactionState) -> None:
     """The transaction waits behind an undecided one of its key, so that both ends come before its delivery."""

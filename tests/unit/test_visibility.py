@@ -1,0 +1,234 @@
+"""The memory of the reader behind the receipts never misses what somebody waits for; receipts as values."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from outbox.errors import NotVisible, RolledBack
+from outbox.receipt import Ends, Receipt, VisibleAt
+from outbox.sightings import Place, Sightings
+from outbox.transaction_end import TransactionEnd
+
+# --- the memory ---------------------------------------------------------------------------------------------------
+
+PLACES: list[Place] = [("orders", 0), ("orders", 1)]
+LIMIT = 3
+
+places = st.sampled_from(PLACES)
+
+
+@dataclass(eq=False)
+class Waiter:
+    """Somebody who waits for the record at an offset, and knows that it lies at or behind `start`."""
+
+    place: Place
+    offset: int
+    start: int
+    served: bool = False
+
+
+class Reading(RuleBasedStateMachine):
+    """A reader of growing logs, directed by `Sightings`, and those who wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sightings: Sightings[Place] = Sightings(LIMIT)
+        self.logs: dict[Place, list[bytes]] = {place: [] for place in PLACES}
+        self.waiters: list[Waiter] = []
+        self.keys = itertools.count()
+
+    @initialize(place=places, count=st.integers(0, 4))
+    def before_anybody_waits(self, place: Place, count: int) -> None:
+        """Topics have records of others."""
+        for _ in range(count):
+            self.append(place)
+
+    @rule(place=places)
+    def append(self, place: Place) -> None:
+        """A record is written."""
+        self.logs[place].append(b"%d" % next(self.keys))
+
+    @rule(place=places, of=places, data=st.data())
+    def append_a_second_copy(self, place: Place, of: Place, data: st.DataObject) -> None:
+        """Of a record that is there already, as `delivery: at_least_once` may."""
+        if self.logs[of]:
+            self.logs[place].append(data.draw(st.sampled_from(self.logs[of])))
+
+    @rule(place=places, data=st.data())
+    def wait(self, place: Place, data: st.DataObject) -> None:
+        """For a record that is there, or for the next one."""
+        offset = data.draw(st.integers(0, len(self.logs[place])))
+        start = data.draw(st.integers(0, offset))
+        moves, positions = self.sightings.moves, self.sightings.positions()
+        waiter = Waiter(place, offset, start)
+        self.waiters.append(waiter)
+        self.serve(waiter)
+        if self.sightings.moves == moves:
+            assert self.sightings.positions() == positions
+
+    def serve(self, waiter: Waiter) -> None:
+        """As the reader does in each of its turns."""
+        if not waiter.served:
+            waiter.served = self.sightings.need(waiter.place, waiter.start)
+        key = self.key(waiter)
+        if key is not None and self.sightings.get(key) is not None:
+            self.waiters.remove(waiter)
+
+    def key(self, waiter: Waiter) -> bytes | None:
+        """What somebody waits for, once it is there."""
+        log = self.logs[waiter.place]
+        return log[waiter.offset] if waiter.offset < len(log) else None
+
+    @rule(place=places, count=st.integers(1, 6))
+    def read(self, place: Place, count: int) -> None:
+        """Records one by one, and the end when it comes."""
+        for _ in range(count):
+            if not self.sightings.reads(place):
+                return
+            position, log = self.sightings.positions()[place], self.logs[place]
+            if position > len(log):
+                position = 0  # the log was begun anew: auto.offset.reset
+            if position == len(log):
+                self.end(place, position)
+                return
+            self.sightings.passed(place, position)
+            assert not self.sightings.at_end(place)
+            self.sightings.remember(log[position], place, position, place)
+            for waiter in [one for one in self.waiters if self.key(one) == log[position]]:
+                self.waiters.remove(waiter)
+
+    def end(self, place: Place, position: int) -> None:
+        """Whoever was served has met his record; whoever was not yet is served now."""
+        self.sightings.ended(place, position)
+        assert self.sightings.at_end(place)
+        for waiter in [one for one in self.waiters if one.place == place]:
+            assert not waiter.served or self.key(waiter) is None
+            self.serve(waiter)
+            assert waiter.served
+
+    @rule(place=places)
+    def begin_the_log_anew(self, place: Place) -> None:
+        """The topic was deleted and made again, with fewer records than were read: nobody waits for the old ones."""
+        position = self.sightings.positions().get(place, 0)
+        self.waiters = [waiter for waiter in self.waiters if waiter.place != place]
+        if position > 1:
+            self.logs[place] = [b"%d" % next(self.keys)]
+
+    @precondition(lambda self: not self.waiters)
+    @rule()
+    def let_go(self) -> None:
+        """Nobody waited for a while."""
+        self.sightings.let_go("orders")
+        assert not self.sightings.positions()
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        """However much was read."""
+        assert len(self.sightings) <= LIMIT
+
+
+TestReading = Reading.TestCase
+TestReading.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+def test_one_who_comes_after_another_does_not_send_the_reader_back() -> None:
+    place: Place = ("orders", 0)
+    sightings: Sightings[int] = Sightings(100)
+    assert sightings.need(place, 5)
+    for offset in range(5, 20):
+        sightings.passed(place, offset)
+        sightings.remember(b"%d" % offset, place, offset, offset)
+    for start in (5, 12, 30):
+        assert sightings.need(place, start)
+    assert sightings.moves == 1
+    assert sightings.positions() == {place: 20}
+    assert sightings.get(b"7") == 7
+
+
+def test_the_reader_goes_back_only_after_it_saw_the_end() -> None:
+    place: Place = ("orders", 0)
+    sightings: Sightings[int] = Sightings(100)
+    sightings.need(place, 5)
+    assert not sightings.need(place, 2)
+    sightings.ended(place, 9)
+    assert sightings.need(place, 2)
+    assert not sightings.need(place, 1)
+    assert sightings.positions() == {place: 2}
+
+
+def test_what_was_forgotten_on_purpose_is_gone() -> None:
+    place: Place = ("discard", 0)
+    sightings: Sightings[int] = Sightings(100)
+    sightings.need(place, 0)
+    sightings.remember(b"manifest", place, 0, 1)
+    sightings.forget(b"manifest")
+    sightings.forget(b"never seen")
+    assert sightings.get(b"manifest") is None
+    assert sightings.need(place, 0)
+
+
+# --- receipts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Nobody:
+    """A watcher that never sees anything."""
+
+    futures: list[Future[VisibleAt]] = field(default_factory=list)
+    problem: str = ""
+
+    def ends(self) -> Ends:
+        """None is known."""
+        return {}
+
+    def watch(self, _receipt: Receipt) -> Future[VisibleAt]:
+        """A future that nobody ends."""
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def trouble(self) -> str:
+        """As the test says."""
+        return self.problem
+
+
+def _receipt(position: int = 0, watcher: Nobody | None = None, topic: str = "orders") -> Receipt:
+    return Receipt("0190-id", position, topic, TransactionEnd(), watcher or Nobody(), {})
+
+
+def test_receipts_of_one_message_are_equal_and_show_no_more_than_ids() -> None:
+    assert _receipt() == _receipt(topic="another")
+    assert len({_receipt(), _receipt(), _receipt(1)}) == 2
+    assert _receipt(3).message_id == "0190-id/3"
+    assert repr(_receipt()) == "Receipt(transaction_id='0190-id', position=0, topic='orders')"
+
+
+def test_a_wait_that_ends_leaves_no_future_pending() -> None:
+    watcher = Nobody(problem="reading orders failed: _TRANSPORT")
+    receipt = _receipt(watcher=watcher)
+    with pytest.raises(NotVisible, match=r"still open.*; reading orders failed: _TRANSPORT"):
+        receipt.wait_visible(0)
+    with pytest.raises(NotVisible, match="still open"):
+        asyncio.run(receipt.wait_visible_async(0))
+    assert [future.cancelled() for future in watcher.futures] == [True, True]
+
+
+def test_what_this_process_knows_is_told_without_asking_anybody() -> None:
+    watcher = Nobody()
+    receipt, other = _receipt(0, watcher), _receipt(1, watcher)
+    receipt.end.strike([0])
+    other.end.rolled_back("the session was rolled back")
+    for one, reason in ((receipt, "SAVEPOINT"), (other, "the session was rolled back")):
+        with pytest.raises(RolledBack, match=reason) as told:
+            one.wait_visible(0)
+        assert told.value.transaction_id == "0190-id"
+        with pytest.raises(RolledBack, match=reason):
+            asyncio.run(one.wait_visible_async(0))
+    assert not watcher.futures

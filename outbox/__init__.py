@@ -11,37 +11,53 @@ from outbox.errors import (
     ChannelError,
     CommitOutcomeUnknown,
     ConfigurationError,
+    Discarded,
     KafkaUnreachable,
     MessageRefused,
+    NotVisible,
     OutboxError,
     PublishFailed,
+    RolledBack,
     TransactionFenced,
     TransactionsRejected,
     UsageError,
 )
-from outbox.message import Message, Receipt
+from outbox.inbox import Inbox
+from outbox.message import Message
 from outbox.outbox import Outbox
 from outbox.outcome import Outcome
+from outbox.receipt import Receipt, VisibleAt
+from outbox.recorder import CommitOutcome, Recorder
+from outbox.serialization import JsonSerializer, TypedTopic
 from outbox.settings import Settings, TableNames
 from outbox.transaction import Transaction
 
 __all__ = [
     "CallbackTableError",
     "ChannelError",
+    "CommitOutcome",
     "CommitOutcomeUnknown",
     "ConfigurationError",
+    "Discarded",
+    "Inbox",
+    "JsonSerializer",
     "KafkaUnreachable",
     "Message",
     "MessageRefused",
+    "NotVisible",
     "Outbox",
-    "Outcome",
     "OutboxError",
+    "Outcome",
     "PublishFailed",
     "Receipt",
+    "Recorder",
+    "RolledBack",
     "Settings",
     "TableNames",
     "Transaction",
     "TransactionFenced",
     "TransactionsRejected",
+    "TypedTopic",
     "UsageError",
+    "VisibleAt",
 ]

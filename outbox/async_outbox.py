@@ -16,9 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.util import greenlet_spawn
 
 from outbox.errors import UsageError
-from outbox.message import Message, Receipt
+from outbox.message import Message
 from outbox.outbox import Outbox
 from outbox.outcome import Outcome
+from outbox.receipt import Receipt
 from outbox.settings import TableNames
 from outbox.transaction import Transaction
 

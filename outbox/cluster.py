@@ -53,7 +53,7 @@ class TopicDescription:
         return int(self.settings["max.message.bytes"])
 
 
-def admin_client(kafka: Mapping[str, str]) -> AdminClient:
+def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
     """An admin client for connection properties.
 
     Raises:
@@ -74,6 +74,8 @@ def checked_properties() -> Iterator[None]:
         yield
     except KafkaException as error:
         raise ConfigurationError(f"a property for Kafka is wrong: {error.args[0].str()}") from error
+    except (TypeError, ValueError, ImportError) as error:
+        raise ConfigurationError(f"a property for Kafka is wrong: {error}") from error
 
 
 def describe_topics(

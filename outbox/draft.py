@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from outbox.errors import MessageRefused
-from outbox.message import Message, Receipt
-from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, HalfOptions, Truth
+from outbox.message import Message
+from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.positions import MAX_POSITION, Positions
+from outbox.receipt import Receipt, Watcher
 from outbox.sender import HalfRecord
+from outbox.transaction_end import TransactionEnd
 
 MAX_BYTES = 64_000_000
 """Of one transaction."""
@@ -17,10 +19,13 @@ class Draft:
 
     Args:
         transaction_id: A fresh id for each attempt (R2).
+        watcher: Whom receipts ask when their messages are visible.
     """
 
-    def __init__(self, transaction_id: str) -> None:
+    def __init__(self, transaction_id: str, watcher: Watcher) -> None:
         self.transaction_id = transaction_id
+        self.end = TransactionEnd()
+        self._watcher = watcher
         self._messages: list[tuple[int, Message]] = []
         self._next_position = 0
         self._bytes = 0
@@ -34,24 +39,22 @@ class Draft:
         """Add a message.
 
         Raises:
-            MessageRefused: The transaction would have more than 10,000 messages or 64 MB, or the message's timestamp
-                is one that no half can carry.
+            MessageRefused: The transaction would have more than 10,000 messages or 64 MB.
         """
         size = message.size()
         if self._next_position > MAX_POSITION:
             raise MessageRefused(f"a transaction has at most {MAX_POSITION + 1} messages")
-        if message.timestamp is not None and message.timestamp > MAX_MILLISECONDS:
-            raise MessageRefused(f"timestamp {message.timestamp} is not in milliseconds since 1970")
         if self._bytes + size > MAX_BYTES:
             raise MessageRefused(f"a transaction has at most {MAX_BYTES} bytes of messages")
         position = self._next_position
         self._messages.append((position, message))
         self._next_position += 1
         self._bytes += size
-        return Receipt(self.transaction_id, position)
+        return Receipt(self.transaction_id, position, message.topic, self.end, self._watcher, self._watcher.ends())
 
     def strike(self, keep: int) -> None:
         """Forget all but the first so many messages: their savepoint was rolled back. Positions are not used again."""
+        self.end.strike(position for position, _ in self._messages[keep:])
         self._bytes -= sum(message.size() for _, message in self._messages[keep:])
         del self._messages[keep:]
 

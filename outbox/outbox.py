@@ -12,14 +12,18 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox.callback_table import CallbackTable
+from outbox.check_server import CheckServer
 from outbox.errors import UsageError
+from outbox.listener import TransactionListener
 from outbox.local_connection import local_connection
-from outbox.message import Message, Receipt
+from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome
+from outbox.receipt import Receipt
+from outbox.recorder import Recorder
 from outbox.seal import Sealer
 from outbox.sender import Sender
 from outbox.settings import Settings, TableNames, channel_names
-from outbox.sqlalchemy_session import publish
+from outbox.sqlalchemy_session import StoredHalf, publish, store_half
 from outbox.transaction import Transaction, core_transaction, own_transaction
 
 
@@ -39,6 +43,7 @@ class Outbox:
         eager: Whether halves go out at `publish()`, while the local transaction goes on, and not at COMMIT. Order then
             follows the database only for rows that are locked before `publish()`.
         reject_transactions: Whether every publication is refused (RocketMQ: `rejectTransactionMessage`).
+        recorder: Hears what happens; `outbox.prometheus.PrometheusRecorder` is one.
         eager_idle_timeout: Seconds that a transaction with eager halves may be idle before Postgres ends it (R7).
 
     Raises:
@@ -57,6 +62,7 @@ class Outbox:
         eager: bool = False,
         reject_transactions: bool = False,
         eager_idle_timeout: float = 300.0,
+        recorder: Recorder | None = None,
     ) -> None:
         self._start(
             Settings(
@@ -69,23 +75,24 @@ class Outbox:
                 eager=eager,
                 reject_transactions=reject_transactions,
                 eager_idle_timeout=eager_idle_timeout,
-            )
+            ),
+            recorder,
         )
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
         """An outbox from `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … and the TOML file of `OUTBOX_CONFIG`.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
         """
         outbox = cls.__new__(cls)
-        outbox._start(Settings.from_env(environ))  # noqa: SLF001 - another constructor of the same class
+        outbox._start(Settings.from_env(environ), recorder)  # noqa: SLF001 - another constructor of the same class
         return outbox
 
-    def _start(self, settings: Settings) -> None:
+    def _start(self, settings: Settings, recorder: Recorder | None) -> None:
         self.settings = settings
-        self._sender = Sender(settings)
+        self._sender = Sender(settings, recorder)
         self._sealer = Sealer(settings, self._sender, CallbackTable(settings.tables))
 
     def publish(
@@ -118,6 +125,19 @@ class Outbox:
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
         return publish(session, self._sealer, message, eager=self.settings.eager if eager is None else eager)
+
+    def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
+        """Publish a message and wait until its half is stored: what `TransactionalProducer` does with a session.
+
+        Args:
+            session: As for `publish()`; no SAVEPOINT may be open.
+            message: The message.
+
+        Raises:
+            OutboxError: As `publish()`.
+            PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
+        """
+        return store_half(session, self._sealer, message)
 
     def publish_many(
         self, session: Session | scoped_session[Any], messages: Iterable[Message], *, eager: bool | None = None
@@ -190,6 +210,25 @@ class Outbox:
         with closing(database.raw_connection()) as pooled:
             connection = local_connection(pooled.driver_connection)
             return ask_outcome(self.settings, self._sealer.table, connection, transaction_id)
+
+    def serve_checks(self, listener: TransactionListener) -> CheckServer:
+        """Answer the check requests of this producer group in a background thread, until the server is closed.
+
+        Any live instance of the group answers. Only transactions of the listener API whose truth is the listener are
+        asked for here; where a callback row decides, the checker asks the database.
+
+        Args:
+            listener: Knows what became of local transactions.
+
+        Raises:
+            ChannelError: The channel's topics are missing or wrong.
+            KafkaUnreachable: Kafka does not answer.
+
+        Example:
+            with outbox.serve_checks(Orders()):
+                serve_http()
+        """
+        return CheckServer(self._sender, self.settings, listener, self._sender.recorder).start()
 
     def ping(self) -> None:
         """Ask Kafka for the channel: for a probe of readiness. Waits at most `publish_timeout`.

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from outbox.draft import Draft
 from outbox.local_connection import LocalConnection
-from outbox.message import Message, Receipt
+from outbox.message import Message
+from outbox.receipt import Receipt
 
 
 class Participant(Protocol):
@@ -21,17 +22,20 @@ class Participant(Protocol):
     def publish(self, message: Message, *, early: bool) -> Receipt:
         """Add a message; with `early`, its half goes out now."""
 
+    def acknowledged_half(self) -> tuple[int, int]:
+        """Wait until the early half that was sent last is stored; half partition and offset."""
+
     def seal(self, *, marked: bool = False) -> None:
         """Make sure that COMMIT will decide on the messages, too."""
 
-    def has_row(self) -> bool:
-        """Whether the transaction is seen to be committed, on an idle connection."""
+    def has_row(self) -> bool | None:
+        """Whether the transaction is seen to be committed, on an idle connection; None if that cannot be told."""
 
     def committed(self) -> bool:
         """COMMIT was seen to succeed; whether that is as durable as it was asked to be."""
 
-    def rolled_back(self) -> None:
-        """It is certain that nothing was, or will be, committed."""
+    def rolled_back(self, reason: str) -> None:
+        """It is certain that nothing was, or will be, committed; the reason is half a sentence for people."""
 
     def unknown(self) -> None:
         """Nobody knows how it ended."""

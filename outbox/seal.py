@@ -22,14 +22,17 @@ from outbox.draft import Draft
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.failpoints import failpoint
 from outbox.local_connection import LocalConnection, local_connection
-from outbox.message import Message, Receipt
+from outbox.message import Message
 from outbox.preflight import refuse
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
 from outbox.protocol.positions import Positions
+from outbox.receipt import Receipt
+from outbox.recorder import CommitOutcome
 from outbox.sender import Sender
 from outbox.settings import Settings
+from outbox.tracing import with_trace
 
 log = logging.getLogger("outbox")
 
@@ -72,7 +75,8 @@ class Sealer:
 
     def start(self, connection: LocalConnection) -> Seal:
         """A new part in the connection's transaction, with a fresh transaction id."""
-        draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
+        id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
+        draft = Draft(id_, self.sender.visibility)
         return Seal(self, connection, draft)
 
 
@@ -89,13 +93,16 @@ class Seal:
         self.draft = draft
         self._settings = sealer.settings
         self._sender = sealer.sender
+        self._recorder = sealer.sender.recorder
         self._table = sealer.table
         self._connection = connection
         self._opened: Opened | None = None
         self._partition = -1
+        self._sending_since = 0.0  # s, monotonic
         self._sent: list[int] = []  # positions of the halves, in the order of their acknowledgements
         self._acks = sealer.sender.acks()
         self._entry: OpEntry | None = None
+        self._outcome_without_commit = CommitOutcome.ROLLED_BACK
         self._listens = False
         self._doubtful = False
         self._failed = False
@@ -113,11 +120,31 @@ class Seal:
             PublishFailed: Kafka does not answer.
             psycopg.Error: The lock could not be taken.
         """
+        message = with_trace(message)
         refuse(message, self._sender, self._connection.waiting)
         receipt = self.draft.add(message)
         if early:
             self._send(eager=True)
+        self._recorder.messages_published(self._settings.group, 1)
         return receipt
+
+    def acknowledged_half(self) -> tuple[int, int]:
+        """Wait until the early half that was sent last is stored (RocketMQ runs the local transaction only then).
+
+        Returns:
+            Half partition and offset.
+
+        Raises:
+            PublishFailed: It was not acknowledged.
+            UsageError: None was sent: a SAVEPOINT is open.
+        """
+        if not self._sent:
+            raise UsageError("the half waits for COMMIT, because a SAVEPOINT is open: release it first")
+        try:
+            return self._partition, self._acks.offsets(self._connection.waiting)[-1]
+        except PublishFailed:
+            self._failed = True
+            raise
 
     def seal(self, *, marked: bool = False) -> None:
         """Send what is not sent, wait for all acknowledgements, insert the row.
@@ -134,6 +161,7 @@ class Seal:
         """
         self._send()
         offsets = self._acks.offsets(self._connection.waiting)
+        self._recorder.halves_acked(self._settings.group, len(offsets), time.monotonic() - self._sending_since)
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
         mark = self._insert(self._entry)
@@ -148,6 +176,8 @@ class Seal:
         if self._failed:
             raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
         opened = self._open(eager=eager)
+        if not self._sent:
+            self._sending_since = time.monotonic()
         self._failed = True
         for position, half in self.draft.take_unsent(self._settings.group, opened.incarnation):
             self._sender.produce_half(self._partition, half, self._acks, self._connection.waiting)
@@ -200,6 +230,7 @@ class Seal:
         try:
             returned = self._connection.execute(self._table.insert_statement + _MARKED, row.values()).row
         except psycopg.errors.UniqueViolation as error:
+            self._outcome_without_commit = CommitOutcome.FENCED
             raise TransactionFenced(
                 f"transaction {entry.transaction_id} was decided ROLLBACK by the checker before it committed; "
                 "all of it is rolled back, and it can be tried again"
@@ -215,13 +246,16 @@ class Seal:
             self._connection.unlisten(self._notice)
             self._listens = False
 
-    def has_row(self) -> bool:
-        """Whether the row is there, on an idle connection: for a first sight at which nobody said that COMMIT was."""
+    def has_row(self) -> bool | None:
+        """Whether the row is there, on an idle connection: for a first sight at which nobody said that COMMIT was.
+
+        None if Postgres does not answer.
+        """
         try:
             found = self._connection.execute(self._table.find_statement, (self.draft.transaction_id,)).row
             self._connection.rollback()
         except psycopg.Error:
-            return False
+            return None
         return found is not None
 
     def committed(self) -> bool:
@@ -230,24 +264,29 @@ class Seal:
         Returns:
             Whether the marker was sent.
         """
-        self._stop_listening()
-        if self._entry is None:
-            return True  # nothing was left to publish
         if self._doubtful:
             log.warning(
                 "COMMIT of transaction %s was not replicated, the checker will decide", self.draft.transaction_id
             )
+            self.unknown()
             return False
-        failpoint("outbox.committed")
-        self._sender.send_op(self._entry)
+        self._end(CommitOutcome.COMMITTED)
+        self.draft.end.committed()
+        if self._entry is not None:
+            failpoint("outbox.committed")
+            self._sender.send_op(self._entry)
         return True
 
-    def rolled_back(self) -> None:
-        """The row can never become visible: nothing was inserted, or its ROLLBACK was acknowledged (R6).
+    def rolled_back(self, reason: str) -> None:
+        """The row can never become visible: COMMIT was not sent, or it definitely failed (R6).
 
         Once all acknowledgements are in, a rollback marker saves the checker the work.
+
+        Args:
+            reason: Half a sentence for people.
         """
-        self._stop_listening()
+        self._end(self._outcome_without_commit)
+        self.draft.end.rolled_back(reason)
         if self._sent:
             self._acks.when_all(self._send_rollback)
 
@@ -263,7 +302,13 @@ class Seal:
 
     def unknown(self) -> None:
         """Nobody knows how it ended. Silence is always safe: the checker decides (R6)."""
+        self._end(CommitOutcome.UNKNOWN)
+        self.draft.end.unknown()
+
+    def _end(self, outcome: CommitOutcome) -> None:
         self._stop_listening()
+        if self.draft or self._sent:
+            self._recorder.transaction_ended(self._settings.group, outcome)
 
 
 def begin(connection: LocalConnection, transaction_id: str) -> None:

@@ -21,8 +21,11 @@ from outbox.cluster import TopicDescription, admin_client, checked_properties
 from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.receipt import Ends
+from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings
 from outbox.topics import TopicCache
+from outbox.visibility import Visibility
 from outbox.waiting import BLOCKING, Waiting
 
 log = logging.getLogger("outbox")
@@ -44,9 +47,12 @@ class Sender:
 
     Args:
         settings: Settings of the `Outbox`.
+        recorder: Hears what happens.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
+        self.recorder = guarded(recorder)
+        self.visibility = Visibility(settings.kafka, settings.channel, self._ends)
         self._settings = settings
         self._lock = threading.Lock()
         self._pid: int | None = None  # of the process that connected
@@ -94,6 +100,9 @@ class Sender:
             raise UsageError("the outbox is closed")
         with _in_time():
             return self._topics.look_up({name}).get(name)
+
+    def _ends(self) -> Ends:
+        return self._topics.ends if self._topics is not None else {}
 
     def acks(self) -> Acks:
         """For the acknowledgements of one transaction."""
@@ -163,15 +172,21 @@ class Sender:
                 value,
                 None,
                 entry.partition,
-                partial(_report_op, entry.transaction_id),
+                partial(self._report_op, entry.transaction_id),
                 None,
                 0,
                 headers,
             )
         except (BufferError, KafkaException, OutboxError) as error:
-            log.warning(
-                "op marker of transaction %s was not sent, the checker will decide: %s", entry.transaction_id, error
-            )
+            self._op_dropped(entry.transaction_id, str(error))
+
+    def _report_op(self, transaction_id: str, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._op_dropped(transaction_id, error.str())
+
+    def _op_dropped(self, transaction_id: str, reason: str) -> None:
+        self.recorder.ops_dropped(self._settings.group, 1)
+        log.warning("op marker of transaction %s was not sent, the checker will decide: %s", transaction_id, reason)
 
     def ping(self) -> None:
         """Ask the cluster for the channel.
@@ -190,12 +205,14 @@ class Sender:
         Args:
             timeout: Seconds to wait at most; None: `close_timeout`.
         """
+        self.visibility.close()
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)
         if producer is not None and self._pid == os.getpid():
             left = producer.flush(self._settings.close_timeout if timeout is None else timeout)
             if left:
+                self.recorder.ops_dropped(self._settings.group, left)
                 log.warning("%d op marker(s) were not sent in time, the checker will decide", left)
 
     def _let_go_if_fatal(self, producer: Producer, error: KafkaError) -> None:
@@ -227,7 +244,8 @@ class Sender:
     def _start(self) -> Producer:
         admin = self._admin_client()
         self._channel = verify_channel(admin, self._settings.channel, self._settings.publish_timeout)
-        self._topics = TopicCache(admin, self._settings.publish_timeout)
+        names = self._settings.channel
+        self._topics = TopicCache(admin, self._settings.publish_timeout, beside=(names.op_topic, names.discard_topic))
         with checked_properties():
             producer = Producer(
                 {
@@ -262,10 +280,3 @@ def _in_time() -> Iterator[None]:
         yield
     except KafkaUnreachable as error:
         raise PublishFailed(f"{error}; roll the local transaction back and try again") from error
-
-
-def _report_op(transaction_id: str, error: KafkaError | None, _message: Message) -> None:
-    if error is not None:
-        log.warning(
-            "op marker of transaction %s was not sent, the checker will decide: %s", transaction_id, error.str()
-        )

@@ -8,7 +8,7 @@ without rollback or error in between: the session's `after_commit`, the pool's `
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
@@ -20,8 +20,9 @@ from sqlalchemy.pool import PoolResetState
 
 from outbox.errors import CommitOutcomeUnknown, UsageError
 from outbox.local_connection import LocalConnection, commit_definitely_failed
-from outbox.message import Message, Receipt
+from outbox.message import Message
 from outbox.participant import Participant, Starter
+from outbox.receipt import Receipt
 
 _lock = threading.Lock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
@@ -92,29 +93,28 @@ class PublishedTransaction:
             for part in self._parts.values():
                 if part.draft:
                     part.seal()
-        except BaseException:
-            acknowledged = False
+        except BaseException as error:
             try:
-                acknowledged = self.connection.roll_back()
+                self.connection.roll_back()
             finally:
-                self.end(rolled_back=acknowledged)
+                self.end(f"the seal failed ({type(error).__name__}), COMMIT was not sent")
             raise
         self._awaiting = list(self._parts.values())
         _sealed[id(self.connection.driver)] = self
 
-    def end(self, *, rolled_back: bool) -> None:
+    def end(self, rolled_back: str | None) -> None:
         """It did not commit, or nobody knows: no commit marker will go out.
 
         Args:
-            rolled_back: Whether it is certain that no row of it can become visible (R6).
+            rolled_back: Why it is certain that no row of it can become visible (R6); None if it is not.
         """
         self.is_sealed = True
         self._awaiting = []
         _sealed.pop(id(self.connection.driver), None)
         parts, self._parts = self._parts, {}
         for part in parts.values():
-            if rolled_back:
-                part.rolled_back()
+            if rolled_back is not None:
+                part.rolled_back(rolled_back)
             else:
                 part.unknown()
 
@@ -129,28 +129,56 @@ class PublishedTransaction:
         """
         if not self._awaiting:
             return
-        if not self.connection.idle or not (told or self._has_rows()):
-            self.end(rolled_back=False)
+        seen = (told or self._has_rows()) if self.connection.idle else None
+        if not seen:
+            self.end(None if seen is None else "COMMIT failed")
             return
         _sealed.pop(id(self.connection.driver), None)
         parts, self._awaiting, self._parts = self._awaiting, [], {}
         for part in parts:
             part.committed()
 
-    def _has_rows(self) -> bool:
-        return all(part.has_row() for part in self._awaiting if part.draft)
+    def _has_rows(self) -> bool | None:
+        found = [part.has_row() for part in self._awaiting if part.draft]
+        return None if None in found else all(found)
 
     def commit_failed(self, error: BaseException) -> CommitOutcomeUnknown | None:
         """An error while the transaction was sealed; what to tell the user instead, if its outcome is not known."""
         parts = self._awaiting
         definite = commit_definitely_failed(error, self.connection)
-        self.end(rolled_back=definite)
+        self.end(f"COMMIT failed ({type(error).__name__})" if definite else None)
         if definite or not parts or not isinstance(error, Exception):
             return None
         ids = [part.draft.transaction_id for part in parts]
         return CommitOutcomeUnknown(
             ids[0], f"COMMIT of transaction {', '.join(ids)} was sent and no reply came: the checker will decide"
         )
+
+
+class StoredHalf(NamedTuple):
+    """A message that was published eagerly, and whose half is stored.
+
+    Args:
+        receipt: Of the publication.
+        partition: Partition of the half topic.
+        offset: Offset there.
+    """
+
+    receipt: Receipt
+    partition: int
+    offset: int
+
+
+def store_half(session: Session | scoped_session[Any], starter: Starter, message: Message) -> StoredHalf:
+    """Publish a message eagerly, and wait until its half is stored.
+
+    Raises:
+        OutboxError: As `publish()`.
+        PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
+    """
+    receipt = publish(session, starter, message, eager=True)
+    published = published_transaction(session.connection(), starter)
+    return StoredHalf(receipt, *published.part(starter).acknowledged_half())
 
 
 def publish(
@@ -308,7 +336,7 @@ def _rollback(connection: Connection) -> None:
     """The ROLLBACK comes after this event; where no row was inserted yet, it need not be waited for."""
     published = _current(connection)
     if published is not None:
-        published.end(rolled_back=not published.is_sealed)
+        published.end(None if published.is_sealed else "the local transaction was rolled back")
 
 
 def _begin(connection: Connection) -> None:
@@ -329,7 +357,7 @@ def _handle_error(context: ExceptionContext) -> BaseException | None:
     if published is None or not published.is_sealed:
         return None
     if context.statement is not None:  # a listener of the user's, between the seal and COMMIT
-        published.end(rolled_back=False)
+        published.end(None)
         return None
     return published.commit_failed(context.original_exception)
 
@@ -339,10 +367,10 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     if published is None:
         return
     if not state.asyncio_safe:
-        published.end(rolled_back=False)  # no event loop to ask in; the pool throws an async connection away
+        published.end(None)  # no event loop to ask in; the pool throws an async connection away
     elif state.transaction_was_reset:
         # SQLAlchemy believes so even where a listener of the user's raised between the seal and COMMIT.
-        published.end(rolled_back=published.connection.roll_back())
+        published.end("COMMIT was not sent" if published.connection.roll_back() else None)
     else:
         published.look()
 

@@ -17,8 +17,9 @@ from sqlalchemy.engine import Connection
 
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from outbox.local_connection import LocalConnection, commit_definitely_failed
-from outbox.message import Message, Receipt
+from outbox.message import Message
 from outbox.participant import Participant, Starter
+from outbox.receipt import Receipt
 from outbox.seal import begin
 from outbox.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
 
@@ -165,9 +166,9 @@ def own_transaction(starter: Starter, connection: LocalConnection, *, eager: boo
             connection.require_healthy()
             if part.draft:
                 part.seal(marked=True)
-        except BaseException:
+        except BaseException as error:
             transaction.is_open = False
-            _roll_back(connection, part)
+            _roll_back(connection, part, error)
             raise
         _commit(connection, part)
 
@@ -202,15 +203,11 @@ def _require_idle(connection: LocalConnection) -> None:
         raise UsageError("the connection is already in a transaction: outbox.transaction() owns BEGIN and COMMIT")
 
 
-def _roll_back(connection: LocalConnection, part: Participant) -> None:
-    acknowledged = False
+def _roll_back(connection: LocalConnection, part: Participant, error: BaseException) -> None:
     try:
-        acknowledged = connection.roll_back()
+        connection.roll_back()
     finally:
-        if acknowledged:
-            part.rolled_back()
-        else:
-            part.unknown()
+        part.rolled_back(f"the local transaction failed ({type(error).__name__}), COMMIT was not sent")
 
 
 def _commit(connection: LocalConnection, part: Participant) -> None:
@@ -219,7 +216,7 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
         tag = connection.execute(_COMMIT).tag
     except psycopg.Error as error:
         if commit_definitely_failed(error, connection):
-            part.rolled_back()
+            part.rolled_back(f"COMMIT failed ({type(error).__name__})")
             raise
         part.unknown()
         raise CommitOutcomeUnknown(
@@ -231,7 +228,7 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
         connection.close()
         raise
     if tag != "COMMIT":
-        part.rolled_back()
+        part.rolled_back(f"COMMIT answered {tag}")
         raise OutboxError(
             f"the local transaction had failed: COMMIT answered {tag}, nothing was committed or published"
         )

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -20,13 +21,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine, create_engine
 
-from outbox import Outbox, TableNames
+from outbox import Outbox, Receipt, TableNames, VisibleAt
 from outbox.callback_table import CallbackTable
 from outbox.channel import ChannelDescription, create_channel
 from outbox.cluster import admin_client
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, parse_op
+from outbox.receipt import Ends
 from outbox.testing import VisibleRecord, read_committed, settled
 
 WAIT_SECONDS = 60.0
@@ -219,6 +221,23 @@ class Site:
         for engine in self._engines:
             engine.dispose()
         self._logs.cleanup()
+
+
+class NoWatcher:
+    """Sees nothing: for drafts that no outbox made."""
+
+    def ends(self) -> Ends:
+        """None are known."""
+        return {}
+
+    def watch(self, receipt: Receipt) -> Future[VisibleAt]:
+        """A future that is never done."""
+        del receipt
+        return Future()
+
+    def trouble(self) -> str:
+        """None."""
+        return ""
 
 
 def doubled(records: Sequence[VisibleRecord]) -> list[str]:

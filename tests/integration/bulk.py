@@ -57,7 +57,7 @@ def send_halves(site: Site, outbox: Outbox, messages: Iterable[Message]) -> list
     channel = outbox._sender.channel
     drafts: dict[int, list[Draft]] = defaultdict(list)
     for message in messages:
-        draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
+        draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)), outbox._sender.visibility)
         draft.add(message)
         id_ = uuid.UUID(draft.transaction_id).bytes
         drafts[half_partition(outbox.settings.group, draft.ordering_key, id_, channel.partitions)].append(draft)

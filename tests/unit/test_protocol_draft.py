@@ -8,12 +8,13 @@ from outbox import Message, MessageRefused
 from outbox.draft import MAX_BYTES, Draft
 from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, parse_half
 from outbox.sender import HalfRecord
+from tests.harness import NoWatcher
 from tests.unit.protocol_documents import INCARNATION, TRANSACTION
 from tests.unit.protocol_strategies import consumed
 
 
 def draft(*messages: Message) -> Draft:
-    found = Draft(TRANSACTION)
+    found = Draft(TRANSACTION, NoWatcher())
     for message in messages:
         found.add(message)
     return found
@@ -51,7 +52,7 @@ def test_all_halves_have_the_ordering_key_of_the_first(first: bytes | None, seco
 
 
 def test_receipts_name_the_position() -> None:
-    found = Draft(TRANSACTION)
+    found = Draft(TRANSACTION, NoWatcher())
     assert [found.add(Message("orders")).message_id for _ in range(3)] == [f"{TRANSACTION}/{n}" for n in range(3)]
 
 

@@ -30,20 +30,22 @@ class HalfMessage(Message):
     Args:
         transaction_id: Id of its transaction, a UUIDv7. Store it, or something of the message, in the local
             transaction: `check_local_transaction()` must find it again.
+        position: Place of the message in it: 0, unless a session published others before.
     """
 
     transaction_id: str = ""
+    position: int = 0
 
     @classmethod
-    def of(cls, message: Message, transaction_id: str) -> HalfMessage:
-        """A message with the id of its transaction."""
+    def of(cls, message: Message, transaction_id: str, position: int = 0) -> HalfMessage:
+        """A message with its place in a transaction."""
         values: dict[str, Any] = {field.name: getattr(message, field.name) for field in fields(Message) if field.init}
-        return cls(**values, transaction_id=transaction_id)
+        return cls(**values, transaction_id=transaction_id, position=position)
 
     @property
     def message_id(self) -> str:
         """The id that the record on the real topic carries in its header `outbox-id`."""
-        return message_id(self.transaction_id, 0)
+        return message_id(self.transaction_id, self.position)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -112,7 +114,7 @@ class TransactionListener(abc.ABC):
             arg: What the caller gave to `send_message_in_transaction()`.
 
         Returns:
-            What became of it. UNKNOWN and None leave the decision open: without a session it is asked for later.
+            What became of it, or with a session what is to become of it. UNKNOWN and None leave the decision open.
         """
 
     @abc.abstractmethod

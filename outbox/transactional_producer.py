@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+
+from sqlalchemy.orm import Session, scoped_session
 
 from outbox.check_server import CheckServer
 from outbox.errors import PublishFailed, UsageError
@@ -22,12 +25,20 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
 from outbox.protocol.positions import Positions
+from outbox.recorder import CommitOutcome
 from outbox.sender import HalfRecord
 from outbox.tracing import with_trace
+
+log = logging.getLogger("outbox")
 
 _ENDS = {
     LocalTransactionState.COMMIT: OpKind.COMMIT,
     LocalTransactionState.ROLLBACK: OpKind.ROLLBACK,
+}
+_OUTCOMES = {
+    LocalTransactionState.COMMIT: CommitOutcome.COMMITTED,
+    LocalTransactionState.ROLLBACK: CommitOutcome.ROLLED_BACK,
+    LocalTransactionState.UNKNOWN: CommitOutcome.UNKNOWN,
 }
 
 
@@ -92,30 +103,83 @@ class TransactionalProducer:
         self._sender = self._outbox._sender  # noqa: SLF001 - the same library, and no part of its public surface
         self._settings = self._outbox.settings
         self._listener = listener
-        self._checks = CheckServer(self._sender, self._settings, listener) if serve_checks else None
+        self._recorder = self._sender.recorder
+        self._checks = CheckServer(self._sender, self._settings, listener, self._recorder) if serve_checks else None
 
     @property
     def checks(self) -> CheckServer | None:
         """What answers the checks, for its `running` and `failure`; None with `serve_checks=False`."""
         return self._checks
 
-    def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+    def send_message_in_transaction(
+        self, message: Message, arg: Any = None, *, session: Session | scoped_session[Any] | None = None
+    ) -> TransactionSendResult:
         """Store the half, run the local transaction, send its end.
 
-        What the local transaction raises reaches the caller unchanged, and nothing more is sent: as with UNKNOWN and
-        None, check-back decides. An end that cannot be sent is logged, and check-back decides too.
+        Without a session the listener is the truth. What the local transaction raises reaches the caller unchanged, and
+        nothing more is sent: as with UNKNOWN and None, check-back decides. An end that cannot be sent is logged, and
+        check-back decides too.
+
+        With a session the callback row is the truth. COMMIT commits the session and ROLLBACK rolls it back; UNKNOWN and
+        None leave it as it is, and whoever ends it decides. What the local transaction raises reaches the caller after
+        a rollback.
 
         Args:
-            message: The message; a transaction has one.
+            message: The message; without a session, a transaction has one.
             arg: Handed to the local transaction as it is.
+            session: The local transaction runs in this session's transaction, which must not be in a SAVEPOINT.
 
         Raises:
             MessageRefused: The message cannot be sent; nothing was written.
             TransactionsRejected: The outbox was told to reject transactions; nothing was written.
-            PublishFailed: The half was not acknowledged; the local transaction did not run.
+            PublishFailed: The half was not acknowledged; the local transaction did not run. With a session: roll it
+                back.
             KafkaUnreachable: Kafka does not answer; the local transaction did not run.
-            UsageError: The listener returned something else than a `LocalTransactionState` or None.
+            UsageError: The listener returned something else than a `LocalTransactionState` or None, or the session
+                cannot be used.
+
+        With a session also what `session.commit()` raises, as after `Outbox.publish()`.
         """
+        if session is not None:
+            return self._send_in_session(session, message, arg)
+        return self._send_alone(message, arg)
+
+    # --- truth: the callback row --------------------------------------------------------------------------------
+
+    def _send_in_session(
+        self, session: Session | scoped_session[Any], message: Message, arg: Any
+    ) -> TransactionSendResult:
+        receipt, partition, offset = self._outbox.store_half(session, message)
+        half = HalfMessage.of(message, receipt.transaction_id, receipt.position)
+        try:
+            state = self._execute(half, arg)
+        except BaseException:
+            _roll_back_after_failure(session)
+            raise
+        if state is LocalTransactionState.COMMIT:
+            session.commit()
+        elif state is LocalTransactionState.ROLLBACK:
+            session.rollback()
+        return TransactionSendResult(half.message_id, half.transaction_id, state, partition, offset)
+
+    def _execute(self, half: HalfMessage, arg: Any) -> LocalTransactionState:
+        """Run the local transaction; None is UNKNOWN.
+
+        Raises:
+            UsageError: It returned something else.
+        """
+        state: object = self._listener.execute_local_transaction(half, arg)
+        if state is None:
+            return LocalTransactionState.UNKNOWN
+        if not isinstance(state, LocalTransactionState):
+            raise UsageError(
+                f"execute_local_transaction() returned {type(state).__name__}: return a LocalTransactionState or None"
+            )
+        return state
+
+    # --- truth: the listener ------------------------------------------------------------------------------------
+
+    def _send_alone(self, message: Message, arg: Any) -> TransactionSendResult:
         message = with_trace(message)
         refuse(message, self._sender)
         self.start()
@@ -123,7 +187,12 @@ class TransactionalProducer:
         partition, offset = self._store(message, transaction_id)
         failpoint("outbox.half_acked")
         half = HalfMessage.of(message, transaction_id)
-        state = _checked(self._listener.execute_local_transaction(half, arg))
+        outcome = CommitOutcome.UNKNOWN
+        try:
+            state = self._execute(half, arg)
+            outcome = _OUTCOMES[state]
+        finally:
+            self._recorder.transaction_ended(self._settings.group, outcome)
         failpoint("outbox.committed")
         if state in _ENDS:
             self._end(_ENDS[state], transaction_id, partition, Positions.first(1), offset)
@@ -134,14 +203,18 @@ class TransactionalProducer:
         half = self._half(message, transaction_id)
         partitions = self._sender.channel.partitions
         partition = half_partition(self._settings.group, half.key, uuid.UUID(transaction_id).bytes, partitions)
+        began = time.monotonic()
         try:
-            return partition, self._sender.send_halves(partition, [half])[0]
+            (offset,) = self._sender.send_halves(partition, [half])
         except PublishFailed as error:
             # It may be stored all the same. Where is not known, so the end says that nothing of it counts.
             self._end(OpKind.ROLLBACK, transaction_id, partition, Positions(()), NO_OFFSET)
             raise PublishFailed(
                 "Kafka did not acknowledge the half message, and the local transaction did not run: try again"
             ) from error
+        self._recorder.messages_published(self._settings.group, 1)
+        self._recorder.halves_acked(self._settings.group, 1, time.monotonic() - began)
+        return partition, offset
 
     def _end(self, kind: OpKind, transaction_id: str, partition: int, positions: Positions, offset: int) -> None:
         topic_id = self._sender.channel.half.id
@@ -153,6 +226,8 @@ class TransactionalProducer:
             message.topic, message.partition, transaction_id, 0, self._settings.group, Truth.LISTENER, options
         )
         return HalfRecord(message.key_bytes(), message.value_bytes(), [*control.encode(), *message.header_list()])
+
+    # --- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Begin to answer checks, unless `serve_checks=False`. A second call changes nothing.
@@ -184,17 +259,9 @@ class TransactionalProducer:
         self.close()
 
 
-def _checked(state: object) -> LocalTransactionState:
-    """What a listener returned; None is UNKNOWN.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if state is None:
-        return LocalTransactionState.UNKNOWN
-    if not isinstance(state, LocalTransactionState):
-        raise UsageError(
-            f"execute_local_transaction() returned {type(state).__name__}: return a LocalTransactionState or None. "
-            "Nothing was decided"
-        )
-    return state
+def _roll_back_after_failure(session: Session | scoped_session[Any]) -> None:
+    """Roll back; if that fails, the connection is lost and so is its transaction, and the first error says more."""
+    try:
+        session.rollback()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller is about to hear of the first error
+        log.warning("the rollback after a failed local transaction failed, too: %s", type(error).__name__)

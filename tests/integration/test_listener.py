@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
@@ -15,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ConfigResource,
     ResourceType,
 )
+from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused, Outbox, PublishFailed, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
@@ -348,3 +350,161 @@ def test_nobody_is_asked_within_the_immunity_time_of_a_message(shop: Shop) -> No
         _op(shop.outbox, immune, OpKind.ROLLBACK)
         shop.site.wait_settled()
     assert shop.site.read(topic) == []
+
+
+# --- with a session -------------------------------------------------------------------------------------------------
+
+
+def _transaction(shop: Shop, session: Session, number: int, state: object) -> Scripted:
+    """A listener whose local transaction inserts a row, and that nobody should ask."""
+
+    def insert(_message: object) -> object:
+        shop.insert(session, number)
+        return state
+
+    return Scripted(execute=insert, check=ROLLBACK)
+
+
+def test_with_a_session_commit_commits_it(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+    with Session(shop.engine) as session:
+        producer = TransactionalProducer(shop.outbox, _transaction(shop, session, number, COMMIT))
+        result = producer.send_message_in_transaction(_message(shop, topic, "kept"), session=session)
+        assert not session.in_transaction()
+    (found,) = shop.records(1, topic)
+    assert result.local_state is COMMIT
+    assert (found.message_id, found.origin) == (result.message_id, (result.half_partition, result.half_offset))
+    assert shop.has(number)
+    assert shop.site.rows()[result.transaction_id] == "C"
+    assert _ends(shop.site, result.transaction_id) == [(OpSource.PRODUCER, OpKind.COMMIT)]
+
+
+def test_with_a_session_too_the_half_is_stored_before_the_local_transaction_runs(shop: Shop) -> None:
+    topic = shop.topic()
+    found: list[int] = []
+
+    def look(message: HalfMessage) -> LocalTransactionState:
+        found.extend(half.offset for half in shop.site.halves() if half.value == message.value_bytes())
+        return ROLLBACK
+
+    with Session(shop.engine) as session, TransactionalProducer(shop.outbox, Scripted(execute=look)) as producer:
+        result = producer.send_message_in_transaction(_message(shop, topic, "stored early"), session=session)
+    assert found == [result.half_offset]
+
+
+def test_with_a_session_rollback_rolls_it_back(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+    with Session(shop.engine) as session:
+        producer = TransactionalProducer(shop.outbox, _transaction(shop, session, number, ROLLBACK))
+        result = producer.send_message_in_transaction(_message(shop, topic, "dropped"), session=session)
+        assert not session.in_transaction()
+    assert result.local_state is ROLLBACK
+    shop.site.wait_settled()
+    assert shop.site.read(topic) == []
+    assert not shop.has(number)
+
+
+@pytest.mark.parametrize("state", [UNKNOWN, None])
+@pytest.mark.parametrize("end", [Session.commit, Session.rollback])
+def test_with_a_session_unknown_leaves_it_to_whoever_ends_it(
+    shop: Shop, state: LocalTransactionState | None, end: Callable[[Session], None]
+) -> None:
+    """However long that takes: the checker sees that it is open, and the listener is not asked."""
+    topic, number, checker = shop.topic(), shop.number(), shop.site.services[1]
+    in_flight = checker.output().count("IN_FLIGHT")
+    with Session(shop.engine) as session:
+        listener = _transaction(shop, session, number, state)
+        with TransactionalProducer(shop.outbox, listener) as producer:
+            result = producer.send_message_in_transaction(_message(shop, topic, "open"), session=session)
+            assert result.local_state is UNKNOWN
+            assert session.in_transaction()
+            wait_until(lambda: checker.output().count("IN_FLIGHT") >= in_flight + 2, explain=shop.site.logs)
+            assert not shop.has(number)
+            assert _ends(shop.site, result.transaction_id) == []
+            end(session)
+            shop.site.wait_settled()
+    committed = end is Session.commit
+    assert shop.delivered(int(committed), topic) == ["open"] * committed
+    assert shop.has(number) is committed
+    assert listener.checked == []
+
+
+@pytest.mark.parametrize("error", [ValueError("no stock left"), KeyboardInterrupt()])
+def test_with_a_session_an_exception_rolls_back_and_reaches_the_caller(shop: Shop, error: BaseException) -> None:
+    topic, number = shop.topic(), shop.number()
+
+    def fail(_message: object) -> None:
+        shop.insert(session, number)
+        raise error
+
+    with Session(shop.engine) as session:
+        producer = TransactionalProducer(shop.outbox, Scripted(execute=fail))
+        with pytest.raises(type(error)) as caught:
+            producer.send_message_in_transaction(_message(shop, topic, "failed"), session=session)
+        assert caught.value is error
+        assert not session.in_transaction()
+    shop.site.wait_settled()
+    assert shop.site.read(topic) == []
+    assert not shop.has(number)
+
+
+def test_an_exception_reaches_the_caller_though_the_connection_is_lost(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = shop.topic()
+
+    def lose(_message: object) -> None:
+        driver = session.connection().connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        driver.close()
+        raise ValueError("the first error")
+
+    with caplog.at_level(logging.WARNING, "outbox"), Session(shop.engine) as session:
+        producer = TransactionalProducer(shop.outbox, Scripted(execute=lose))
+        with pytest.raises(ValueError, match="the first error"):
+            producer.send_message_in_transaction(_message(shop, topic, "lost"), session=session)
+    shop.site.wait_settled()
+    assert shop.site.read(topic) == []
+
+
+def test_with_a_session_what_is_no_state_rolls_back(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+    with Session(shop.engine) as session:
+        producer = TransactionalProducer(shop.outbox, _transaction(shop, session, number, "COMMIT"))
+        with pytest.raises(UsageError, match="returned str"):
+            producer.send_message_in_transaction(_message(shop, topic, "v"), session=session)
+        assert not session.in_transaction()
+    shop.site.wait_settled()
+    assert shop.site.read(topic) == []
+    assert not shop.has(number)
+
+
+def test_a_session_may_publish_other_messages_too(shop: Shop) -> None:
+    topic = shop.topic()
+    listener = Scripted(execute=COMMIT)
+    with Session(shop.engine) as session:
+        first = shop.publish(session, topic, "first", "k")
+        producer = TransactionalProducer(shop.outbox, listener)
+        result = producer.send_message_in_transaction(_message(shop, topic, "second", key="k"), session=session)
+    assert [record.message_id for record in shop.records(2, topic)] == [first.message_id, result.message_id]
+    assert result.message_id == f"{first.transaction_id}/1"
+    assert [message.message_id for message, _ in listener.executed] == [result.message_id]
+
+
+def test_a_session_inside_a_savepoint_is_refused(shop: Shop) -> None:
+    """A half that is in Kafka cannot be struck."""
+    topic, listener = shop.topic(), Scripted(execute=COMMIT)
+    producer = TransactionalProducer(shop.outbox, listener)
+    with Session(shop.engine) as session, session.begin(), session.begin_nested():
+        with pytest.raises(UsageError, match="SAVEPOINT"):
+            producer.send_message_in_transaction(_message(shop, topic, "v"), session=session)
+        session.rollback()
+    assert listener.executed == []
+
+
+def test_a_session_needs_no_check_server(shop: Shop) -> None:
+    with Session(shop.engine) as session:
+        producer = TransactionalProducer(shop.outbox, Scripted(execute=COMMIT))
+        producer.send_message_in_transaction(_message(shop, shop.topic(), "v"), session=session)
+    assert producer.checks is not None
+    assert not producer.checks.running

@@ -23,7 +23,8 @@ class _Span:
     start: int
     position: int
     at_end: bool = False
-    rested: bool = False  # whether the end was seen since the reader last went back
+    untouched: bool = True  # whether nothing was read since the reader went there
+    rested: bool = False  # whether the end was seen since then
 
 
 class Sightings(Generic[T]):
@@ -47,7 +48,7 @@ class Sightings(Generic[T]):
     def need(self, place: Place, start: int) -> bool:
         """Somebody needs all that lies in a partition at or behind an offset.
 
-        The reader goes back only if it saw the end since it last did: whoever already waits gets his turn first.
+        Once it has begun to read, the reader goes back only after it saw the end: whoever already waits gets his turn.
 
         Returns:
             Whether it is remembered, or will be read; otherwise ask again later.
@@ -55,7 +56,7 @@ class Sightings(Generic[T]):
         span = self._spans.get(place)
         if span is not None and span.start <= start:
             return True
-        if span is not None and not span.rested:
+        if span is not None and not span.untouched and not span.rested:
             return False
         self._spans[place] = _Span(start, start)
         self.moves += 1
@@ -79,7 +80,7 @@ class Sightings(Generic[T]):
         if span is not None:
             _put(span, offset)
             span.position = offset + 1
-            span.at_end = False
+            span.at_end = span.untouched = False
 
     def ended(self, place: Place, offset: int) -> None:
         """The reader saw the end of a partition; nothing is readable at this offset yet."""
@@ -99,8 +100,9 @@ class Sightings(Generic[T]):
             self._lost(lost, at)
 
     def _lost(self, place: Place, offset: int) -> None:
+        """What lies ahead of the reader, because it went back, it will see again."""
         span = self._spans.get(place)
-        if span is not None:
+        if span is not None and offset < span.position:
             span.start = max(span.start, offset + 1)
 
     def get(self, key: bytes) -> T | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outbox.errors import NotVisible, RolledBack
 from outbox.receipt import Ends, Receipt, VisibleAt
@@ -20,7 +20,7 @@ from outbox.transaction_end import TransactionEnd
 # --- the memory ---------------------------------------------------------------------------------------------------
 
 PLACES: list[Place] = [("orders", 0), ("orders", 1)]
-LIMIT = 3
+LIMIT = 2
 
 places = st.sampled_from(PLACES)
 
@@ -45,16 +45,10 @@ class Reading(RuleBasedStateMachine):
         self.waiters: list[Waiter] = []
         self.keys = itertools.count()
 
-    @initialize(place=places, count=st.integers(0, 4))
-    def before_anybody_waits(self, place: Place, count: int) -> None:
-        """Topics have records of others."""
-        for _ in range(count):
-            self.append(place)
-
-    @rule(place=places)
-    def append(self, place: Place) -> None:
-        """A record is written."""
-        self.logs[place].append(b"%d" % next(self.keys))
+    @rule(place=places, count=st.integers(1, 2 * LIMIT))
+    def append(self, place: Place, count: int) -> None:
+        """Records are written."""
+        self.logs[place] += [b"%d" % next(self.keys) for _ in range(count)]
 
     @rule(place=places, of=places, data=st.data())
     def append_a_second_copy(self, place: Place, of: Place, data: st.DataObject) -> None:
@@ -87,7 +81,7 @@ class Reading(RuleBasedStateMachine):
         log = self.logs[waiter.place]
         return log[waiter.offset] if waiter.offset < len(log) else None
 
-    @rule(place=places, count=st.integers(1, 6))
+    @rule(place=places, count=st.integers(1, 20))
     def read(self, place: Place, count: int) -> None:
         """Records one by one, and the end when it comes."""
         for _ in range(count):
@@ -156,12 +150,31 @@ def test_one_who_comes_after_another_does_not_send_the_reader_back() -> None:
 def test_the_reader_goes_back_only_after_it_saw_the_end() -> None:
     place: Place = ("orders", 0)
     sightings: Sightings[int] = Sightings(100)
-    sightings.need(place, 5)
+    assert sightings.need(place, 9)
+    assert sightings.need(place, 5)
+    sightings.passed(place, 5)
     assert not sightings.need(place, 2)
+    assert sightings.positions() == {place: 6}
     sightings.ended(place, 9)
     assert sightings.need(place, 2)
-    assert not sightings.need(place, 1)
-    assert sightings.positions() == {place: 2}
+    assert sightings.need(place, 1)
+    assert sightings.positions() == {place: 1}
+
+
+def test_what_is_forgotten_ahead_of_the_reader_is_read_again_anyway() -> None:
+    place: Place = ("orders", 0)
+    sightings: Sightings[int] = Sightings(2)
+    sightings.need(place, 4)
+    for offset in (4, 5):
+        sightings.passed(place, offset)
+        sightings.remember(b"%d" % offset, place, offset, offset)
+    sightings.ended(place, 6)
+    assert sightings.need(place, 0)
+    sightings.passed(place, 0)
+    sightings.remember(b"0", place, 0, 0)
+    assert sightings.get(b"4") is None
+    assert sightings.need(place, 0)
+    assert sightings.moves == 2
 
 
 def test_what_was_forgotten_on_purpose_is_gone() -> None:

@@ -6,6 +6,8 @@ with Session(engine) as session, session.begin():
     outbox.publish(session, Message("orders", value=b"...", key=b"42"))
 """
 
+from typing import TYPE_CHECKING
+
 from outbox.errors import (
     CallbackTableError,
     ChannelError,
@@ -23,6 +25,7 @@ from outbox.errors import (
     UsageError,
 )
 from outbox.inbox import Inbox
+from outbox.listener import LocalTransactionState, TransactionListener
 from outbox.message import Message
 from outbox.outbox import Outbox
 from outbox.outcome import Outcome
@@ -31,6 +34,11 @@ from outbox.recorder import CommitOutcome, Recorder
 from outbox.serialization import JsonSerializer, TypedTopic
 from outbox.settings import Settings, TableNames
 from outbox.transaction import Transaction
+from outbox.transactional_producer import TransactionalProducer
+
+if TYPE_CHECKING:
+    from outbox.async_outbox import AsyncOutbox as AsyncOutbox
+    from outbox.async_outbox import AsyncTransaction as AsyncTransaction
 
 __all__ = [
     "CallbackTableError",
@@ -42,6 +50,7 @@ __all__ = [
     "Inbox",
     "JsonSerializer",
     "KafkaUnreachable",
+    "LocalTransactionState",
     "Message",
     "MessageRefused",
     "NotVisible",
@@ -56,8 +65,23 @@ __all__ = [
     "TableNames",
     "Transaction",
     "TransactionFenced",
+    "TransactionListener",
+    "TransactionalProducer",
     "TransactionsRejected",
     "TypedTopic",
     "UsageError",
     "VisibleAt",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The asyncio face comes when it is asked for: it needs greenlet, which not everybody has."""
+    if name not in {"AsyncOutbox", "AsyncTransaction"}:
+        raise AttributeError(f"module 'outbox' has no attribute {name!r}")
+    try:
+        from outbox import async_outbox  # noqa: PLC0415 - only where it is wanted
+    except ImportError as error:
+        raise ImportError(
+            f"{name} needs greenlet: pip install 'kafka-transactional-outbox[asyncio]' ({error})"
+        ) from error
+    return getattr(async_outbox, name)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.testing import read_committed
 from tests.harness import Site, wait_until
 from tests.servers import Servers
 
-PROGRAM = Path(__file__).parents[2] / "examples" / "quickstart.py"
+ROOT = Path(__file__).parents[2]
+APPLICATIONS = {
+    "fastapi": ("postgresql+psycopg_async://", ["uvicorn", "examples.fastapi_app:app", "--uds", "{socket}"]),
+    "flask": ("postgresql+psycopg://", ["flask", "--app", "examples.flask_app", "run", "--host", "unix://{socket}"]),
+}
 
 
 def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
@@ -20,13 +30,11 @@ def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
     with Site(servers.bootstrap_servers, servers.postgres_url, name="outbox") as site:
         site.create()
         site.admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(20)
-        with site.connect() as connection:
-            connection.execute("CREATE TABLE orders (id int PRIMARY KEY, what text)")
-        url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        _create_orders(site)
         site.relay()
         program = subprocess.run(
-            [sys.executable, str(PROGRAM)],
-            env={**site.environment(), "DATABASE_URL": url},
+            [sys.executable, str(ROOT / "examples" / "quickstart.py")],
+            env=_environment(site, "postgresql+psycopg://", "orders"),
             capture_output=True,
             text=True,
             timeout=60,
@@ -37,3 +45,69 @@ def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
         (record,) = read_committed(site.kafka(), ["orders"])
         assert record.message_id == program.stdout.split()[-1]
         assert (record.key, record.value) == (b"42", b'{"id": 42}')
+
+
+@pytest.mark.parametrize("framework", APPLICATIONS)
+def test_a_web_application_writes_and_announces_both_or_neither(site: Site, framework: str) -> None:
+    site.create("orders")
+    _create_orders(site)
+    site.relay()
+    with _served(site, framework) as client:
+        assert client.get("/readyz").status_code == 200
+        answer = client.post("/orders", json={"id": 7, "what": "tea"})
+        assert answer.status_code == 201, answer.text
+        again = client.post("/orders", json={"id": 7, "what": "the same number again"})
+        assert again.status_code == 500
+    (record,) = site.wait_visible(1, "orders")
+    assert record.message_id == answer.json()["message_id"]
+    assert (record.key, record.value) == (b"7", b'{"id":7,"what":"tea"}')
+    site.wait_settled()
+    assert len(site.read("orders")) == 1
+
+
+def test_a_web_application_without_kafka_is_not_ready(site: Site) -> None:
+    with _served(site, "flask", OUTBOX_BOOTSTRAP_SERVERS="127.0.0.1:9", OUTBOX_PUBLISH_TIMEOUT="1") as client:
+        answer = client.get("/readyz")
+        assert answer.status_code == 503
+        assert "Kafka does not answer" in answer.text
+
+
+def _create_orders(site: Site) -> None:
+    with site.connect() as connection:
+        connection.execute("DROP TABLE IF EXISTS orders")
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY, what text)")
+
+
+def _environment(site: Site, scheme: str, topic: str) -> dict[str, str]:
+    url = site.postgres_url.replace("postgresql://", scheme, 1)
+    return {**site.environment(), "DATABASE_URL": url, "TOPIC": topic}
+
+
+@contextmanager
+def _served(site: Site, framework: str, **variables: str) -> Iterator[httpx.Client]:
+    """A client of an application in a process of its own, by a socket that nobody else can have."""
+    scheme, command = APPLICATIONS[framework]
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "web")
+        process = subprocess.Popen(
+            [sys.executable, "-m", *(part.format(socket=path) for part in command)],
+            cwd=ROOT,
+            env={**_environment(site, scheme, site.topic("orders")), **variables},
+        )
+        try:
+            wait_until(lambda: _answers(path))
+            with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://web", timeout=20) as client:
+                yield client
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _answers(path: str) -> bool:
+    """Whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except OSError:
+            return False
+    return True

@@ -44,7 +44,21 @@ ALLOWED = {
 
 IMPURE_NAMES = {"open", "print", "input", "exec", "eval", "__import__", "uuid1", "uuid4", "breakpoint"}
 
-EXTRAS = ["typer", "rich", "structlog", "prometheus_client", "pydantic", "pydantic_settings", "psycopg_pool", "pyspark"]
+EXTRAS = [
+    "alembic",
+    "cloudevents",
+    "greenlet",
+    "opentelemetry",
+    "prometheus_client",
+    "psycopg_pool",
+    "pydantic",
+    "pydantic_settings",
+    "pyspark",
+    "pytest",
+    "rich",
+    "structlog",
+    "typer",
+]
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -123,6 +137,12 @@ for name in {EXTRAS!r}:
     except ImportError:
         continue
     raise AssertionError(f"{{name}} was not blocked")
+try:
+    outbox.AsyncOutbox
+except ImportError as error:
+    assert "kafka-transactional-outbox[asyncio]" in str(error)
+else:
+    raise AssertionError("AsyncOutbox works without greenlet")
 """
 
 

@@ -140,6 +140,7 @@ class CheckServer:
                     "auto.offset.reset": "earliest",  # old requests are dropped by age
                     "enable.auto.commit": True,
                     "enable.auto.offset.store": False,  # a request is done when its answer was sent
+                    "enable.partition.eof": False,
                     "group.id": channel.listener_group(self._settings.group),
                     "partition.assignment.strategy": "range",
                 }

@@ -16,7 +16,6 @@ from typing import Any
 import psycopg
 
 from outbox import Message, Outbox
-from outbox.check_server import CheckServer
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
 from outbox.transactional_producer import TransactionalProducer
 
@@ -58,7 +57,7 @@ def send(table: str, number: str, topic: str) -> None:
 
 def serve(table: str) -> None:
     """Answer checks."""
-    with Outbox.from_env() as outbox, CheckServer(outbox._sender, outbox.settings, Stock(table)):
+    with Outbox.from_env() as outbox, outbox.serve_checks(Stock(table)):
         sys.stdin.read()
 
 

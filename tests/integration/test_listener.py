@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -23,6 +24,7 @@ from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
+from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.sender import HalfRecord
 from outbox.testing import read_committed
 from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
@@ -172,6 +174,47 @@ def test_the_first_message_begins_to_answer_checks_too(shop: Shop) -> None:
     producer.close()
     wait_until(lambda: not checks.running)
     shop.outbox.ping()  # one that is shared stays open
+
+
+class Ends(NoRecorder):
+    """Hears of halves and of ends."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def messages_published(self, group: str, count: int) -> None:
+        """Remember it."""
+        self.heard.append(("published", group, count))
+
+    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+        """Remember it."""
+        assert 0 < seconds < 60
+        self.heard.append(("acked", group, count))
+
+    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+        """Remember it."""
+        self.heard.append((outcome, group))
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        (COMMIT, CommitOutcome.COMMITTED),
+        (ROLLBACK, CommitOutcome.ROLLED_BACK),
+        (UNKNOWN, CommitOutcome.UNKNOWN),
+        (_raise(ValueError("no stock left")), CommitOutcome.UNKNOWN),
+    ],
+)
+def test_a_recorder_hears_of_half_and_end(shop: Shop, script: object, outcome: CommitOutcome) -> None:
+    recorder = Ends()
+    with (
+        shop.site.outbox("recorded", recorder=recorder) as outbox,
+        TransactionalProducer(outbox, Scripted(execute=script, check=ROLLBACK)) as producer,
+    ):
+        with suppress(ValueError):
+            producer.send_message_in_transaction(_message(shop, shop.topic(), "v"))
+        assert recorder.heard == [("published", "recorded", 1), ("acked", "recorded", 1), (outcome, "recorded")]
+        shop.site.wait_settled()
 
 
 # --- what never starts ----------------------------------------------------------------------------------------------
@@ -463,6 +506,7 @@ def test_an_exception_reaches_the_caller_though_the_connection_is_lost(
         producer = TransactionalProducer(shop.outbox, Scripted(execute=lose))
         with pytest.raises(ValueError, match="the first error"):
             producer.send_message_in_transaction(_message(shop, topic, "lost"), session=session)
+    assert "rollback after a failed" in caplog.text
     shop.site.wait_settled()
     assert shop.site.read(topic) == []
 

@@ -110,11 +110,11 @@ class Reading(RuleBasedStateMachine):
 
     @rule(place=places)
     def begin_the_log_anew(self, place: Place) -> None:
-        """The topic was deleted and made again, with fewer records than were read: nobody waits for the old ones."""
-        position = self.sightings.positions().get(place, 0)
-        self.waiters = [waiter for waiter in self.waiters if waiter.place != place]
-        if position > 1:
+        """The topic was deleted and made again, which the reader notices while there are fewer records than before."""
+        if self.sightings.positions().get(place, 0) > 1:
+            self.waiters = [waiter for waiter in self.waiters if waiter.place != place]
             self.logs[place] = [b"%d" % next(self.keys)]
+            self.read(place, 1)
 
     @precondition(lambda self: not self.waiters)
     @rule()
@@ -175,6 +175,31 @@ def test_what_is_forgotten_ahead_of_the_reader_is_read_again_anyway() -> None:
     assert sightings.get(b"4") is None
     assert sightings.need(place, 0)
     assert sightings.moves == 2
+
+
+def test_of_two_copies_the_later_one_is_remembered() -> None:
+    """So the memory of the first one's partition does not reach back to it any more."""
+    first, second = PLACES
+    sightings: Sightings[Place] = Sightings(100)
+    for place in PLACES:
+        sightings.need(place, 0)
+        sightings.passed(place, 0)
+        sightings.remember(b"copied", place, 0, place)
+        sightings.ended(place, 1)
+    assert sightings.get(b"copied") == second
+    for place, moves in ((second, 2), (first, 3)):
+        assert sightings.need(place, 0)
+        assert sightings.moves == moves
+
+
+def test_a_log_that_was_begun_anew_is_remembered_from_where_it_was_read() -> None:
+    place: Place = ("orders", 0)
+    sightings: Sightings[int] = Sightings(100)
+    sightings.need(place, 50)
+    sightings.passed(place, 0)
+    assert sightings.positions() == {place: 1}
+    assert sightings.need(place, 0)
+    assert sightings.moves == 1
 
 
 def test_what_was_forgotten_on_purpose_is_gone() -> None:

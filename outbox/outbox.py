@@ -18,6 +18,7 @@ from outbox.listener import TransactionListener
 from outbox.local_connection import local_connection
 from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome
+from outbox.participant import Starter
 from outbox.receipt import Receipt
 from outbox.recorder import Recorder
 from outbox.seal import Sealer
@@ -92,8 +93,17 @@ class Outbox:
 
     def _start(self, settings: Settings, recorder: Recorder | None) -> None:
         self.settings = settings
-        self._sender = Sender(settings, recorder)
-        self._sealer = Sealer(settings, self._sender, CallbackTable(settings.tables))
+        self._table = CallbackTable(settings.tables)
+        self._sender = self._make_sender(recorder)
+        self._starter = self._make_starter()
+
+    def _make_sender(self, recorder: Recorder | None) -> Sender:
+        """The connection to Kafka; an outbox for tests has another."""
+        return Sender(self.settings, recorder)
+
+    def _make_starter(self) -> Starter:
+        """What starts this outbox's part in local transactions; an outbox for tests has another."""
+        return Sealer(self.settings, self._sender, self._table)
 
     def publish(
         self, session: Session | scoped_session[Any], message: Message, *, eager: bool | None = None
@@ -124,7 +134,7 @@ class Outbox:
                 session.add(order)
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
-        return publish(session, self._sealer, message, eager=self.settings.eager if eager is None else eager)
+        return publish(session, self._starter, message, eager=self.settings.eager if eager is None else eager)
 
     def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
         """Publish a message and wait until its half is stored: what `TransactionalProducer` does with a session.
@@ -137,7 +147,7 @@ class Outbox:
             OutboxError: As `publish()`.
             PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
         """
-        return store_half(session, self._sealer, message)
+        return store_half(session, self._starter, message)
 
     def publish_many(
         self, session: Session | scoped_session[Any], messages: Iterable[Message], *, eager: bool | None = None
@@ -184,8 +194,8 @@ class Outbox:
         """The transaction of any connection that the library knows; an async one only in SQLAlchemy's greenlet."""
         eager = self.settings.eager if eager is None else eager
         if isinstance(connection, Connection):
-            return core_transaction(self._sealer, connection, eager=eager)
-        return own_transaction(self._sealer, self._sealer.connection(connection), eager=eager)
+            return core_transaction(self._starter, connection, eager=eager)
+        return own_transaction(self._starter, self._starter.connection(connection), eager=eager)
 
     def outcome(self, transaction_id: str, database: Engine | psycopg.Connection[Any]) -> Outcome:
         """What became of a local transaction, for sure: after `CommitOutcomeUnknown`, before trying again.
@@ -206,10 +216,10 @@ class Outbox:
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
         """The same for any engine or connection that the library knows; an async one only in SQLAlchemy's greenlet."""
         if not isinstance(database, Engine):
-            return ask_outcome(self.settings, self._sealer.table, local_connection(database), transaction_id)
+            return ask_outcome(self.settings, self._table, local_connection(database), transaction_id)
         with closing(database.raw_connection()) as pooled:
             connection = local_connection(pooled.driver_connection)
-            return ask_outcome(self.settings, self._sealer.table, connection, transaction_id)
+            return ask_outcome(self.settings, self._table, connection, transaction_id)
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
         """Answer the check requests of this producer group in a background thread, until the server is closed.

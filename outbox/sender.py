@@ -19,6 +19,7 @@ from outbox.acks import Acks, Report
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import TopicDescription, admin_client, checked_properties
 from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
+from outbox.failpoints import failpoint
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.receipt import Ends
@@ -166,6 +167,7 @@ class Sender:
     def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER) -> None:
         """Send an op marker and do not wait: if it gets lost, the checker decides."""
         value, headers = encode_op([entry], source)
+        failpoint("outbox.op")
         try:
             self._open().produce(
                 self.channel.op.name,

@@ -83,7 +83,7 @@ class CheckServer:
         return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> Self:
-        """Join the group and answer from now on, again after a failure. A second call changes nothing.
+        """Join the group and answer from now on. A second call changes nothing, and mends no failure.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
@@ -93,10 +93,9 @@ class CheckServer:
         """
         if self._stop.is_set():
             raise UsageError("this check server is closed: make a new one")
-        if not self.running:
+        if self._thread is None:
             channel = self._verified_channel()
             consumer = self._make_consumer(channel)
-            self._failure = None
             self._thread = threading.Thread(
                 target=self._run, args=(consumer, channel.check_topic), name="outbox-checks", daemon=True
             )

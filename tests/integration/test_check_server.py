@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from outbox.protocol.errors import NewerFormatError
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.recorder import NoRecorder
 from outbox.transactional_producer import TransactionalProducer
+from stack import Stack
 from tests.harness import Site, wait_until
 from tests.integration.shop import Shop
 from tests.listeners import COMMIT, ROLLBACK, UNKNOWN, Scripted
@@ -160,7 +162,7 @@ class Instance:
     """
 
     def __init__(self, shop: Shop) -> None:
-        kafka = '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'
+        kafka = json.dumps(QUICK_SESSION)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.listener_application", "serve", shop.table],
             env={**shop.site.environment(), "OUTBOX_KAFKA": kafka},
@@ -241,6 +243,26 @@ def test_when_an_instance_is_killed_another_one_answers(shop: Shop) -> None:
     ]
 
 
+@pytest.mark.long
+def test_checks_go_on_being_answered_when_the_broker_was_killed_and_came_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Stack() as own, Site(own.bootstrap_servers, own.postgres_url) as site:
+        site.create("orders")
+        quick = {"OUTBOX_CHECK_INTERVAL": "300", "OUTBOX_KAFKA": json.dumps(QUICK_SESSION)}
+        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", **quick})
+        with Shop(site, publish_timeout=20.0) as shop, _serving(shop, Scripted(check=COMMIT)) as server:
+            _send(shop, "orders", "before")
+            assert shop.delivered(1, "orders") == ["before"]
+            own.kafka.kill()
+            own.kafka.start()
+            _send(shop, "orders", "after")
+            assert sorted(shop.delivered(2, "orders")) == ["after", "before"]
+            assert server.running
+            assert server.failure is None
+    assert "no longer answered" not in caplog.text
+
+
 # --- requests that cannot be answered -------------------------------------------------------------------------------
 
 
@@ -273,6 +295,7 @@ def test_a_newer_format_stops_the_server_and_says_so(site: Site) -> None:
             wait_until(lambda: not server.running)
             assert isinstance(server.failure, NewerFormatError)
             assert "upgrade" in str(server.failure)
+            assert server.start().failure is server.failure, "a new one must be made once the library is upgraded"
         with CheckServer(outbox._sender, outbox.settings, Scripted()) as again:
             wait_until(lambda: isinstance(again.failure, NewerFormatError), explain=lambda: "the request was passed")
 

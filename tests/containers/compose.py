@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from outbox.service.exits import Exit
 from tests.containers.engine import Engine
 from tests.containers.images import KAFKA_IMAGE, POSTGRES_IMAGE, PYTHON_IMAGE, site_certificates
 from tests.containers.steps import StepError, Steps
@@ -21,6 +22,8 @@ FILE = Path(__file__).parents[2] / "docker-compose.yml"
 _PORTS = ("KAFKA_PORT", "POSTGRES_PORT", "RELAY_PORT", "CHECKER_PORT")
 _STAY_UP = ("kafka", "postgres", "relay", "checker")
 _ONE_SHOT = ("init", "demo", "land", "reconcile")
+_FORGET_ONE = "DELETE FROM flights_told WHERE message_id = (SELECT min(message_id) FROM flights_told)"
+
 _PROJECT_LABEL = f"label=com.docker.compose.project={PROJECT}"
 
 
@@ -44,6 +47,8 @@ def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
         steps.console.print(project.log("reconcile"), markup=False, soft_wrap=True)
         if code != "0":
             raise StepError(f"the reconciliation ended with {code or 'nothing: its container is gone'}")
+        with steps.step("compose: a message that nobody told is found"):
+            project.require_that_a_phantom_is_found()
 
 
 def _variables(rows: int) -> dict[str, str]:
@@ -89,6 +94,23 @@ class _Project:
             self.compose("up", "--detach", "--no-build", "reconcile")
         except StepError as error:
             raise StepError(f"{error}\n{self._all_logs()}") from None
+
+    def require_that_a_phantom_is_found(self) -> None:
+        """Make the application forget one message: a proof that cannot fail is none.
+
+        Raises:
+            StepError: The reconciliation does not mind.
+        """
+        postgres = self.container("postgres")
+        if self.engine.output("exec", postgres, "psql", "--username=outbox", "--command", _FORGET_ONE) != "DELETE 1\n":
+            raise StepError("the application's word could not be changed in Postgres")
+        try:
+            self.compose("run", "--rm", "--no-deps", "reconcile")
+        except StepError as error:
+            if f"ended with {Exit.FINDINGS}:" in str(error):
+                return
+            raise
+        raise StepError("the reconciliation is clean although a message is visible that nobody told")
 
     @contextmanager
     def taken_down(self) -> Iterator[None]:

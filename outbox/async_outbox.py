@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -17,10 +17,10 @@ from sqlalchemy.util import greenlet_spawn
 
 from outbox.errors import UsageError
 from outbox.message import Message
-from outbox.outbox import Outbox
+from outbox.outbox import Outbox, OutboxOptions
 from outbox.outcome import Outcome
 from outbox.receipt import Receipt
-from outbox.settings import TableNames
+from outbox.recorder import Recorder
 from outbox.transaction import Transaction
 
 T = TypeVar("T")
@@ -58,33 +58,23 @@ class AsyncOutbox:
     Args:
         group: Producer group; unique to a service.
         kafka: librdkafka properties; `bootstrap.servers` is needed.
-        channel: The channel that the relay serves.
-        tables: Where the callback tables are.
-        options: As those of `Outbox`.
+        options: As those of `Outbox`: `channel`, `tables`, `publish_timeout`, …
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    def __init__(
-        self,
-        group: str,
-        kafka: Mapping[str, Any],
-        *,
-        channel: str = "outbox",
-        tables: TableNames | None = None,
-        **options: Any,
-    ) -> None:
-        self.sync = Outbox(group, kafka, channel=channel, tables=tables, **options)
+    def __init__(self, group: str, kafka: Mapping[str, Any], **options: Unpack[OutboxOptions]) -> None:
+        self.sync = Outbox(group, kafka, **options)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
         """An outbox from the environment, as `Outbox.from_env()`.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
         """
-        return cls.over(Outbox.from_env(environ))
+        return cls.over(Outbox.from_env(environ, recorder=recorder))
 
     @classmethod
     def over(cls, outbox: Outbox) -> Self:

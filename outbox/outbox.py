@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import psycopg
 from sqlalchemy.engine import Connection, Engine
@@ -26,6 +26,19 @@ from outbox.sender import Sender
 from outbox.settings import Settings, TableNames, channel_names
 from outbox.sqlalchemy_session import StoredHalf, publish, store_half
 from outbox.transaction import Transaction, core_transaction, own_transaction
+
+
+class OutboxOptions(TypedDict, total=False):
+    """The keyword arguments of `Outbox`, for those who pass them on."""
+
+    channel: str
+    tables: TableNames | None
+    publish_timeout: float
+    close_timeout: float
+    eager: bool
+    reject_transactions: bool
+    eager_idle_timeout: float
+    recorder: Recorder | None
 
 
 class Outbox:

@@ -1,0 +1,95 @@
+"""A user's program is typed as strictly as the user likes: the package brings its types along."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+GOOD = """
+from collections.abc import AsyncIterator
+from typing import assert_type
+
+import psycopg
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from outbox import (
+    AsyncOutbox, CommitOutcomeUnknown, Inbox, LocalTransactionState, Message, Outbox, Outcome, Receipt,
+    TransactionalProducer, TransactionListener, TypedTopic, VisibleAt,
+)
+from outbox.listener import HalfMessage, TransactionCheck
+
+orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders")
+
+
+def write(outbox: Outbox, url: str) -> VisibleAt:
+    engine = create_engine(url)
+    try:
+        with Session(engine) as session, session.begin():
+            receipt = outbox.publish(session, orders.message({"id": 1}, key="1"), eager=True)
+            assert_type(outbox.publish_many(session, [Message("orders", b"v")]), list[Receipt])
+    except CommitOutcomeUnknown as error:
+        assert outbox.outcome(error.transaction_id, engine) is Outcome.COMMITTED
+        raise
+    with psycopg.connect(url) as connection, outbox.transaction(connection) as tx, tx.savepoint():
+        tx.publish(Message("orders", None, key=b"1", headers={"a": "b"}))
+    with engine.connect() as core, outbox.transaction(core) as tx:
+        assert_type(tx.transaction_id, str)
+    with Session(engine) as session, session.begin():
+        assert_type(Inbox("billing").once(session, "id"), bool)
+    return receipt.wait_visible(5)
+
+
+async def write_async(outbox: AsyncOutbox, url: str) -> AsyncIterator[Receipt]:
+    async with AsyncSession(create_async_engine(url)) as session, session.begin():
+        yield await outbox.publish(session, Message("orders", "text"))
+
+
+class Orders(TransactionListener):
+    def execute_local_transaction(self, message: HalfMessage, arg: object) -> LocalTransactionState | None:
+        return LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, check: TransactionCheck) -> LocalTransactionState | None:
+        return None
+
+
+def listen(outbox: Outbox) -> None:
+    with outbox.serve_checks(Orders()), TransactionalProducer(outbox, Orders()) as producer:
+        producer.send_message_in_transaction(Message("orders", b"v"), arg=1)
+"""
+
+BAD = """
+from sqlalchemy.orm import Session
+
+from outbox import AsyncOutbox, Message, Outbox
+
+def wrong(outbox: Outbox, session: Session) -> None:
+    outbox.publish(session, "no message")
+    outbox.publish(session, Message("orders", value=42))
+    AsyncOutbox("orders", {}, chanel="orders")
+    outbox.publish(session, Message("orders")).wait_visible("soon")
+"""
+
+
+def _mypy(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(program)
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_program_that_is_right_passes_strict_checks(tmp_path: Path) -> None:
+    found = _mypy(tmp_path, GOOD)
+    assert found.returncode == 0, found.stdout
+
+
+def test_each_mistake_is_told_before_the_program_runs(tmp_path: Path) -> None:
+    found = _mypy(tmp_path, BAD)
+    lines = {int(line.split(":")[1]) for line in found.stdout.splitlines() if ": error:" in line}
+    assert lines == {7, 8, 9, 10}, found.stdout

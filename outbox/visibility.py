@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import Any
 
 from outbox.errors import UsageError
 from outbox.protocol.names import Channel
@@ -32,7 +33,7 @@ class Visibility:
         ends: How far topics reach, as far as it is known; what was published later lies behind.
     """
 
-    def __init__(self, kafka: Mapping[str, str], channel: Channel, ends: Callable[[], Ends]) -> None:
+    def __init__(self, kafka: Mapping[str, Any], channel: Channel, ends: Callable[[], Ends]) -> None:
         self._kafka = kafka
         self._channel = channel
         self._ends = ends

@@ -111,7 +111,7 @@ class VisibilityReader:
     """
 
     def __init__(
-        self, kafka: Mapping[str, str], channel: Channel, changed: SimpleQueue[Watch], troubles: Troubles
+        self, kafka: Mapping[str, Any], channel: Channel, changed: SimpleQueue[Watch], troubles: Troubles
     ) -> None:
         self._channel = channel
         self._changed = changed
@@ -126,7 +126,7 @@ class VisibilityReader:
         self._growth_due = time.monotonic() + _GROWTH_SECONDS
         self._manifests: dict[Place, set[bytes]] = defaultdict(set)  # seen since the end of their partition was
         with checked_properties():
-            self._consumer = Consumer(_properties(kafka, channel), error_cb=self._connection_error, logger=log)
+            self._consumer = Consumer({**_properties(kafka, channel), "error_cb": self._connection_error})
 
     def __enter__(self) -> Self:
         """Use the reader as a context manager."""
@@ -312,12 +312,13 @@ class VisibilityReader:
             self._troubles[topic] = text
 
 
-def _properties(kafka: Mapping[str, str], channel: Channel) -> dict[str, str | int | bool]:
+def _properties(kafka: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
     """A consumer that joins no generation of its group and commits nothing."""
     return {
         "fetch.wait.max.ms": 50,  # what is newly assigned waits for the fetch before it
         "queued.max.messages.kbytes": 16_384,
         "log_level": 2,  # its errors are told by callback, once
+        "logger": log,
         **kafka,
         "group.id": f"{channel.name}-receipts",
         "enable.auto.commit": False,

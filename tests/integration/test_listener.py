@@ -57,7 +57,7 @@ def _op(outbox: Outbox, result: TransactionSendResult, kind: OpKind) -> None:
 def test_commit_delivers_the_message_as_it_was_given(shop: Shop) -> None:
     topic = shop.topic()
     headers = [("type", b"created"), ("type", None), ("naïve", b"\xff")]
-    message = Message(shop.site.topic(topic), b"\x00\xff", b"k", headers, 2, 1_234_567_890_123)
+    message = Message(shop.site.topic(topic), b"\x00\xff", b"k", headers, 2, 1_234_567_890_123, check_immunity=60)
     with TransactionalProducer(shop.outbox, Scripted(execute=COMMIT)) as producer:
         result = producer.send_message_in_transaction(message)
         (found,) = shop.records(1, topic)
@@ -101,7 +101,7 @@ def test_the_local_transaction_is_given_the_message_its_id_and_the_argument(shop
 def test_rollback_delivers_nothing(shop: Shop) -> None:
     topic = shop.topic()
     with TransactionalProducer(shop.outbox, Scripted(execute=ROLLBACK)) as producer:
-        result = producer.send_message_in_transaction(_message(shop, topic, "dropped"))
+        result = producer.send_message_in_transaction(_message(shop, topic, "dropped", check_immunity=60))
         shop.site.wait_settled()
     assert result.local_state is ROLLBACK
     assert shop.site.read(topic) == []
@@ -410,9 +410,10 @@ def _transaction(shop: Shop, session: Session, number: int, state: object) -> Sc
 
 def test_with_a_session_commit_commits_it(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
+    message = _message(shop, topic, "kept", check_immunity=60)
     with Session(shop.engine) as session:
         producer = TransactionalProducer(shop.outbox, _transaction(shop, session, number, COMMIT))
-        result = producer.send_message_in_transaction(_message(shop, topic, "kept"), session=session)
+        result = producer.send_message_in_transaction(message, session=session)
         assert not session.in_transaction()
     (found,) = shop.records(1, topic)
     assert result.local_state is COMMIT

@@ -8,6 +8,7 @@ with Session(engine) as session, session.begin():
 
 from typing import TYPE_CHECKING
 
+from outbox.check_server import CheckServer
 from outbox.errors import (
     CallbackTableError,
     ChannelError,
@@ -25,7 +26,7 @@ from outbox.errors import (
     UsageError,
 )
 from outbox.inbox import Inbox
-from outbox.listener import LocalTransactionState, TransactionListener
+from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
 from outbox.message import Message
 from outbox.outbox import Outbox
 from outbox.outcome import Outcome
@@ -34,7 +35,7 @@ from outbox.recorder import CommitOutcome, Recorder
 from outbox.serialization import JsonSerializer, TypedTopic
 from outbox.settings import Settings, TableNames
 from outbox.transaction import Transaction
-from outbox.transactional_producer import TransactionalProducer
+from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
 
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
@@ -43,10 +44,12 @@ if TYPE_CHECKING:
 __all__ = [
     "CallbackTableError",
     "ChannelError",
+    "CheckServer",
     "CommitOutcome",
     "CommitOutcomeUnknown",
     "ConfigurationError",
     "Discarded",
+    "HalfMessage",
     "Inbox",
     "JsonSerializer",
     "KafkaUnreachable",
@@ -64,8 +67,10 @@ __all__ = [
     "Settings",
     "TableNames",
     "Transaction",
+    "TransactionCheck",
     "TransactionFenced",
     "TransactionListener",
+    "TransactionSendResult",
     "TransactionalProducer",
     "TransactionsRejected",
     "TypedTopic",

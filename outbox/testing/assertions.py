@@ -1,0 +1,209 @@
+"""`assert_published`: was it published, and if not, what was?"""
+
+from __future__ import annotations
+
+import enum
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from confluent_kafka import KafkaException
+
+from outbox.outbox import Outbox
+from outbox.protocol.half import Header
+from outbox.protocol.names import HEADER_PREFIX
+from outbox.settings import Settings
+from outbox.testing.in_memory import InMemoryOutbox
+from outbox.testing.published import PublishedMessage
+from outbox.testing.reader import VisibleRecord, read_committed, settled
+
+if TYPE_CHECKING:
+    from outbox.async_outbox import AsyncOutbox  # its extra need not be installed
+
+Record = PublishedMessage | VisibleRecord
+
+
+class _Any(enum.Enum):
+    ANY = "any"
+
+
+ANY: Final = _Any.ANY
+"""Stands for whatever there is; None stands for no key, or for a tombstone."""
+
+Anything = Literal[_Any.ANY]
+Bytes = bytes | str | None
+Wanted = bytes | str | Mapping[str, Any] | Sequence[Any] | Callable[[bytes | None], bool] | None | Anything
+
+_PAUSE_SECONDS = 0.1
+_SHOWN = 20
+_LONGEST = 300
+_UNSETTLED = "\nThe halves of the channel were not settled in time: do relay and checker run?"
+
+
+def assert_published(
+    outbox: Outbox | AsyncOutbox | Iterable[Record],
+    topic: str,
+    *,
+    value: Wanted = ANY,
+    key: Bytes | Anything = ANY,
+    headers: Mapping[str, Bytes] | None = None,
+    count: int | None = None,
+    timeout: float = 30.0,
+) -> list[Record]:
+    """Assert that messages were published, in transactions that committed.
+
+    On an `InMemoryOutbox` it looks at `published`. On a real one it reads the real topic as a read_committed reader
+    does, and waits for the messages; with `count` also until every half of the channel is settled, so that there is
+    none too many. Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)` for a real outbox.
+
+    Args:
+        outbox: An outbox, or records: `outbox.uncommitted`, or what `read_committed()` gave.
+        topic: Real topic.
+        value: The body: bytes or text; a mapping or a list is compared with the JSON in the body; a function is given
+            the bytes and says whether they will do. None: a tombstone. By default whatever there is.
+        key: The key; None: none. By default whatever there is.
+        headers: Headers that the message must have, among others.
+        count: How many such messages there must be, exactly; None: at least one.
+        timeout: Seconds to wait at most; only for a real outbox.
+
+    Returns:
+        The messages that fit.
+
+    Raises:
+        AssertionError: They were not published. The text shows what was.
+
+    Example:
+        assert_published(outbox, "orders", key="42", value={"id": 42}, headers={"type": "created"}, count=1)
+    """
+    wanted = _Expected(topic, value, key, headers or {}, count)
+    if isinstance(outbox, Outbox) or hasattr(outbox, "sync"):
+        inner: Outbox = outbox if isinstance(outbox, Outbox) else outbox.sync
+        if isinstance(inner, InMemoryOutbox):
+            return wanted.check(inner.published, _open_hint(inner))
+        return wanted.wait(inner, timeout)
+    return wanted.check(list(outbox), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What must have been published."""
+
+    topic: str
+    value: Wanted
+    key: Bytes | Anything
+    headers: Mapping[str, Bytes]
+    count: int | None
+
+    def check(self, records: Sequence[Record], hint: str) -> list[Record]:
+        """The records that fit.
+
+        Raises:
+            AssertionError: They are too few or too many.
+        """
+        found = self._found(records)
+        if (len(found) == self.count) if self.count is not None else found:
+            return found
+        raise AssertionError(self._report(records) + hint)
+
+    def wait(self, outbox: Outbox, timeout: float) -> list[Record]:
+        """The same on a real topic, once it is there.
+
+        Raises:
+            AssertionError: It is not in time.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            late = time.monotonic() >= deadline
+            complete = self.count is not None and _is_settled(outbox.settings)
+            records = read_committed(outbox.settings.kafka, [self.topic])
+            if complete or (self.count is None and (late or self._found(records))):
+                return self.check(records, "")
+            if late:
+                raise AssertionError(self._report(records) + _UNSETTLED)
+            time.sleep(_PAUSE_SECONDS)
+
+    def _found(self, records: Sequence[Record]) -> list[Record]:
+        return [record for record in records if not self._differences(record)]
+
+    def _differences(self, record: Record) -> list[str]:
+        """In what a record differs."""
+        if record.topic != self.topic:
+            return ["topic"]
+        different = []
+        if not _fits(self.value, record.value):
+            different.append("value")
+        if self.key is not ANY and _bytes(self.key) != record.key:
+            different.append("key")
+        own = _own_headers(record.headers)
+        different += [f"header {name!r}" for name, value in self.headers.items() if (name, _bytes(value)) not in own]
+        return different
+
+    def _report(self, records: Sequence[Record]) -> str:
+        expected = "at least one message" if self.count is None else f"{self.count} message(s)"
+        lines = [f"{expected} on topic {self.topic!r}{self._said()} expected, {len(self._found(records))} published"]
+        lines.append(f"published at all: {len(records)}")
+        lines += [f"  {self._line(record)}" for record in records[-_SHOWN:]]
+        if len(records) > _SHOWN:
+            lines.insert(2, f"  … {len(records) - _SHOWN} before these")
+        return "\n".join(lines)
+
+    def _said(self) -> str:
+        said = [f"value {_short(self.value)}"] if self.value is not ANY else []
+        said += [f"key {_short(_bytes(self.key))}"] if self.key is not ANY else []
+        said += [f"header {name!r}: {_short(_bytes(value))}" for name, value in self.headers.items()]
+        return f" with {', '.join(said)}" if said else ""
+
+    def _line(self, record: Record) -> str:
+        headers = ", ".join(f"{name!r}: {_short(value)}" for name, value in _own_headers(record.headers))
+        different = self._differences(record)
+        verdict = f"another {', another '.join(different)}" if different else "fits"
+        return (
+            f"{record.topic!r} value {_short(record.value)} key {_short(record.key)}"
+            f"{f' headers {{{headers}}}' if headers else ''}: {verdict}"
+        )
+
+
+def _open_hint(outbox: InMemoryOutbox) -> str:
+    waiting = outbox.uncommitted
+    if not waiting:
+        return ""
+    return (
+        f"\npublished in transactions that are still open: {len(waiting)}; did they commit? "
+        "In a test inside an outer transaction look at outbox.uncommitted"
+    )
+
+
+def _is_settled(settings: Settings) -> bool:
+    try:
+        return settled(settings.kafka, settings.channel)
+    except KafkaException:  # the coordinator moves, say
+        return False
+
+
+def _fits(wanted: Wanted, value: bytes | None) -> bool:
+    if wanted is ANY:
+        return True
+    if wanted is None or isinstance(wanted, bytes | str):
+        return _bytes(wanted) == value
+    if callable(wanted):
+        return wanted(value)
+    try:
+        return value is not None and bool(json.loads(value) == wanted)
+    except ValueError:
+        return False
+
+
+def _own_headers(headers: Sequence[Header]) -> list[Header]:
+    """Without those that the relay writes."""
+    return [header for header in headers if not header[0].startswith(HEADER_PREFIX)]
+
+
+def _bytes(value: Bytes | Anything) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value  # type: ignore[return-value]  # ANY was looked for
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

@@ -19,6 +19,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outbox import (
@@ -33,11 +34,14 @@ from outbox import (
     visibility_reader,
 )
 from outbox.cluster import end_offsets
+from outbox.protocol.discard import manifest_key
+from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.names import MESSAGE_ID_HEADER
 from outbox.transaction_end import LocalState
 from outbox.visibility import Visibility
 from stack import Stack
 from tests.harness import Site, wait_until
+from tests.integration.async_shop import AsyncShop
 from tests.integration.shop import Shop
 
 
@@ -161,20 +165,17 @@ def test_without_known_ends_and_in_new_partitions_it_reads_from_the_beginning(sh
     topic = shop.topic()
     wait_until(
         lambda: bool(end_offsets(shop.site.admin, {shop.site.topic(topic): 3}))
-    )  # its leaders know that they are
+    )  # a new topic may have no leader
     (first,) = _published(shop, topic, "a")
     assert first.since[shop.site.topic(topic)] == (0, 0, 0)
     assert shop.site.channel.op_topic in first.since
     assert replace(first, since={}).wait_visible(60) == first.wait_visible(60)
     for future in shop.site.admin.create_partitions([NewPartitions(shop.site.topic(topic), 4)]).values():
         future.result(20)
-    producer = Producer(shop.site.kafka())
-
-    metadata = partial(producer.list_topics, shop.site.topic(topic), 10)
+    metadata = partial(shop.site.admin.list_topics, shop.site.topic(topic), 10)
     wait_until(lambda: len(metadata().topics[shop.site.topic(topic)].partitions) == 4)
     stranger = replace(first, position=1)
-    producer.produce(shop.site.topic(topic), b"v", partition=3, headers=[(MESSAGE_ID_HEADER, stranger.message_id)])
-    assert producer.flush(10) == 0
+    _write(shop.site, topic, stranger, partition=3)
     assert stranger.wait_visible(60) == (shop.site.topic(topic), 3, 0)
 
 
@@ -285,6 +286,32 @@ def test_a_transaction_that_was_discarded(silent: Shop) -> None:
             receipt.wait_visible(60)
         assert told.value.reason == "TOPIC_MISSING"
         assert told.value.transaction_id == receipts[0].transaction_id
+    _remove_manifest(silent.site, receipts[0])
+    wait_until(lambda: not _is_discarded(receipts[0]))
+    _write(silent.site, there, receipts[0])  # an operator had it resumed, say
+    assert receipts[0].wait_visible(60) == _places(silent, there)[receipts[0].message_id]
+
+
+def _is_discarded(receipt: Receipt) -> bool:
+    try:
+        receipt.wait_visible(0.2)
+    except (Discarded, NotVisible) as error:
+        return isinstance(error, Discarded)
+    return False
+
+
+def _remove_manifest(site: Site, receipt: Receipt) -> None:
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.discard_topic, None, manifest_key(receipt.transaction_id), 0)
+    assert producer.flush(10) == 0
+
+
+def _write(site: Site, topic: str, receipt: Receipt, partition: int = 0) -> None:
+    """Write a record with the message's id, as the relay does."""
+    producer = Producer(site.kafka())
+    headers: OutgoingHeaders = [(MESSAGE_ID_HEADER, receipt.message_id)]
+    producer.produce(site.topic(topic), b"v", partition=partition, headers=headers)
+    assert producer.flush(10) == 0
 
 
 # --- not yet ------------------------------------------------------------------------------------------------------
@@ -326,6 +353,30 @@ def test_asyncio_waits_without_holding_the_loop_up(silent: Shop) -> None:
         return await stays
 
     assert asyncio.run(scenario()) == _places(silent, topic)[receipt.message_id]
+
+
+def test_an_async_outbox_gives_the_same_receipts(shop: Shop) -> None:
+    topic = shop.topic()
+
+    async def scenario() -> tuple[Receipt, VisibleAt]:
+        async with AsyncShop(shop) as application:
+            async with application.session() as session:
+                kept = await application.outbox.publish(session, application.message(topic, "kept"))
+                nested = await session.begin_nested()
+                struck = await application.outbox.publish(session, application.message(topic, "struck"))
+                await nested.rollback()
+            async with AsyncSession(application.engine) as session:
+                lost = await application.outbox.publish(session, application.message(topic, "lost"))
+                waits = asyncio.create_task(lost.wait_visible_async(60))
+                await asyncio.to_thread(wait_until, lambda: bool(_waiters(lost)))
+                await session.rollback()
+            for receipt in (waits, struck.wait_visible_async(0)):
+                with pytest.raises(RolledBack):
+                    await receipt
+            return kept, await kept.wait_visible_async(60)
+
+    receipt, place = asyncio.run(scenario())
+    assert {receipt.message_id: place} == _places(shop, topic)
 
 
 def test_closing_the_outbox_ends_the_wait(silent: Shop) -> None:

@@ -12,10 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outbox.errors import NotVisible, RolledBack
+from outbox.errors import ConfigurationError, NotVisible, RolledBack, UsageError
+from outbox.protocol.names import Channel
 from outbox.receipt import Ends, Receipt, VisibleAt
 from outbox.sightings import Place, Sightings
 from outbox.transaction_end import TransactionEnd
+from outbox.visibility import Visibility
 
 # --- the memory ---------------------------------------------------------------------------------------------------
 
@@ -270,3 +272,41 @@ def test_what_this_process_knows_is_told_without_asking_anybody() -> None:
         with pytest.raises(RolledBack, match=reason):
             asyncio.run(one.wait_visible_async(0))
     assert not watcher.futures
+
+
+# --- who watches --------------------------------------------------------------------------------------------------
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def _watched(visibility: Visibility) -> Receipt:
+    return Receipt("0190-id", 0, "orders", TransactionEnd(), visibility, visibility.ends())
+
+
+def test_properties_that_suit_no_consumer_are_told_to_each_who_waits() -> None:
+    visibility = Visibility({**NOWHERE, "session.timeout.ms": "soon"}, Channel("c"), dict)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"session\.timeout\.ms"):
+            _watched(visibility).wait_visible(30)
+    visibility.close()
+
+
+def test_after_close_nobody_can_wait() -> None:
+    visibility = Visibility(NOWHERE, Channel("c"), dict)
+    receipt = _watched(visibility)
+    visibility.close()
+    with pytest.raises(UsageError, match="closed"):
+        receipt.wait_visible(30)
+    with pytest.raises(UsageError, match="closed"):
+        asyncio.run(receipt.wait_visible_async(30))
+
+
+def test_a_transaction_that_ends_while_kafka_is_down_is_told_at_once() -> None:
+    visibility = Visibility(NOWHERE, Channel("c"), dict)
+    receipt = _watched(visibility)
+    future = visibility.watch(receipt)
+    receipt.end.unknown()
+    assert not future.done()
+    receipt.end.rolled_back("COMMIT failed")
+    assert isinstance(future.exception(0), RolledBack)
+    visibility.close()

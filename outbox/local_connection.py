@@ -237,9 +237,9 @@ class AwaitingConnection(LocalConnection):
     def autocommit(self, *, on: bool) -> Iterator[None]:
         """For a while, in autocommit or not."""
         before = self._connection.autocommit
-        if before is not on:
-            await_only(self._connection.set_autocommit(on))
-        try:
+        try:  # psycopg may pause once it is set: a cancellation meets us there
+            if before is not on:
+                await_only(self._connection.set_autocommit(on))
             yield
         finally:
             if before is not on and not self.closed:

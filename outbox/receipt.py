@@ -19,7 +19,7 @@ WAIT_SECONDS = 30.0
 
 _KNOWN = {
     LocalState.OPEN: "the local transaction is still open: wait after its COMMIT",
-    LocalState.COMMITTED: "the local transaction committed, and nothing was delivered yet: do relay and checker run?",
+    LocalState.COMMITTED: "the local transaction committed, and nothing was seen yet: do relay and checker run?",
     LocalState.UNKNOWN: "the outcome of COMMIT is not known, and nobody decided yet: do relay and checker run?",
     LocalState.ROLLED_BACK: "the local transaction was rolled back",
 }

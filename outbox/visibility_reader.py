@@ -305,7 +305,9 @@ class VisibilityReader:
         self._trouble("", error)
 
     def _trouble(self, topic: str, error: KafkaError) -> None:
-        """Note an error and go on: whoever waits has a timeout of his own."""
+        """Note an error and go on: whoever waits has a timeout of his own. Rights on the group are not needed."""
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return
         text = f"reading {topic or 'Kafka'} failed: {error.name()}"
         if self._troubles.get(topic) != text:
             log.warning("%s: %s; receipts go on waiting", text, error.str())

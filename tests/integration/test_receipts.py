@@ -15,7 +15,14 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -192,7 +199,7 @@ def test_an_aborted_record_is_not_visible(silent: Shop) -> None:
         assert producer.flush(10) == 0
         end(30)
     replace(receipt, position=7).wait_visible(60)  # what was aborted before it was passed
-    with pytest.raises(NotVisible, match="committed, and nothing was delivered yet"):
+    with pytest.raises(NotVisible, match="committed, and nothing was seen yet"):
         receipt.wait_visible(0.2)
     silent.site.relay()
     assert receipt.wait_visible(60) == _places(silent, topic)[receipt.message_id]
@@ -434,8 +441,53 @@ def test_a_forked_child_leaves_the_reader_of_its_parent_alone(shop: Shop) -> Non
     subprocess.run(command, env=shop.site.environment(), check=True, timeout=60)
 
 
-def test_kafka_goes_away_and_comes_back_while_somebody_waits() -> None:
-    with Stack() as own, Site(own.bootstrap_servers, own.postgres_url) as site:
+# --- servers of their own -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Stack]:
+    """Servers that may be killed, and where rights can be taken away."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with Stack(
+        kafka_settings={"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"}
+    ) as running:
+        yield running
+
+
+def _allow_only(site: Site, kind: ResourceType, name: str, *left: AclOperation) -> None:
+    """Leave only these rights on a topic or group to those who are not `nobody`."""
+    rules = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, who, "*", right, AclPermissionType.ALLOW)
+        for who, rights in (("User:nobody", [AclOperation.ALL]), ("User:ANONYMOUS", left))
+        for right in rights
+    ]
+    for future in site.admin.create_acls(rules).values():
+        future.result(20)
+
+
+def test_it_takes_no_more_than_the_right_to_read(own: Stack, caplog: pytest.LogCaptureFixture) -> None:
+    with Site(own.bootstrap_servers, own.postgres_url) as site:
+        site.create(partitions=1)
+        site.relay()
+        with Shop(site) as shop:
+            topic, secret = shop.topic(), shop.topic()
+            writer = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.WRITE]
+            _allow_only(site, ResourceType.GROUP, f"{site.channel.name}-receipts")
+            _published(shop, topic, "v")[0].wait_visible(60)
+            assert not caplog.records
+            _allow_only(site, ResourceType.TOPIC, site.topic(secret), *writer)
+            (receipt,) = _published(shop, secret, "v")
+            with _waiting(receipt) as waiting:
+                wait_until(lambda: bool(receipt.watcher.trouble()))
+                with pytest.raises(NotVisible, match=rf"reading {site.topic(secret)} failed: TOPIC_AUTHORIZATION"):
+                    receipt.wait_visible(0.1)
+                _allow_only(site, ResourceType.TOPIC, site.topic(secret), AclOperation.READ)
+                assert waiting.result(60).topic == site.topic(secret)
+            assert len(caplog.records) == 1
+
+
+def test_kafka_goes_away_and_comes_back_while_somebody_waits(own: Stack) -> None:
+    with Site(own.bootstrap_servers, own.postgres_url) as site:
         site.create(partitions=1)
         with Shop(site) as shop:
             topic = shop.topic()

@@ -97,6 +97,7 @@ class Seal:
         self._table = sealer.table
         self._connection = connection
         self._opened: Opened | None = None
+        self._topic_id = ""
         self._partition = -1
         self._sending_since = 0.0  # s, monotonic
         self._sent: list[int] = []  # positions of the halves, in the order of their acknowledgements
@@ -191,6 +192,7 @@ class Seal:
             if not opened.synchronous:
                 self._connection.execute(_SYNCHRONOUS)
             channel, id_ = self._sender.channel, uuid.UUID(self.draft.transaction_id).bytes
+            self._topic_id = channel.half.id
             self._partition = half_partition(self._settings.group, self.draft.ordering_key, id_, channel.partitions)
             self._opened = opened
         return self._opened
@@ -212,8 +214,8 @@ class Seal:
         return Opened(str(row[1]), synchronous=row[2] not in {"off", "local"})
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
-        half = self._sender.channel.half
-        return OpEntry(kind, self.draft.transaction_id, half.id, self._partition, positions, min(offsets), max(offsets))
+        first, last = min(offsets), max(offsets)
+        return OpEntry(kind, self.draft.transaction_id, self._topic_id, self._partition, positions, first, last)
 
     def _insert(self, entry: OpEntry) -> str | None:
         """Insert the row; the mark of the transaction in which it stands."""

@@ -176,10 +176,10 @@ class Seal:
     def _send(self, *, eager: bool = False) -> None:
         if self._failed:
             raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
+        self._failed = True
         opened = self._open(eager=eager)
         if not self._sent:
             self._sending_since = time.monotonic()
-        self._failed = True
         for position, half in self.draft.take_unsent(self._settings.group, opened.incarnation):
             self._sender.produce_half(self._partition, half, self._acks, self._connection.waiting)
             self._sent.append(position)

@@ -215,6 +215,19 @@ def test_what_was_forgotten_on_purpose_is_gone() -> None:
     assert sightings.need(place, 0)
 
 
+def test_what_was_seen_on_a_topic_is_gone_with_it() -> None:
+    """Or a manifest would be believed whose removal was never read."""
+    discard, other = ("discard", 0), ("orders", 0)
+    sightings: Sightings[int] = Sightings(100)
+    for number, place in enumerate((discard, other)):
+        sightings.need(place, 0)
+        sightings.remember(b"%d" % number, place, 0, number)
+    sightings.let_go("discard")
+    assert (sightings.get(b"0"), sightings.get(b"1")) == (None, 1)
+    assert sightings.positions() == {other: 0}
+    assert not sightings.at_end(discard)
+
+
 # --- receipts -----------------------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,7 @@ class Sightings(Generic[T]):
         self._found.pop(key, None)
 
     def let_go(self, topic: str) -> None:
-        """A topic is not read any more; what was seen there is forgotten, because what follows on it will not be seen."""
+        """A topic is read no more. What was seen there is forgotten: what follows on it will not be seen."""
         self._spans = {place: span for place, span in self._spans.items() if place[0] != topic}
         for key in [key for key, (place, _, _) in self._found.items() if place[0] == topic]:
             del self._found[key]

@@ -5,13 +5,18 @@ The pytest plugin `outbox` (`outbox.testing.plugin`) has fixtures for all of the
 
 from outbox.testing.assertions import ANY, assert_published
 from outbox.testing.in_memory import InMemoryOutbox
+from outbox.testing.kill_point import Killed, KillPoint
 from outbox.testing.published import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled
+from outbox.testing.site import Site
 
 __all__ = [
     "ANY",
     "InMemoryOutbox",
+    "KillPoint",
+    "Killed",
     "PublishedMessage",
+    "Site",
     "VisibleRecord",
     "assert_published",
     "read_committed",

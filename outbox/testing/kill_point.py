@@ -1,0 +1,189 @@
+"""Kills the user's function at a named step of its local transaction, and says what became of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+from unittest import mock
+
+from outbox.callback_table import CallbackTable
+from outbox.errors import UsageError
+from outbox.failpoints import VARIABLE
+from outbox.protocol.half import HalfControl, parse_half
+from outbox.protocol.identifiers import message_id
+from outbox.protocol.positions import Positions
+from outbox.testing.reader import VisibleRecord, read_committed
+from outbox.testing.site import WAIT_SECONDS, Site
+
+Step = Literal["after half", "before commit", "after commit", "before op"]
+
+_FAILPOINTS: dict[Step, str] = {
+    "after half": "outbox.half_acked",
+    "before commit": "outbox.sealed",
+    "after commit": "outbox.committed",
+    "before op": "outbox.op",
+}
+_STATES = {
+    None: "no row is in the callback table",
+    "C": "the callback row says committed",
+    "R": "the callback row says rolled back",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """What happened to a function that was killed.
+
+    Args:
+        site: Where it ran.
+        at: The step at which it was killed.
+        transaction_id: Id of the local transaction in which it was killed.
+        halves: What the half topic holds of this transaction.
+    """
+
+    site: Site
+    at: Step
+    transaction_id: str
+    halves: tuple[HalfControl, ...]
+
+    @property
+    def row(self) -> str | None:
+        """The row in the callback table as it is now: `C` committed, `R` rolled back by the checker, None: no row."""
+        return self.site.rows().get(self.transaction_id)
+
+    def visible(self) -> list[VisibleRecord]:
+        """The messages of the transaction that a read_committed reader sees now, by topic, partition and offset."""
+        topics = sorted({half.topic for half in self.halves})
+        return [record for record in self.site.read(*topics) if record.message_id.startswith(f"{self.transaction_id}/")]
+
+    def assert_rolled_back(self, timeout: float = WAIT_SECONDS) -> None:
+        """Assert that the checker rolls the transaction back, and that nothing of it becomes visible.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            AssertionError: It committed, or nobody decided in time.
+        """
+        self._wait_for_row(timeout)
+        self._require("rolled back", fulfilled=self.row == "R")
+        self.site.wait_settled(timeout)
+        self._require("rolled back", fulfilled=self.visible() == [])
+
+    def assert_delivered(self, timeout: float = WAIT_SECONDS) -> list[VisibleRecord]:
+        """Assert that check-back delivers the transaction: each of its messages once.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            The messages.
+
+        Raises:
+            AssertionError: It did not commit, or was not delivered in time.
+        """
+        self._wait_for_row(timeout)
+        self._require("delivered", fulfilled=self.row == "C")
+        self.site.wait_settled(timeout)
+        visible = self.visible()
+        self._require("delivered", fulfilled=sorted(record.message_id for record in visible) == self._expected())
+        return visible
+
+    def _wait_for_row(self, timeout: float) -> None:
+        """Until the transaction is decided: committed by the application, or fenced by the checker."""
+        self.site.wait_for(lambda: self.row is not None, f"transaction {self.transaction_id} to be decided", timeout)
+
+    def _expected(self) -> list[str]:
+        """Ids of the messages that the row lists, sorted."""
+        query = CallbackTable(self.site.tables).compose("SELECT positions FROM {transaction} WHERE transaction_id = %s")
+        with self.site.connect() as connection:
+            row = connection.execute(query, (self.transaction_id,)).fetchone()
+        positions = Positions.parse(row[0]) if row is not None else Positions(())
+        return sorted(message_id(self.transaction_id, position) for position in positions)
+
+    def _require(self, expected: str, *, fulfilled: bool) -> None:
+        if not fulfilled:
+            raise AssertionError(
+                f"the transaction killed {self.at!r} was expected to be {expected}: {_STATES[self.row]}, "
+                f"{len(self.visible())} of {len(self.halves)} message(s) visible\n{self.site.logs()}"
+            )
+
+
+class KillPoint:
+    """Runs functions of the user's in a process that is killed with SIGKILL at a named step.
+
+    Args:
+        site: Where relay and checker run.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def __call__(
+        self, function: Callable[..., object], *args: Any, at: Step, time: int = 1, timeout: float = WAIT_SECONDS
+    ) -> Killed:
+        """Run a function in a new process, and let it die.
+
+        The process has the site's environment: `Outbox.from_env()` and OUTBOX_POSTGRES_URL lead to it. Steps:
+        `after half`: all halves are acknowledged, the callback row is not inserted; `before commit`: the row is
+        inserted; `after commit`: COMMIT succeeded; `before op`: right before the op marker is sent.
+
+        Args:
+            function: At the top level of a module that can be imported. It publishes in a local transaction and
+                commits.
+            args: For the function; they are pickled.
+            at: The step.
+            time: At which passing of the step, from 1.
+            timeout: Seconds that the function may take.
+
+        Raises:
+            UsageError: There is no such step, or the function cannot be imported.
+            AssertionError: The function ended, or did not end, without coming to the step.
+
+        Example:
+            killed = outbox_kill_point(place_order, site.topic("orders"), 42, at="after commit")
+            killed.assert_delivered()
+        """
+        if at not in _FAILPOINTS:
+            raise UsageError(f"there is no step {at!r}: use one of {', '.join(_FAILPOINTS)}")
+        name = f"{function.__module__}.{function.__qualname__}"
+        if "<" in name:
+            raise UsageError(f"{name} cannot be imported: define it at the top level of a module")
+        before = set(self._halves())
+        self._run(name, function, args, f"{_FAILPOINTS[at]}:{time}", timeout)
+        return self._killed(at, set(self._halves()) - before)
+
+    def _run(
+        self, name: str, function: Callable[..., object], args: tuple[Any, ...], failpoint: str, timeout: float
+    ) -> None:
+        process = multiprocessing.get_context("spawn").Process(target=function, args=args, name=name)
+        with mock.patch.dict(os.environ, {**self._site.environment(), VARIABLE: failpoint}):
+            process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise AssertionError(f"{name} did not come to {failpoint} within {timeout} s")
+        if process.exitcode != -signal.SIGKILL:
+            raise AssertionError(
+                f"{name} ended with exit code {process.exitcode} and did not come to {failpoint}: "
+                "does it publish in a transaction that commits? What it printed is in the captured output"
+            )
+
+    def _halves(self) -> list[VisibleRecord]:
+        return read_committed(self._site.kafka, [self._site.channel.half_topic])
+
+    def _killed(self, at: Step, halves: set[VisibleRecord]) -> Killed:
+        """The transaction whose halves are the newest."""
+        found = [(half.timestamp, parse_half(half.headers)) for half in halves]
+        _, newest = max(found, key=lambda half: (half[0], half[1].transaction_id))
+        own = sorted((half for _, half in found if half.transaction_id == newest.transaction_id), key=_position)
+        return Killed(self._site, at, newest.transaction_id, tuple(own))
+
+
+def _position(half: HalfControl) -> int:
+    return half.position

@@ -492,7 +492,7 @@ def test_kafka_goes_away_and_comes_back_while_somebody_waits(own: Stack) -> None
         with Shop(site) as shop:
             topic = shop.topic()
             first, second = _published(shop, topic, "a", "b")
-            with _waiting(first) as waiting:
+            with _waiting(first, 200) as waiting:
                 own.kafka.kill()
                 wait_until(lambda: bool(first.watcher.trouble()))
                 with pytest.raises(NotVisible, match=r"reading .* failed"):
@@ -500,5 +500,5 @@ def test_kafka_goes_away_and_comes_back_while_somebody_waits(own: Stack) -> None
                 own.kafka.start()
                 site.relay()
                 site.checker()
-                assert waiting.result(60).topic == site.topic(topic)
-            assert second.wait_visible(60) == _places(shop, topic)[second.message_id]
+                assert waiting.result(200).topic == site.topic(topic)
+            assert second.wait_visible(200) == _places(shop, topic)[second.message_id]

@@ -60,10 +60,7 @@ COMMENT ON TABLE {fence} IS 'Takes one synchronous write before a COMMITTED verd
 INSERT INTO {fence} (id, written_at) VALUES (0, now()) ON CONFLICT (id) DO NOTHING;
 """
 
-_OPEN: LiteralString = (
-    "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation'),"
-    " current_setting('synchronous_commit')"
-)
+_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation')"
 _INSERT: LiteralString = (
     "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions) VALUES (%s, %s, 'C', %s, %s, %s, %s, %s, %s)"
@@ -82,19 +79,6 @@ SELECT c.relpersistence, c.relkind,
        (SELECT pg_get_partkeydef(c.oid))
   FROM pg_class c WHERE c.oid = to_regclass(%s)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A database transaction in which halves may be sent: its lock is held.
-
-    Args:
-        incarnation: Incarnation of the database (R10).
-        synchronous: Whether its COMMIT will wait for the disk (R7).
-    """
-
-    incarnation: str
-    synchronous: bool
 
 
 @dataclass(frozen=True, slots=True)

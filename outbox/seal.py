@@ -17,7 +17,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from outbox.callback_table import CallbackRow, CallbackTable, Opened
+from outbox.callback_table import CallbackRow, CallbackTable
 from outbox.draft import Draft
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.failpoints import failpoint
@@ -41,7 +41,8 @@ _NOT_REPLICATED = "01000"
 
 _SYNCHRONOUS = sql.SQL("SET LOCAL synchronous_commit = on")
 _MARK = sql.SQL("SELECT set_config('outbox.transaction', %s, true)")
-_MARKED = sql.SQL(" RETURNING current_setting('outbox.transaction', true)")
+_MARKED = sql.SQL(" RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit')")
+_ASYNCHRONOUS = frozenset({"off", "local"})
 _LEASE: LiteralString = (
     ", set_config('idle_in_transaction_session_timeout', CASE"
     " WHEN current_setting('idle_in_transaction_session_timeout')::interval"
@@ -96,7 +97,7 @@ class Seal:
         self._recorder = sealer.sender.recorder
         self._table = sealer.table
         self._connection = connection
-        self._opened: Opened | None = None
+        self._incarnation: str | None = None
         self._topic_id = ""
         self._partition = -1
         self._sending_since = 0.0  # s, monotonic
@@ -137,10 +138,7 @@ class Seal:
 
         Raises:
             PublishFailed: It was not acknowledged.
-            UsageError: None was sent: a SAVEPOINT is open.
         """
-        if not self._sent:
-            raise UsageError("the half waits for COMMIT, because a SAVEPOINT is open: release it first")
         try:
             return self._partition, self._acks.offsets(self._connection.waiting)[-1]
         except PublishFailed:
@@ -177,27 +175,25 @@ class Seal:
         if self._failed:
             raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
         self._failed = True
-        opened = self._open(eager=eager)
+        incarnation = self._open(eager=eager)
         if not self._sent:
             self._sending_since = time.monotonic()
-        for position, half in self.draft.take_unsent(self._settings.group, opened.incarnation):
+        for position, half in self.draft.take_unsent(self._settings.group, incarnation):
             self._sender.produce_half(self._partition, half, self._acks, self._connection.waiting)
             self._sent.append(position)
         self._failed = False
 
-    def _open(self, *, eager: bool) -> Opened:
-        """Take the lock and learn what the halves must say, once."""
-        if self._opened is None:
-            opened = self._ask_database(eager=eager)
-            if not opened.synchronous:
-                self._connection.execute(_SYNCHRONOUS)
+    def _open(self, *, eager: bool) -> str:
+        """Take the lock and learn what the halves must say, once: the incarnation of the database (R10)."""
+        if self._incarnation is None:
+            incarnation = self._ask_database(eager=eager)
             channel, id_ = self._sender.channel, uuid.UUID(self.draft.transaction_id).bytes
             self._topic_id = channel.half.id
             self._partition = half_partition(self._settings.group, self.draft.ordering_key, id_, channel.partitions)
-            self._opened = opened
-        return self._opened
+            self._incarnation = incarnation
+        return self._incarnation
 
-    def _ask_database(self, *, eager: bool) -> Opened:
+    def _ask_database(self, *, eager: bool) -> str:
         statement = self._table.open_statement
         if eager:
             lease = sql.Literal(int(self._settings.eager_idle_timeout * 1000))
@@ -211,14 +207,14 @@ class Seal:
             ) from error
         if row is None or row[1] is None:
             raise CallbackTableError(f"table {self._table.names.meta} has no incarnation: run `outbox table create`")
-        return Opened(str(row[1]), synchronous=row[2] not in {"off", "local"})
+        return str(row[1])
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
         first, last = min(offsets), max(offsets)
         return OpEntry(kind, self.draft.transaction_id, self._topic_id, self._partition, positions, first, last)
 
     def _insert(self, entry: OpEntry) -> str | None:
-        """Insert the row; the mark of the transaction in which it stands."""
+        """Insert the row, and let COMMIT wait for the disk (R7); the mark of the transaction in which it stands."""
         row = CallbackRow(
             entry.transaction_id,
             self._settings.group,
@@ -237,7 +233,10 @@ class Seal:
                 f"transaction {entry.transaction_id} was decided ROLLBACK by the checker before it committed; "
                 "all of it is rolled back, and it can be tried again"
             ) from error
-        return returned[0] if returned is not None else None
+        mark, synchronous_commit = returned or (None, None)
+        if synchronous_commit in _ASYNCHRONOUS:
+            self._connection.execute(_SYNCHRONOUS)
+        return None if mark is None else str(mark)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _NOT_REPLICATED:

@@ -174,8 +174,12 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
 
     Raises:
         OutboxError: As `publish()`.
+        UsageError: A SAVEPOINT is open: nothing was published.
         PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
     """
+    session = _plain_session(session)
+    if _innermost_savepoint(session.connection()):
+        raise UsageError("a half is stored at once only while no SAVEPOINT is open: release it first")
     receipt = publish(session, starter, message, eager=True)
     published = published_transaction(session.connection(), starter)
     return StoredHalf(receipt, *published.part(starter).acknowledged_half())
@@ -197,6 +201,21 @@ def publish(
             committed.
         MessageRefused: The message cannot be published.
     """
+    session = _plain_session(session)
+    connection = session.connection()
+    _require_one_connection(session)
+    published = published_transaction(connection, starter)
+    _sessions[session] = published
+    _listen_to_session(session)
+    return publish_on(connection, published, starter, message, eager=eager)
+
+
+def _plain_session(session: Session | scoped_session[Any]) -> Session:
+    """The session itself, if one can publish with it.
+
+    Raises:
+        UsageError: It is no session, or two-phase.
+    """
     if isinstance(session, scoped_session):
         session = session()
     if not isinstance(session, Session):
@@ -206,12 +225,7 @@ def publish(
         )
     if session.twophase:
         raise UsageError("a two-phase session cannot publish: its COMMIT is not the library's to see")
-    connection = session.connection()
-    _require_one_connection(session)
-    published = published_transaction(connection, starter)
-    _sessions[session] = published
-    _listen_to_session(session)
-    return publish_on(connection, published, starter, message, eager=eager)
+    return session
 
 
 def publish_on(

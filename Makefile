@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 ROWS ?= 25000
 MINUTES ?= 10
 WORKERS ?= 2
-PACKAGES := outbox relay checker spark_jobs stack examples tests
+PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture lint format stack lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture bench-library lint format stack lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ test-containers: setup ## Build local images, run the integration suite and the 
 
 torture: setup ## Kill everything at random for MINUTES=10 and reconcile
 	$(BIN)/python -m tests.torture --minutes $(MINUTES)
+
+bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--transactions 1000000")
+	$(BIN)/python -m benchmarks.library $(BENCH)
+	$(BIN)/python -m benchmarks.report
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -1,0 +1,64 @@
+"""Charts of results, as small SVGs that say the same each time they are drawn from the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+# Without these, each drawing would differ by random ids and by its date; text stays text.
+mpl.rcParams.update({"svg.hashsalt": "outbox", "svg.fonttype": "none", "font.size": 9})
+
+from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
+
+_OURS = "#4c78a8"
+_BASELINE = "#bab0ac"
+_TARGET = "#e45756"
+
+
+def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the ratio of each figure to its baseline, with the spread over the rounds and the target.
+
+    Args:
+        figures: Records of the results' file.
+        path: The SVG.
+    """
+    picture, axes = plt.subplots(figsize=(8, 0.6 + 0.42 * len(figures)), layout="constrained")
+    for place, figure in enumerate(figures):
+        spread = figure["spread"]["ratio"]
+        axes.plot([spread["minimum"], spread["maximum"]], [place, place], color=_OURS, linewidth=2)
+        axes.plot([figure["ratio"]], [place], "o", color=_OURS)
+        target = figure["target"]
+        if target is not None and target["measure"] == "ratio":
+            axes.plot([target["value"]], [place], "|", color=_TARGET, markersize=16, markeredgewidth=2)
+    axes.axvline(1, color=_BASELINE, linewidth=1)
+    axes.set_yticks(range(len(figures)), [f"{figure['title']}\nvs {figure['baseline']}" for figure in figures])
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("times the baseline: dot = median, line = min to max over the rounds, red = target")
+    _save(axes, picture, path)
+
+
+def draw_growth(series: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw resident memory over the number of transactions.
+
+    Args:
+        series: Columns `transactions` and `resident_mib`.
+        path: The SVG.
+    """
+    picture, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")
+    axes.plot(series["transactions"], series["resident_mib"], color=_OURS)
+    axes.set_ylim(bottom=0, top=max(series["resident_mib"]) * 1.2)
+    axes.set_xlabel("transactions through one Outbox")
+    axes.set_ylabel("resident memory, MiB")
+    _save(axes, picture, path)
+
+
+def _save(axes: Any, picture: Any, path: Path) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(path, metadata={"Date": None})
+    plt.close(picture)

@@ -1,0 +1,96 @@
+"""A figure: what was measured, beside its baseline from the same rounds, and whether its target is met."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from benchmarks.spread import Spread
+
+Measure = Literal["ratio", "difference"]
+Sense = Literal["at least", "at most"]
+
+_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure should reach.
+
+    Args:
+        measure: Of ours to the baseline: their ratio, or ours less the baseline.
+        sense: In which direction it is good.
+        value: The bound.
+    """
+
+    measure: Measure
+    sense: Sense
+    value: float
+
+    def is_met_by(self, value: float) -> bool:
+        """Whether a measured ratio or difference reaches it."""
+        return value >= self.value if self.sense == "at least" else value <= self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure, from one value of ours and one of the baseline for each round.
+
+    Args:
+        name: Short name, never used twice.
+        title: For people.
+        unit: Of ours and of the baseline: "ms", "transactions/s".
+        baseline: What stands beside it, for people.
+        ours: One value for each round.
+        beside: The baseline's, from the same rounds.
+        target: What should be reached; None if nothing was promised.
+    """
+
+    name: str
+    title: str
+    unit: str
+    baseline: str
+    ours: Sequence[float]
+    beside: Sequence[float]
+    target: Target | None = None
+
+    def measured(self, measure: Measure) -> Spread:
+        """The ratio or the difference of each round: noise that met both sides of a round falls out."""
+        compare = operator.truediv if measure == "ratio" else operator.sub
+        return Spread.of([compare(ours, beside) for ours, beside in zip(self.ours, self.beside, strict=True)])
+
+    def met(self) -> bool | None:
+        """Whether the median over the rounds reaches the target; None if there is none."""
+        return None if self.target is None else self.target.is_met_by(self.measured(self.target.measure).median)
+
+    def record(self) -> dict[str, Any]:
+        """For the results' file."""
+        spreads = {
+            "ours": Spread.of(self.ours),
+            "baseline": Spread.of(self.beside),
+            "ratio": self.measured("ratio"),
+            "difference": self.measured("difference"),
+        }
+        return {
+            "name": self.name,
+            "title": self.title,
+            "ours": _short(spreads["ours"].median),
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "baseline_value": _short(spreads["baseline"].median),
+            "ratio": _short(spreads["ratio"].median),
+            "difference": _short(spreads["difference"].median),
+            "target": None if self.target is None else asdict(self.target),
+            "met": self.met(),
+            "runs": len(self.ours),
+            "spread": {
+                name: {part: _short(value) for part, value in spread._asdict().items()}
+                for name, spread in spreads.items()
+            },
+        }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,1 @@
+"""What the producer library costs an application."""

@@ -1,0 +1,123 @@
+"""Transactions per second of an application with many threads, one message in each transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from benchmarks.application import Application, Rate
+from benchmarks.figures import Figure, Target
+from benchmarks.interleaved import interleave
+from benchmarks.polling_relay import start_polling_relay
+from tests.harness import Site, wait_until
+
+THREADS = 16
+SMALL = 256
+LARGE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is sent, and what should be reached with it.
+
+    Args:
+        suffix: Of the figures' names.
+        words: For people.
+        payload: Bytes of a body.
+        targets: By what stands beside it.
+    """
+
+    suffix: str
+    words: str
+    payload: int
+    targets: Mapping[str, Target] = field(default_factory=dict)
+
+
+ALONE = Scene(
+    "",
+    "256 B",
+    SMALL,
+    {"insert": Target("ratio", "at least", 0.9), "no_messaging": Target("ratio", "at least", 0.75)},
+)
+ALONE_LARGE = Scene("_100kb", "100 kB", LARGE, {"insert": Target("ratio", "at least", 2.0)})
+RELAYED = Scene("_relayed", "256 B, with relays", SMALL)
+RELAYED_LARGE = Scene("_relayed_100kb", "100 kB, with relays", LARGE)
+
+
+def measure_throughput(
+    application: Application,
+    scene: Scene,
+    rounds: int,
+    count: int,
+    between: Callable[[], None] = lambda: None,
+) -> list[Figure]:
+    """Measure `publish()`, lazy and eager, beside an outbox-table insert and beside no messaging.
+
+    Args:
+        application: Warm.
+        scene: What is sent.
+        rounds: How often all variants run, in turn.
+        count: Transactions of each thread in each round.
+        between: Is called after each run.
+    """
+    application.use_payload(scene.payload)
+    variants = {
+        "no_messaging": application.no_messaging,
+        "insert": application.insert,
+        "publish": application.publish,
+        "eager": application.publish_eagerly,
+    }
+    runs = {name: partial(application.rate, tell, THREADS, count) for name, tell in variants.items()}
+    found = interleave(runs, rounds, between)
+    return [
+        _rates(scene, found, "publish", "insert"),
+        _rates(scene, found, "publish", "no_messaging"),
+        _rates(scene, found, "eager", "insert"),
+        _cpu(scene, found),
+    ]
+
+
+_BASELINES = {"insert": "outbox-table insert", "no_messaging": "no messaging"}
+
+
+def _rates(scene: Scene, found: Mapping[str, list[Rate]], ours: str, baseline: str) -> Figure:
+    eager = ours == "eager"
+    return Figure(
+        f"app_{'eager_' if eager else ''}tps_vs_{'outbox_insert' if baseline == 'insert' else baseline}{scene.suffix}",
+        f"{THREADS} threads, {'eager ' if eager else ''}publish(), {scene.words}",
+        "transactions/s",
+        _BASELINES[baseline],
+        [rate.per_second for rate in found[ours]],
+        [rate.per_second for rate in found[baseline]],
+        None if eager else scene.targets.get(baseline),
+    )
+
+
+def _cpu(scene: Scene, found: Mapping[str, list[Rate]]) -> Figure:
+    return Figure(
+        f"app_cpu_us_vs_outbox_insert{scene.suffix}",
+        f"CPU of the application for a transaction, {scene.words}",
+        "µs",
+        _BASELINES["insert"],
+        [rate.cpu_us for rate in found["publish"]],
+        [rate.cpu_us for rate in found["insert"]],
+    )
+
+
+@contextmanager
+def relays(site: Site) -> Iterator[Callable[[], None]]:
+    """Run the relay of the channel and a polling relay of the ordinary outbox table, each in a process of its own.
+
+    Yields:
+        What waits until both have caught up.
+    """
+    site.relay()
+    with start_polling_relay(site.environment()), site.connect() as connection:
+
+        def caught_up() -> bool:
+            left = connection.execute("SELECT EXISTS (SELECT FROM ordinary_outbox)").fetchone()
+            return left == (False,) and site.settled()
+
+        yield lambda: wait_until(caught_up, timeout=120)

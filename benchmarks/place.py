@@ -1,0 +1,23 @@
+"""Servers for one run: the project's own stack, with a channel, callback tables, a real topic and the application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.application import Application
+from stack import Stack
+from tests.harness import Site
+
+PARTITIONS = 4
+TOPIC = "events"
+
+
+@contextmanager
+def start_place() -> Iterator[tuple[Stack, Site, Application]]:
+    """Real servers, gone after the block; Postgres waits for the disk at each COMMIT, Kafka is as the stack sets it."""
+    with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        site.create(partitions=PARTITIONS)
+        site.create_topics(TOPIC, partitions=PARTITIONS)
+        with Application(site, site.topic(TOPIC)) as application:
+            yield stack, site, application

@@ -1,0 +1,128 @@
+"""`python -m benchmarks.report`: makes `docs/performance.md` and its charts from the results' files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.charts import draw_growth, draw_ratios
+from benchmarks.results_file import FOLDER, read_results
+
+_HEAD = """# Performance
+
+Made by `python -m benchmarks.report` from `benchmarks/results/`; no figure here is typed by hand. Every figure stands
+beside its baseline from the same run: all variants run in turn (A B A B …), and ratio and difference are taken within
+each round. A figure without its machine says little: compare the ratios.
+"""
+
+_READING = (
+    "Median over the rounds, in brackets the smallest and the largest. A target is met or missed by the median. "
+    "A wide spread means that the machine was busy with something else, too."
+)
+
+
+def library_section(results: Mapping[str, Any], charts: Path) -> str:
+    """What the producer library costs an application.
+
+    Args:
+        results: Of `benchmarks.library`.
+        charts: Folder for the charts, beside the document.
+    """
+    ratios = [figure for figure in results["figures"] if not figure["name"].startswith("memory_")]
+    draw_ratios(ratios, charts / "library.svg")
+    parts = [
+        "## What the producer library costs an application",
+        _where(results),
+        _READING,
+        _table(results["figures"]),
+        f"![Ratios]({charts.name}/library.svg)",
+    ]
+    memory = results["series"].get("memory")
+    if memory is not None:
+        draw_growth(memory, charts / "memory.svg")
+        parts += ["### Memory", _memory(results["series"]), f"![Memory]({charts.name}/memory.svg)"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _where(results: Mapping[str, Any]) -> str:
+    machine, versions = results["machine"], results["versions"]
+    place = f"{machine['system']}, {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
+    return "\n".join(
+        [
+            f"- Command: `{results['command']}`, commit `{results['commit']}`, {results['date']}",
+            f"- Machine: {place}, load before the run {machine['load_before']}",
+            "- Servers and application share it, on loopback; every COMMIT is synced to the disk",
+            f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
+            f"- Settings: {', '.join(f'{name} {value:,g}' for name, value in results['settings'].items())}",
+        ]
+    )
+
+
+def _table(figures: Iterable[Mapping[str, Any]]) -> str:
+    head = ["what", "ours", "baseline", "ratio", "difference", "target", "met"]
+    rows = [head, ["---"] * len(head), *(_row(figure) for figure in figures)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _row(figure: Mapping[str, Any]) -> list[str]:
+    target = figure["target"]
+    return [
+        figure["title"],
+        f"{_number(figure['ours'])} {figure['unit']}",
+        f"{_number(figure['baseline_value'])} ({figure['baseline']})",
+        f"{_spread(figure, 'ratio')}",
+        f"{_spread(figure, 'difference')}",
+        "" if target is None else f"{target['measure']} {target['sense']} {target['value']:g}",
+        {None: "", True: "**met**", False: "missed"}[figure["met"]],
+    ]
+
+
+def _spread(figure: Mapping[str, Any], measure: str) -> str:
+    spread = figure["spread"][measure]
+    if figure["runs"] == 1:
+        return _number(spread["median"])
+    return f"{_number(spread['median'])} ({_number(spread['minimum'])} to {_number(spread['maximum'])})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - beyond, digits are noise
+
+
+def _memory(series: Mapping[str, Any]) -> str:
+    memory, kept, traced = series["memory"], series["kept"], series["traced"]
+    before, after = kept["before"], kept["after"]
+    grown = [f"{name}: {before.get(name, 0)} → {count}" for name, count in after.items() if count > before.get(name, 0)]
+    return (
+        f"{memory['transactions'][-1]:,} transactions through one `Outbox`, after a warm-up of a tenth of them: "
+        f"resident memory {memory['resident_mib'][0]} MiB before, {memory['resident_mib'][-1]} MiB after "
+        f"({memory['seconds']:,.0f} s). Living objects of the library and entries of its registries that became more: "
+        f"{', '.join(grown) or 'none'}. By tracemalloc, {traced['transactions']:,} more transactions left "
+        f"{traced['bytes_left']:,} bytes behind."
+    )
+
+
+def write_report(sections: Sequence[str], document: Path) -> None:
+    """Write the document.
+
+    Args:
+        sections: In their order.
+        document: The file; one that is there is replaced.
+    """
+    document.write_text("\n".join([_HEAD, *sections]))
+
+
+Results = Annotated[Path, typer.Option(help="Folder with the results' files.")]
+Document = Annotated[Path, typer.Option(help="The document; its charts lie beside it.")]
+
+
+def main(results: Results = FOLDER, document: Document = Path("docs/performance.md")) -> None:
+    """Make the document from the results."""
+    charts = document.with_suffix("")
+    write_report([library_section(read_results(results / "library.json"), charts)], document)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,43 @@
+"""Samples in short: percentiles, and the spread of repeated runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+
+class Spread(NamedTuple):
+    """Repeated runs in short.
+
+    Args:
+        minimum: The smallest.
+        median: The middle one.
+        maximum: The largest.
+    """
+
+    minimum: float
+    median: float
+    maximum: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """The spread of one value for each run.
+
+        Raises:
+            ValueError: There are none.
+        """
+        return cls(min(values), statistics.median(values), max(values))
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """A percentile of samples, between two of them by proportion.
+
+    Args:
+        values: At least two samples.
+        percent: 1 to 99.
+
+    Raises:
+        StatisticsError: There are fewer.
+    """
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

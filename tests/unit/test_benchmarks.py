@@ -1,0 +1,117 @@
+"""Benchmarks say what was measured: percentiles, spreads, figures with their targets, and the report made of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import Figure, Target
+from benchmarks.interleaved import interleave
+from benchmarks.report import library_section
+from benchmarks.results_file import read_results, write_results
+from benchmarks.spread import Spread, percentile
+
+ENVIRONMENT = {
+    "date": "2026-01-01T00:00:00+00:00",
+    "command": "python -m benchmarks.library",
+    "commit": "abc",
+    "machine": {"system": "S", "processor": "P", "cores": 2, "memory_gib": 3.5, "load_before": 0.1},
+    "versions": {"Python": "3.11"},
+}
+SERIES = {
+    "memory": {"transactions": [0, 50], "resident_mib": [80.5, 81.0], "seconds": 12.0},
+    "kept": {"before": {"a": 1, "b": 2}, "after": {"a": 1, "b": 5}},
+    "traced": {"transactions": 2000, "bytes_left": 640},
+}
+
+
+def figure(ours: list[float], beside: list[float], target: Target | None = None, name: str = "speed") -> Figure:
+    return Figure(name, "what is fast", "ms", "what is slow", ours, beside, target)
+
+
+def test_percentiles_lie_between_samples_by_proportion() -> None:
+    samples = [float(number) for number in range(101)]
+    assert [percentile(samples, percent) for percent in (1, 50, 99)] == [1, 50, 99]
+    assert percentile([10.0, 20.0], 50) == 15
+
+
+def test_a_spread_is_of_the_runs_not_of_their_order() -> None:
+    assert Spread.of([3, 1, 2, 50]) == Spread(minimum=1, median=2.5, maximum=50)
+
+
+def test_variants_run_in_turn_with_a_rest_after_each() -> None:
+    order: list[str] = []
+    variants = {name: lambda name=name: order.append(name) or name.upper() for name in ("a", "b")}
+    assert interleave(variants, 3, lambda: order.append("-")) == {"a": ["A"] * 3, "b": ["B"] * 3}
+    assert "".join(order) == "a-b-a-b-a-b-"
+
+
+def test_two_rounds_tell_no_spread() -> None:
+    with pytest.raises(ValueError, match="at least 3"):
+        interleave({"a": lambda: 1}, 2)
+
+
+def test_ratio_and_difference_are_taken_within_each_round() -> None:
+    noisy = figure([2, 20, 200], [1, 10, 100])
+    assert noisy.measured("ratio") == Spread(2, 2, 2)
+    assert noisy.measured("difference") == Spread(1, 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        (Target("ratio", "at least", 2), True),
+        (Target("ratio", "at least", 2.1), False),
+        (Target("ratio", "at most", 2), True),
+        (Target("difference", "at most", 0.9), False),
+        (None, None),
+    ],
+)
+def test_a_target_is_met_by_the_median(target: Target | None, met: bool | None) -> None:  # noqa: FBT001 - a parameter
+    assert figure([2, 2, 9], [1, 1, 1], target).record()["met"] is met
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "library.json"
+    write_results(path, ENVIRONMENT, {"rounds": 3}, [figure([1, 2, 3.00004], [2, 2, 2])], SERIES)
+    results = read_results(path)
+    assert (results["command"], results["settings"], results["series"]) == (
+        ENVIRONMENT["command"],
+        {"rounds": 3},
+        SERIES,
+    )
+    [record] = results["figures"]
+    assert (record["ours"], record["baseline_value"], record["ratio"], record["runs"]) == (2, 2, 1, 3)
+    assert record["spread"]["ours"] == {"minimum": 1, "median": 2, "maximum": 3}
+
+
+def test_a_name_is_used_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="twice"):
+        write_results(tmp_path / "r.json", {}, {}, [figure([1, 1, 1], [1, 1, 1])] * 2, {})
+
+
+def test_the_report_says_what_the_file_says(tmp_path: Path) -> None:
+    figures = [
+        figure([2, 3, 4], [2, 2, 2], Target("ratio", "at most", 1.2)),
+        figure([1234, 1300, 1400], [1000, 1000, 1000], name="many"),
+    ]
+    write_results(tmp_path / "library.json", ENVIRONMENT, {"rounds": 3}, figures, SERIES)
+    text = library_section(read_results(tmp_path / "library.json"), tmp_path / "charts")
+    assert "| what is fast | 3 ms | 2 (what is slow) | 1.5 (1 to 2) | 1 (0 to 2) | ratio at most 1.2 | missed |" in text
+    assert "| 1,300 ms | 1,000 (what is slow) | 1.3 (1.23 to 1.4) | 300 (234 to 400) |  |  |" in text
+    assert "80.5 MiB before, 81.0 MiB after" in text
+    assert "became more: b: 2 → 5." in text
+    charts = re.findall(r"\]\((charts/[a-z]+\.svg)\)", text)
+    assert [(tmp_path / chart).read_text().count("<svg") for chart in charts] == [1, 1]
+
+
+def test_charts_are_drawn_alike_from_the_same_file(tmp_path: Path) -> None:
+    results = json.loads(json.dumps({**ENVIRONMENT, "settings": {}, "series": SERIES}))
+    results["figures"] = [figure([2, 3, 4], [2, 2, 2]).record()]
+    for name in ("one", "two"):
+        library_section(results, tmp_path / name)
+    for chart in ("library.svg", "memory.svg"):
+        assert (tmp_path / "one" / chart).read_bytes() == (tmp_path / "two" / chart).read_bytes()

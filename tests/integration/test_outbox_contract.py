@@ -16,10 +16,20 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox import Message, MessageRefused, Outcome, RolledBack, Transaction, UsageError
+from outbox import (
+    CommitOutcomeUnknown,
+    Message,
+    MessageRefused,
+    Outcome,
+    PublishFailed,
+    RolledBack,
+    Transaction,
+    TransactionFenced,
+    UsageError,
+)
 from outbox.async_outbox import AsyncOutbox, AsyncTransaction
 from outbox.message import HeadersInput
-from outbox.testing import assert_published
+from outbox.testing import InMemoryOutbox, assert_published
 from tests.integration.places import (
     PARTITIONS,
     MemoryPlace,
@@ -534,3 +544,58 @@ def test_async_transactions(place: Place) -> None:
     _run(body)
     assert place.published(topic) in (["1", "2"], ["1", "2"] * 2)
     assert place.has(number)
+
+
+# --- failures that the one in memory has on demand ----------------------------------------------------------------
+
+FAILURES = [PublishFailed, TransactionFenced, CommitOutcomeUnknown, CommitOutcomeUnknown]
+
+
+def _ask_for_failures(place: Place) -> InMemoryOutbox:
+    """Each kind of failure at one COMMIT after the other; the last one commits all the same."""
+    outbox = place.outbox
+    if not isinstance(outbox, InMemoryOutbox):
+        pytest.skip("the real one fails by itself: test_seal.py and test_transaction.py")
+    outbox.fail_next_commit()
+    outbox.fence_next_commit()
+    outbox.lose_next_commit(committed=False)
+    outbox.lose_next_commit(committed=True)
+    return outbox
+
+
+def _commit(place: Place, topic: str, number: int) -> None:
+    with place.session() as session:
+        place.insert(session, number)
+        place.publish(session, topic, str(number))
+
+
+def test_failures_on_demand_with_sessions(place: Place) -> None:
+    _ask_for_failures(place)
+    topic, numbers = place.topic(), [place.number() for _ in FAILURES]
+    for error, number in zip(FAILURES, numbers, strict=True):
+        with pytest.raises(error):
+            _commit(place, topic, number)
+    assert [place.has(number) for number in numbers] == [False, False, False, True]
+    assert place.published(topic) == [str(numbers[-1])]
+
+
+def _commit_on(
+    connection: psycopg.Connection[Any], outbox: InMemoryOutbox, place: Place, topic: str, number: int
+) -> None:
+    with outbox.transaction(connection) as tx:
+        connection.execute(f"INSERT INTO {place.table} VALUES ({number}, 0)".encode())
+        tx.publish(Message(topic, str(number)))
+
+
+def test_failures_on_demand_with_connections_of_psycopg(place: Place) -> None:
+    connection = place.connect()
+    if connection is None:
+        pytest.skip("not on this database")
+    with connection:
+        outbox = _ask_for_failures(place)
+        topic, numbers = place.topic(), [place.number() for _ in FAILURES]
+        for error, number in zip(FAILURES, numbers, strict=True):
+            with pytest.raises(error):
+                _commit_on(connection, outbox, place, topic, number)
+    assert [place.has(number) for number in numbers] == [False, False, False, True]
+    assert place.published(topic) == [str(numbers[-1])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -46,6 +47,21 @@ class AnyConnection(LocalConnection):
     def status(self) -> TransactionStatus:
         """Never a contradiction to what SQLAlchemy tells."""
         return TransactionStatus.IDLE
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is certain that it is in a transaction.
+
+        Only sqlite3 as it comes can tell. With a BEGIN of the user's own, as SQLAlchemy's manual has it for SAVEPOINTs,
+        and in sqlite3's newer mode, it may already be the next transaction.
+        """
+        driver = self._driver
+        return (
+            isinstance(driver, sqlite3.Connection)
+            and driver.in_transaction
+            and driver.isolation_level is not None
+            and getattr(driver, "autocommit", None) is not False
+        )
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
         """Refused.

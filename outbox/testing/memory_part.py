@@ -146,8 +146,8 @@ class MemoryPart:
         )
 
     def has_row(self) -> bool | None:
-        """There is no row to look for; an idle connection after the seal without an error has committed."""
-        return True
+        """Whether the transaction committed, when nobody said that COMMIT was: it did, unless it is still open."""
+        return not (isinstance(self._connection, AnyConnection) and self._connection.is_open)
 
     def committed(self) -> bool:
         """COMMIT was seen to succeed.

@@ -135,7 +135,34 @@ def _raise(_connection: Connection) -> None:
     raise ZeroDivisionError
 
 
-def test_a_listener_of_the_users_that_raises_after_the_seal(engine: Engine) -> None:
+def _work_in_a_session(connection: Connection, outbox: InMemoryOutbox) -> None:
+    connection.begin()
+    with Session(connection, join_transaction_mode="control_fully") as session:
+        session.execute(text("INSERT INTO things VALUES (1)"))
+        outbox.publish(session, MESSAGE)
+        session.commit()
+
+
+def _work_in_a_transaction(connection: Connection, outbox: InMemoryOutbox) -> None:
+    with outbox.transaction(connection) as tx:
+        connection.execute(text("INSERT INTO things VALUES (1)"))
+        tx.publish(MESSAGE)
+
+
+@pytest.mark.parametrize("work", [_work_in_a_session, _work_in_a_transaction])
+def test_a_listener_of_the_users_that_raises_after_the_seal(
+    engine: Engine, work: Callable[[Connection, InMemoryOutbox], None]
+) -> None:
+    outbox = InMemoryOutbox()
+    with engine.connect() as connection:
+        work(connection, outbox)
+        event.listen(connection, "commit", _raise)
+        with pytest.raises(ZeroDivisionError):
+            work(connection, outbox)
+    assert len(outbox.published) == _rows(engine) == 1
+
+
+def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
     outbox = InMemoryOutbox()
     with Session(engine) as session:
         for raises in (False, True, False):

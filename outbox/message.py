@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outbox.errors import MessageRefused
@@ -16,32 +16,29 @@ MAX_IMMUNITY_SECONDS = 3_600
 """RocketMQ's proxy allows as much (`maxTransactionRecoverySecond`)."""
 
 
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _require_bytes(what: str, value: object) -> None:
-    """Refuse what Kafka cannot store; no part of it is shown."""
+def _stored(what: str, value: object) -> bytes | None:
+    """A key or value as Kafka stores it; what it cannot store is refused, and no part of it is shown."""
+    if value is None or isinstance(value, bytes):
+        return value
     if isinstance(value, str):
-        _require_text(what, value)
-    elif value is not None and not isinstance(value, bytes):
-        raise MessageRefused(
-            f"the {what} is {type(value).__name__}: give bytes or text, or use outbox.serialization for objects"
-        )
+        return _stored_text(what, value)
+    raise MessageRefused(
+        f"the {what} is {type(value).__name__}: give bytes or text, or use outbox.serialization for objects"
+    )
 
 
-def _require_header_name(name: object) -> None:
-    """Refuse names that the client would cut (at a NUL) or that would crash it."""
+def _stored_name(name: object) -> bytes:
+    """The name of a header; names that the client would cut (at a NUL) or that would crash it are refused."""
     if not isinstance(name, str):
         raise MessageRefused(f"a header's name is {type(name).__name__}: it must be text")
-    _require_text("name of a header", name)
     if "\0" in name:
         raise MessageRefused("the name of a header has a NUL, at which Kafka's client would cut it")
+    return _stored_text("name of a header", name)
 
 
-def _require_text(what: str, text: str) -> None:
+def _stored_text(what: str, text: str) -> bytes:
     try:
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError:
         raise MessageRefused(f"the {what} is text that UTF-8 cannot say (a lone surrogate)") from None
 
@@ -76,6 +73,10 @@ class Message:
     partition: int = ANY_PARTITION
     timestamp: int | None = None
     check_immunity: float | None = None
+    _key: bytes | None = field(init=False, compare=False)  # what Kafka stores is made once, not at each use
+    _value: bytes | None = field(init=False, compare=False)
+    _headers: tuple[Header, ...] = field(init=False, compare=False)
+    _size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse early what can be refused without asking the cluster."""
@@ -83,18 +84,23 @@ class Message:
             raise MessageRefused(f"topic {self.topic!r} is not a name that Kafka allows")
         if names.looks_internal(self.topic):
             raise MessageRefused(f"topic {self.topic!r} is internal and can never be a message's target")
-        for what, value in (("key", self.key), ("value", self.value)):
-            _require_bytes(what, value)
-        self._check_headers()
         self._check_numbers()
+        self._keep(_stored("key", self.key), _stored("value", self.value))
 
-    def _check_headers(self) -> None:
-        for name, value in self._header_pairs():
-            _require_header_name(name)
-            _require_bytes(f"header {name!r}", value)
-        reserved = reserved_header(name for name, _ in self._header_pairs())
+    def _keep(self, key: bytes | None, value: bytes | None) -> None:
+        """Keep what Kafka stores, and its size."""
+        headers: list[Header] = []
+        size = len(key or b"") + len(value or b"")
+        for name, given in self.headers.items() if isinstance(self.headers, Mapping) else self.headers:
+            size += len(_stored_name(name))
+            header = _stored(f"header {name!r}", given)
+            size += len(header or b"")
+            headers.append((name, header))
+        reserved = reserved_header(name for name, _ in headers)
         if reserved is not None:
             raise MessageRefused(f"header {reserved!r} is reserved: choose a name without the prefix 'outbox-'")
+        for name, made in (("_key", key), ("_value", value), ("_headers", tuple(headers)), ("_size", size)):
+            object.__setattr__(self, name, made)
 
     def _check_numbers(self) -> None:
         if self.partition < ANY_PARTITION:
@@ -114,18 +120,15 @@ class Message:
 
     def key_bytes(self) -> bytes | None:
         """The key as Kafka stores it."""
-        return _bytes(self.key)
+        return self._key
 
     def value_bytes(self) -> bytes | None:
         """The value as Kafka stores it."""
-        return _bytes(self.value)
+        return self._value
 
     def header_list(self) -> list[Header]:
         """The headers as Kafka stores them, order and repeats kept."""
-        return [(name, _bytes(value)) for name, value in self._header_pairs()]
-
-    def _header_pairs(self) -> Iterable[tuple[str, bytes | str | None]]:
-        return self.headers.items() if isinstance(self.headers, Mapping) else self.headers
+        return list(self._headers)
 
     def immunity_ms(self) -> int | None:
         """`check_immunity` in ms."""
@@ -133,5 +136,4 @@ class Message:
 
     def size(self) -> int:
         """Bytes of key, value and headers."""
-        headers = sum(len(name.encode()) + len(value or b"") for name, value in self.header_list())
-        return len(self.key_bytes() or b"") + len(self.value_bytes() or b"") + headers
+        return self._size

@@ -99,8 +99,9 @@ class PublishedTransaction:
             finally:
                 self.end(f"the seal failed ({type(error).__name__}), COMMIT was not sent")
             raise
-        self._awaiting = list(self._parts.values())
-        _sealed[id(self.connection.driver)] = self
+        self._awaiting = [part for part in self._parts.values() if part.draft]  # the others have no row
+        if self._awaiting:
+            _sealed[id(self.connection.driver)] = self
 
     def end(self, rolled_back: str | None) -> None:
         """It did not commit, or nobody knows: no commit marker will go out.
@@ -139,7 +140,7 @@ class PublishedTransaction:
             part.committed()
 
     def _has_rows(self) -> bool | None:
-        found = [part.has_row() for part in self._awaiting if part.draft]
+        found = [part.has_row() for part in self._awaiting]
         return None if None in found else all(found)
 
     def commit_failed(self, error: BaseException) -> CommitOutcomeUnknown | None:

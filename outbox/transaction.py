@@ -219,6 +219,8 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
             part.rolled_back(f"COMMIT failed ({type(error).__name__})")
             raise
         part.unknown()
+        if not part.draft:
+            raise  # there is no row by which anybody could tell
         raise CommitOutcomeUnknown(
             transaction_id,
             f"COMMIT of transaction {transaction_id} was sent and no reply came: the checker will decide",

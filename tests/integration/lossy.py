@@ -1,4 +1,4 @@
-"""A proxy before Postgres that loses the reply of COMMIT, as a network does at the worst moment."""
+"""A proxy before Postgres that loses COMMIT or its reply, as a network does at the worst moment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ class LossyProxy:
 
     Args:
         url: Where Postgres is.
+        arrives: Whether COMMIT itself arrives; if not, the connection is cut before it.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, arrives: bool = True) -> None:
+        self._arrives = arrives
         parts = conninfo_to_dict(url)
         self._server = (str(parts["host"]), int(parts["port"] or 0))
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -39,7 +41,7 @@ class LossyProxy:
             while data := source.recv(65_536):
                 if name == "client" and b"COMMIT" in data:
                     committing.set()
-                if name == "server" and committing.is_set():
+                if committing.is_set() and (name == "server" or not self._arrives):
                     self.cut.set()
                     break
                 target.sendall(data)

@@ -136,8 +136,9 @@ class Sender:
     def _produced(self, partition: int, half: HalfRecord, report: Report) -> bool:
         """Whether there was room for a half."""
         producer = self._open()
+        topic = self._settings.channel.half_topic
         try:
-            producer.produce(self.channel.half.name, half.value, half.key, partition, report, None, 0, half.headers)
+            producer.produce(topic, half.value, half.key, partition, report, None, 0, half.headers)
         except BufferError:
             return False
         except KafkaException as error:
@@ -170,7 +171,7 @@ class Sender:
         failpoint("outbox.op")
         try:
             self._open().produce(
-                self.channel.op.name,
+                self._settings.channel.op_topic,
                 value,
                 None,
                 entry.partition,

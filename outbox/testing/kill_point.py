@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import multiprocessing
 import os
 import signal
@@ -133,8 +135,8 @@ class KillPoint:
         inserted; `after commit`: COMMIT succeeded; `before op`: right before the op marker is sent.
 
         Args:
-            function: At the top level of a module that can be imported. It publishes in a local transaction and
-                commits.
+            function: At the top level of a module that can be imported; it may be `async def`. It publishes in a
+                local transaction and commits.
             args: For the function; they are pickled.
             at: The step.
             time: At which passing of the step, from 1.
@@ -160,7 +162,7 @@ class KillPoint:
     def _run(
         self, name: str, function: Callable[..., object], args: tuple[Any, ...], failpoint: str, timeout: float
     ) -> None:
-        process = multiprocessing.get_context("spawn").Process(target=function, args=args, name=name)
+        process = multiprocessing.get_context("spawn").Process(target=_call, args=(function, args), name=name)
         with mock.patch.dict(os.environ, {**self._site.environment(), VARIABLE: failpoint}):
             process.start()
         process.join(timeout)
@@ -183,6 +185,13 @@ class KillPoint:
         _, newest = max(found, key=lambda half: (half[0], half[1].transaction_id))
         own = sorted((half for _, half in found if half.transaction_id == newest.transaction_id), key=_position)
         return Killed(self._site, at, newest.transaction_id, tuple(own))
+
+
+def _call(function: Callable[..., object], args: tuple[Any, ...]) -> None:
+    """In the new process."""
+    result = function(*args)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
 
 
 def _position(half: HalfControl) -> int:

@@ -16,9 +16,11 @@ SHOP = '''
 import os
 
 from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox
+from outbox.async_outbox import AsyncOutbox
 
 
 def order(topic, number, table=None):
@@ -35,6 +37,13 @@ def three_orders(topic):
     """Three local transactions."""
     for number in range(3):
         order(topic, number)
+
+
+async def order_async(topic, number):
+    """One order of an asyncio application."""
+    url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
+    async with AsyncOutbox.from_env() as outbox, AsyncSession(create_async_engine(url)) as session, session.begin():
+        await outbox.publish(session, Message(topic, "created", str(number)))
 
 
 def give_up(topic):
@@ -232,6 +241,11 @@ def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pyteste
             assert [record.key for record in outbox_site.read(topic)] == [b"0", b"0"]
 
 
+        def test_asyncio(outbox_kill_point, outbox_site):
+            killed = outbox_kill_point(shop.order_async, outbox_site.topic("orders"), 7, at="before op")
+            assert [record.value for record in killed.assert_delivered()] == [b"created"]
+
+
         def test_what_is_not_met(outbox_kill_point, outbox_site):
             topic = outbox_site.topic("orders")
             with pytest.raises(AssertionError, match="shop.give_up ended with exit code 1"):
@@ -243,7 +257,7 @@ def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pyteste
             with pytest.raises(UsageError, match="top level"):
                 outbox_kill_point(lambda: None, at="after commit")
         """,
-        passed=2,
+        passed=3,
     )
 
 

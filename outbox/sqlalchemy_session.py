@@ -264,16 +264,26 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
 
 
 def _require_one_connection(session: Session) -> None:
-    """Refuse a session whose transaction spans connections: they commit one after the other, not both or neither.
+    """Refuse a session whose transaction spans connections: they commit one after the other, not both or neither."""
+    if len({connection for connection, *_ in _connections_of(session)}) > 1:
+        raise _two_connections()
 
-    What connections a session's transaction has is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice
-    if it went.
+
+def _commits_itself(session: Session) -> bool:
+    """Whether COMMIT is the session's: one that is joined to a connection's transaction never saw it."""
+    return all(
+        should_commit and isinstance(transaction, RootTransaction)
+        for _, transaction, should_commit, *_ in _connections_of(session)
+    )
+
+
+def _connections_of(session: Session) -> list[tuple[Any, ...]]:
+    """Connection, transaction, whether the session ends it, and more, of each connection in a session's transaction.
+
+    That is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice if it went.
     """
     transaction = session.get_transaction()
-    if transaction is None:
-        return
-    if len({entry[0] for entry in transaction._connections.values()}) > 1:  # noqa: SLF001 - told nowhere else
-        raise _two_connections()
+    return [] if transaction is None else [*transaction._connections.values()]  # noqa: SLF001 - told nowhere else
 
 
 def _two_connections() -> UsageError:
@@ -393,7 +403,7 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
 def _after_commit(session: Session) -> None:
     published = _sessions.get(session)
     if published is not None:
-        published.look(told=True)
+        published.look(told=_commits_itself(session))
 
 
 def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:

@@ -254,7 +254,7 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
         raise UsageError("the session's connection is in no plain transaction: two-phase cannot be used with publish()")
     if root not in _published:
-        driver: Any = connection.connection.driver_connection
+        driver = _driver(connection.connection.dbapi_connection)
         local = starter.connection(driver)
         if getattr(driver, "autocommit", False) is True:
             raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
@@ -330,6 +330,15 @@ def _listen(connection: Connection) -> None:
             event.listen(connection.engine.pool, "reset", _reset)
 
 
+def _driver(dbapi_connection: Any) -> Any:
+    """The driver's own connection, also of one that was detached from its pool."""
+    return getattr(dbapi_connection, "driver_connection", dbapi_connection)
+
+
+def _sealed_on(dbapi_connection: Any) -> PublishedTransaction | None:
+    return _sealed.get(id(_driver(dbapi_connection)))
+
+
 def _current(connection: Connection) -> PublishedTransaction | None:
     """What was published in the connection's present root transaction."""
     root = connection.get_transaction()
@@ -365,7 +374,7 @@ def _rollback(connection: Connection) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    published = _sealed.get(id(connection.connection.driver_connection))
+    published = _sealed_on(connection.connection.dbapi_connection)
     if published is not None:
         published.look()
 
@@ -388,7 +397,7 @@ def _handle_error(context: ExceptionContext) -> BaseException | None:
 
 
 def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
-    published = _sealed.get(id(getattr(dbapi_connection, "driver_connection", dbapi_connection)))
+    published = _sealed_on(dbapi_connection)
     if published is None:
         return
     if not state.asyncio_safe:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine, ExceptionContext, RootTransaction, TwoPhaseTransaction
+from sqlalchemy.engine import Connection, Dialect, ExceptionContext, RootTransaction, TwoPhaseTransaction
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.pool import PoolResetState
@@ -29,7 +29,7 @@ _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDi
 _sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()  # until its transaction ends
 _sealed: dict[int, PublishedTransaction] = {}  # by id of the driver's connection, from the seal to the first sight
 _connections: WeakSet[Connection] = WeakSet()  # those that are listened to
-_engines: WeakSet[Engine] = WeakSet()
+_dialects: WeakSet[Dialect] = WeakSet()  # likewise; an engine shares its dialect with its copies of other options
 
 
 class PublishedTransaction:
@@ -324,9 +324,9 @@ def _listen(connection: Connection) -> None:
             event.listen(connection, "rollback", _rollback)
             event.listen(connection, "begin", _begin)
             event.listen(connection, "rollback_savepoint", _rollback_savepoint)
-        if connection.engine not in _engines:
-            _engines.add(connection.engine)
-            event.listen(connection.engine, "handle_error", _handle_error, retval=True)
+        if connection.dialect not in _dialects:
+            _dialects.add(connection.dialect)
+            event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
             event.listen(connection.engine.pool, "reset", _reset)
 
 

@@ -328,6 +328,7 @@ def _listen(connection: Connection) -> None:
             _dialects.add(connection.dialect)
             event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
             event.listen(connection.engine.pool, "reset", _reset)
+            event.listen(connection.engine.pool, "invalidate", _invalidate)
 
 
 def _driver(dbapi_connection: Any) -> Any:
@@ -407,6 +408,13 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
         published.end("COMMIT was not sent" if published.connection.roll_back() else None)
     else:
         published.look()
+
+
+def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | None) -> None:
+    """The connection is thrown away: nobody will see it again."""
+    published = _sealed_on(dbapi_connection)
+    if published is not None:
+        published.end(None)
 
 
 def _after_commit(session: Session) -> None:

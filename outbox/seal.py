@@ -254,9 +254,10 @@ class Seal:
         """
         try:
             found = self._connection.execute(self._table.find_statement, (self.draft.transaction_id,)).row
-            self._connection.rollback()
         except psycopg.Error:
             return None
+        finally:
+            self._connection.roll_back()
         return found is not None
 
     def committed(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from psycopg import sql
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -32,7 +33,12 @@ from outbox import (
 from outbox.async_outbox import AsyncOutbox
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.recorder import CommitOutcome, NoRecorder
+from outbox.settings import Settings
 from outbox.testing import InMemoryOutbox, PublishedMessage
+from outbox.testing.any_connection import commit_now
+from outbox.testing.memory import Memory
+from outbox.testing.memory_part import MemoryStarter
+from outbox.testing.memory_sender import MemorySender
 from outbox.transactional_producer import TransactionalProducer
 from tests.listeners import Scripted
 
@@ -411,3 +417,60 @@ def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
         CommitOutcome.FENCED,
         CommitOutcome.UNKNOWN,
     ]
+
+
+# --- connections of other drivers ---------------------------------------------------------------------------------
+
+
+class _Driver:
+    """Of a database that nobody knows.
+
+    Args:
+        fails: Whether ROLLBACK fails.
+    """
+
+    def __init__(self, *, fails: bool) -> None:
+        self.calls: list[str] = []
+        self._fails = fails
+
+    def commit(self) -> None:
+        """COMMIT."""
+        self.calls.append("commit")
+
+    def rollback(self) -> None:
+        """ROLLBACK."""
+        self.calls.append("rollback")
+        if self._fails:
+            raise ConnectionError
+
+    def close(self) -> None:
+        """Close."""
+        self.calls.append("close")
+
+
+def test_a_connection_whose_rollback_fails_is_closed() -> None:
+    """So that the pool cannot lend it to somebody who would commit what failed."""
+    driver = _Driver(fails=True)
+    connection = MemoryStarter(*_parts()).connection(driver)
+    with pytest.raises(ConnectionError):
+        connection.roll_back()
+    assert driver.calls == ["rollback", "close"]
+    assert connection.closed
+
+
+def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
+    driver = _Driver(fails=False)
+    connection = MemoryStarter(*_parts()).connection(driver)
+    connection.require_healthy(begun=not connection.idle)
+    commit_now(connection)
+    assert connection.roll_back()
+    assert driver.calls == ["commit", "rollback"]
+    assert not connection.closed
+    with pytest.raises(UsageError, match="runs no statements"):
+        connection.execute(sql.SQL("SELECT 1"))
+
+
+def _parts() -> tuple[Settings, MemorySender, Memory]:
+    settings = Settings("test", {"bootstrap.servers": "localhost:0"})
+    sender = MemorySender(settings)
+    return settings, sender, Memory(sender.partitions)

@@ -88,6 +88,14 @@ class LocalConnection(ABC):
         """For a while, in autocommit or not; outside it, psycopg begins transactions as the connection was told."""
 
     @property
+    def in_block(self) -> bool:
+        """Whether a block of psycopg's own `transaction()` is open, of whose rollback nobody tells.
+
+        How many there are is a private attribute; a test would notice if it went.
+        """
+        return getattr(self.driver, "_num_transactions", 0) > 0
+
+    @property
     def idle(self) -> bool:
         """Whether it is open and in no transaction."""
         return self.status is TransactionStatus.IDLE

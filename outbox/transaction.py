@@ -59,7 +59,7 @@ class Transaction(ABC):
 
         Raises:
             MessageRefused: It cannot be published; nothing was written.
-            UsageError: The transaction has ended.
+            UsageError: The transaction has ended, or a block of psycopg's own `transaction()` is open inside it.
             PublishFailed: Kafka does not answer.
         """
         if not self.is_open:
@@ -89,6 +89,11 @@ class OwnTransaction(Transaction):
         return self._part.draft.transaction_id
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
+        if self._connection.in_block:
+            raise UsageError(
+                "inside connection.transaction() nothing can be published, as its rollback would not strike the "
+                "message: use tx.savepoint()"
+            )
         return self._part.publish(message, early=eager and not self._open_savepoints)
 
     @contextmanager

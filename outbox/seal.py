@@ -179,8 +179,8 @@ class Seal:
         if not self._sent:
             self._sending_since = time.monotonic()
         for position, half in self.draft.take_unsent(self._settings.group, incarnation):
+            self._sent.append(position)  # before it is on its way: whatever interrupts us, its marker names it
             self._sender.produce_half(self._partition, half, self._acks, self._connection.waiting)
-            self._sent.append(position)
         self._failed = False
 
     def _open(self, *, eager: bool) -> str:
@@ -295,7 +295,7 @@ class Seal:
     def _send_rollback(self) -> None:
         found = {
             position: offset
-            for position, offset in zip(self._sent, self._acks.acknowledged(), strict=True)
+            for position, offset in zip(self._sent, self._acks.acknowledged(), strict=False)  # the last may have failed
             if offset >= 0
         }
         if found:

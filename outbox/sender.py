@@ -273,7 +273,10 @@ class Sender:
 
     def _poll(self, producer: Producer) -> None:
         while self._producer is producer:
-            producer.poll(_POLL_SECONDS)
+            try:
+                producer.poll(_POLL_SECONDS)
+            except Exception:  # of a delivery report; the thread serves those of everybody else, too
+                log.exception("a delivery report could not be served")
 
 
 @contextmanager

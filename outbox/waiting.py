@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from sqlalchemy.util import await_only
@@ -74,7 +75,7 @@ async def _notified(tell: Callable[[Notify], None], seconds: float) -> bool:
     happened = asyncio.Event()
 
     def notify() -> None:
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(happened.set)
 
     tell(notify)

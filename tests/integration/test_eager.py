@@ -407,3 +407,30 @@ def test_two_outboxes_one_of_them_eager(shop: Shop) -> None:
             wait_until(lambda: _has_half(shop, "eager of billing"))
             assert not _has_half(shop, "patient of orders")
         assert sorted(shop.delivered(2, topic)) == ["eager of billing", "patient of orders"]
+
+
+def test_an_interruption_between_two_halves(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes when a half is on its way: it is rolled back with the others, and the outbox goes on."""
+    topic = shop.topic()
+
+    def interrupted(*arguments: Any) -> None:
+        produce(*arguments)
+        raise KeyboardInterrupt
+
+    with shop.site.outbox(eager=True) as outbox:
+        with Session(shop.engine) as session:
+            receipt = outbox.publish(session, _message(shop, topic, "never"))
+            produce = outbox._sender.produce_half
+            with monkeypatch.context() as patch:
+                patch.setattr(outbox._sender, "produce_half", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    outbox.publish(session, _message(shop, topic, "either"))
+            session.rollback()
+        wait_until(lambda: bool(_ops(shop, receipt.transaction_id)))
+        with Session(shop.engine) as session, session.begin():
+            outbox.publish(session, _message(shop, topic, "next"))
+    assert shop.delivered(1, topic) == ["next"]
+    shop.site.wait_settled()
+    (source, entry), *_ = _ops(shop, receipt.transaction_id)
+    assert (source, entry.kind, str(entry.positions)) == (OpSource.PRODUCER, OpKind.ROLLBACK, "0-1")
+    assert shop.delivered(1, topic) == ["next"]

@@ -117,6 +117,15 @@ class LocalConnection(ABC):
                 "COMMIT, nothing was published"
             )
 
+    def commit_definitely_failed(self, error: BaseException) -> bool:
+        """Whether an error of COMMIT says that nothing was committed: the server said so, and is still there (R5)."""
+        return (
+            isinstance(error, psycopg.Error)
+            and error.sqlstate is not None
+            and _DEFINITE.fullmatch(error.sqlstate) is not None
+            and self.idle
+        )
+
     def roll_back(self) -> bool:
         """Roll back for sure, so that nobody can commit what failed: if ROLLBACK does not work, close the connection.
 
@@ -266,14 +275,4 @@ def local_connection(driver: object) -> LocalConnection:
         return AwaitingConnection(driver)
     raise UsageError(
         f"a connection of {type(driver).__module__} cannot be used: the library needs psycopg 3 (postgresql+psycopg://)"
-    )
-
-
-def commit_definitely_failed(error: BaseException, connection: LocalConnection) -> bool:
-    """Whether an error of COMMIT says that nothing was committed: the server said so, and is still there (R5)."""
-    return (
-        isinstance(error, psycopg.Error)
-        and error.sqlstate is not None
-        and _DEFINITE.fullmatch(error.sqlstate) is not None
-        and connection.idle
     )

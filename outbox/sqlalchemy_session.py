@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.pool import PoolResetState
 
 from outbox.errors import CommitOutcomeUnknown, UsageError
-from outbox.local_connection import LocalConnection, commit_definitely_failed
+from outbox.local_connection import LocalConnection
 from outbox.message import Message
 from outbox.participant import Participant, Starter
 from outbox.receipt import Receipt
@@ -146,7 +146,7 @@ class PublishedTransaction:
     def commit_failed(self, error: BaseException) -> CommitOutcomeUnknown | None:
         """An error while the transaction was sealed; what to tell the user instead, if its outcome is not known."""
         parts = self._awaiting
-        definite = commit_definitely_failed(error, self.connection)
+        definite = self.connection.commit_definitely_failed(error)
         self.end(f"COMMIT failed ({type(error).__name__})" if definite else None)
         if definite or not parts or not isinstance(error, Exception):
             return None

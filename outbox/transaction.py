@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
-from outbox.local_connection import LocalConnection, commit_definitely_failed
+from outbox.local_connection import LocalConnection
 from outbox.message import Message
 from outbox.participant import Participant, Starter
 from outbox.receipt import Receipt
@@ -220,7 +220,7 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
     try:
         tag = connection.execute(_COMMIT).tag
     except psycopg.Error as error:
-        if commit_definitely_failed(error, connection):
+        if connection.commit_definitely_failed(error):
             part.rolled_back(f"COMMIT failed ({type(error).__name__})")
             raise
         part.unknown()

@@ -72,6 +72,10 @@ class AnyConnection(LocalConnection):
         del statement, parameters
         raise UsageError(f"a connection of {type(self._driver).__module__} runs no statements of the library's")
 
+    def commit_definitely_failed(self, error: BaseException) -> bool:
+        """Whether nothing was committed: no reply is ever lost here, so each error is an answer."""
+        return isinstance(error, Exception)
+
     def commit(self) -> None:
         """COMMIT, if it is in a transaction."""
         self._call("commit")

@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -135,6 +136,23 @@ def test_sqlite_that_begins_no_transaction_at_a_savepoint(engine: Engine) -> Non
         nested.rollback()
         outbox.publish(session, Message("orders", "2"))
     assert _values(outbox.published) == [b"1", b"2"]
+
+
+def test_a_commit_that_fails_for_good_is_known_to_have_failed(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE parents (id int PRIMARY KEY)"))
+        reference = "parent int REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED"
+        connection.execute(text(f"CREATE TABLE children ({reference})"))
+    with Session(engine) as session:
+        session.execute(text("PRAGMA foreign_keys = ON"))
+        session.execute(text("INSERT INTO children VALUES (7)"))
+        receipt = outbox.publish(session, MESSAGE)
+        with pytest.raises(IntegrityError):
+            session.commit()
+    with pytest.raises(RolledBack, match="COMMIT failed"):
+        receipt.wait_visible(0)
+    assert outbox.published == []
 
 
 def _raise(_connection: Connection) -> None:

@@ -175,6 +175,7 @@ class Seal:
         if self._failed:
             raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
         self._failed = True
+        self._sender.connect(self._connection.waiting)
         incarnation = self._open(eager=eager)
         if not self._sent:
             self._sending_since = time.monotonic()
@@ -276,7 +277,7 @@ class Seal:
         self.draft.end.committed()
         if self._entry is not None:
             failpoint("outbox.committed")
-            self._sender.send_op(self._entry)
+            self._sender.send_op(self._entry, connect=False)
         return True
 
     def rolled_back(self, reason: str) -> None:
@@ -300,7 +301,7 @@ class Seal:
         }
         if found:
             positions = Positions.of(sorted(found))
-            self._sender.send_op(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())))
+            self._sender.send_op(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())), connect=False)
 
     def unknown(self) -> None:
         """Nobody knows how it ended. Silence is always safe: the checker decides (R6)."""

@@ -19,7 +19,6 @@ from outbox.acks import Acks, Report
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import TopicDescription, admin_client, checked_properties
 from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
-from outbox.failpoints import failpoint
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.receipt import Ends
@@ -80,6 +79,16 @@ class Sender:
     def rejects(self) -> bool:
         """Whether nothing may be published now (RocketMQ: `rejectTransactionMessage`)."""
         return self._settings.reject_transactions
+
+    def connect(self, waiting: Waiting) -> None:
+        """Connect if there is no connection: at first, and again after a fatal error.
+
+        Raises:
+            ChannelError: The channel's topics are missing or wrong.
+            PublishFailed: Kafka does not answer.
+        """
+        if not self._is_open():
+            waiting.call(self._open)
 
     def real_topic(self, name: str, waiting: Waiting = BLOCKING) -> TopicDescription | None:
         """A real topic, or None if it does not exist.
@@ -165,13 +174,20 @@ class Sender:
             self.produce_half(partition, half, acks, waiting)
         return acks.offsets(waiting)
 
-    def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER) -> None:
-        """Send an op marker and do not wait: if it gets lost, the checker decides."""
+    def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER, *, connect: bool = True) -> None:
+        """Send an op marker and do not wait for its acknowledgement: if it gets lost, the checker decides.
+
+        Args:
+            entry: What was decided.
+            source: Who says so.
+            connect: Whether to connect, and wait for that, if there is no connection; if not, the marker is dropped.
+        """
         value, headers = encode_op([entry], source)
-        failpoint("outbox.op")
         try:
+            if not connect and not self._is_open():
+                raise KafkaUnreachable("the outbox is closed, or lost its connection")
             self._open().produce(
-                self._settings.channel.op_topic,
+                self.channel.op.name,
                 value,
                 None,
                 entry.partition,

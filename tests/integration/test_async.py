@@ -20,6 +20,7 @@ from sqlalchemy.schema import MetaData
 
 from outbox import AsyncOutbox, Message, PublishFailed, UsageError
 from outbox.async_outbox import AsyncTransaction
+from outbox.cluster import admin_client
 from outbox.protocol.op import OpKind
 from tests.harness import doubled, wait_until
 from tests.integration.async_shop import AsyncShop
@@ -416,6 +417,54 @@ def test_the_event_loop_goes_on_while_kafka_does_not_answer(shop: Shop, eager: b
         silent.close()
 
     _run(shop, body)
+
+
+def test_the_event_loop_goes_on_while_a_lost_connection_to_kafka_is_made_anew(shop: Shop) -> None:
+    """A fatal error took the producer between `publish()` and COMMIT; whoever answers now says nothing."""
+    topic = shop.topic()
+    timeout = 3.0
+
+    async def body(application: AsyncShop) -> None:
+        silent = socket.create_server(("127.0.0.1", 0))
+        outbox = AsyncOutbox.over(shop.site.outbox(publish_timeout=timeout))
+        async with _ticking() as gaps, AsyncSession(application.engine) as session:
+            await outbox.publish(session, application.message(topic, "never"))
+            outbox.sync._sender._producer = None
+            outbox.sync._sender._admin = admin_client({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"})
+            began = time.monotonic()
+            with pytest.raises(PublishFailed):
+                await session.commit()
+            waited = time.monotonic() - began
+        assert waited > timeout / 2
+        assert max(gaps) < waited / 4
+        await outbox.close()
+        silent.close()
+
+    _run(shop, body)
+
+
+def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same between the seal and the end of COMMIT: the marker is dropped, and the checker decides."""
+    topic = shop.topic()
+    opened: list[str] = []
+    outbox = AsyncOutbox.over(shop.site.outbox())
+    sender = outbox.sync._sender
+
+    def lose(name: str) -> None:
+        if name == "outbox.committed":
+            sender._producer = None
+            monkeypatch.setattr(sender, "_open", lambda: opened.append("opened"))
+
+    monkeypatch.setattr("outbox.seal.failpoint", lose)
+
+    async def body(application: AsyncShop) -> None:
+        async with AsyncSession(application.engine) as session:
+            await outbox.publish(session, application.message(topic, "committed"))
+            await session.commit()
+
+    _run(shop, body)
+    assert not opened
+    assert shop.delivered(1, topic) == ["committed"]
 
 
 def test_the_event_loop_goes_on_during_publication(shop: Shop) -> None:

@@ -154,7 +154,7 @@ def test_a_connection_that_is_lost_in_the_seal(
     assert caught.value.connection_invalidated
     assert _pool_is_clean(shop, engine)
     assert not shop.has(number)
-    assert _is_decided(shop, transaction_id, "R")
+    assert _is_rolled_back(shop, transaction_id)
 
 
 def test_an_error_of_postgres_in_the_seal_comes_out_as_sqlalchemys(shop: Shop, engine: Engine) -> None:
@@ -248,7 +248,7 @@ def test_a_handler_of_the_users_that_translates_the_error_of_commit(shop: Shop, 
     with pytest.raises(Translated):
         _by_commit_and_rollback(session)
     assert _pool_is_clean(shop, engine)
-    assert _is_decided(shop, transaction_id, "R")
+    assert _is_rolled_back(shop, transaction_id)
     assert shop.site.read(topic) == []
 
 

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+import greenlet  # type: ignore[import-untyped]  # noqa: F401 - untyped; SQLAlchemy 2.0 misses it at the first await only
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn

@@ -68,6 +68,11 @@ class Draft:
         """The key of the first message."""
         return self._messages[0][1].key_bytes()
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there are messages that were not taken yet."""
+        return len(self._messages) > self._sent
+
     def take_unsent(self, group: str, incarnation: str) -> list[tuple[int, HalfRecord]]:
         """Positions and halves of the messages that were not taken before; they can no longer be struck.
 

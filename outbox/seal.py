@@ -174,6 +174,8 @@ class Seal:
     def _send(self, *, eager: bool = False) -> None:
         if self._failed:
             raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
+        if not self.draft.has_unsent:
+            return
         self._failed = True
         self._sender.connect(self._connection.waiting)
         incarnation = self._open(eager=eager)

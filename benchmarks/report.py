@@ -29,7 +29,7 @@ _WHY = (
     "the callback row. An outbox-table insert makes one. In eager mode the round trip to Kafka is hidden behind the "
     "rest of the transaction, the other two are not. With many threads none of the three is waited for, and what "
     "counts is CPU: threads of one Python process take turns at its interpreter lock, so the row *CPU of the "
-    "application* bounds the transactions per second, and the ratio of throughputs comes near to its inverse. Most of "
+    "application* bounds the transactions per second, and the ratio of throughputs comes near to its inverse. Much of "
     "that CPU is SQLAlchemy's bookkeeping of event listeners on a Connection that lives for one transaction, psycopg's "
     "two statements, and the hand-over between librdkafka's thread, the thread that serves delivery reports, and the "
     "one that waits; the library's own code is a small part. Half and op marker go out without lingering, so the "

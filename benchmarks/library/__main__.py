@@ -142,7 +142,7 @@ def main(
         run = Run(site, application, size)
         for each in part or list(Part):
             run.measure(each)
-    write_results(output, where, asdict(size), run.figures, run.series)
+            write_results(output, where, asdict(size), run.figures, run.series)  # a later part may fail
     console.print(f"written: {output}; `python -m benchmarks.report` makes the document")
 
 

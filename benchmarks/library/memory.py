@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy.event import registry
 
@@ -80,8 +81,11 @@ def _resident_mib() -> float:
 def _kept() -> Mapping[str, int]:
     """Entries in what could grow with the number of transactions, and living objects of the library's, by kind."""
     gc.collect()
-    names = ("_published", "_sessions", "_sealed", "_connections", "_engines")
-    registries = {f"sqlalchemy_session.{name}": len(getattr(sqlalchemy_session, name)) for name in names}
+    registries = {
+        f"sqlalchemy_session.{name}": len(kept)
+        for name, kept in vars(sqlalchemy_session).items()
+        if not name.startswith("__") and isinstance(kept, dict | WeakKeyDictionary | WeakSet)
+    }
     registries["sqlalchemy.event.registry"] = len(registry._key_to_collection)  # noqa: SLF001 - nothing public tells it
     alive = Counter(
         type(each).__qualname__ for each in gc.get_objects() if str(type(each).__module__).startswith("outbox")

@@ -23,8 +23,9 @@ from outbox.waiting import BLOCKING, EVENT_LOOP, Waiting
 
 log = logging.getLogger("outbox")
 
-_DEFINITE = re.compile(r"(?!08|57P0)[0-9A-Z]{5}")
-"""SQLSTATEs with which COMMIT definitely failed: not a lost connection, not a server that was shut down."""
+_DEFINITE = re.compile(r"(?!08|57P0|40003)[0-9A-Z]{5}")
+"""SQLSTATEs with which COMMIT definitely failed: not a lost connection, not a server that was shut down, and not
+`statement_completion_unknown`, as poolers say it."""
 
 Statement = sql.SQL | sql.Composed
 NoticeHandler = Callable[[psycopg.errors.Diagnostic], None]

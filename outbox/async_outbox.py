@@ -135,7 +135,7 @@ class AsyncOutbox:
 
     async def outcome(self, transaction_id: str, database: AsyncEngine | psycopg.AsyncConnection[Any]) -> Outcome:
         """What became of a local transaction, for sure; as `Outbox.outcome()`."""
-        inner = database.sync_engine if isinstance(database, AsyncEngine | AsyncConnection) else database
+        inner = database.sync_engine if isinstance(database, AsyncEngine) else database
         return await greenlet_spawn(self.sync.ask_outcome, transaction_id, inner)
 
     async def ping(self) -> None:

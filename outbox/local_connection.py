@@ -275,5 +275,6 @@ def local_connection(driver: object) -> LocalConnection:
     if isinstance(driver, psycopg.AsyncConnection):
         return AwaitingConnection(driver)
     raise UsageError(
-        f"a connection of {type(driver).__module__} cannot be used: the library needs psycopg 3 (postgresql+psycopg://)"
+        f"{type(driver).__module__}.{type(driver).__name__} cannot be used here: the library needs psycopg 3 "
+        "(postgresql+psycopg://), or where it asks for a database an engine"
     )

@@ -228,8 +228,6 @@ class Outbox:
 
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
         """The same for any engine or connection that the library knows; an async one only in SQLAlchemy's greenlet."""
-        if isinstance(database, Connection):
-            raise UsageError("outcome() takes an engine or a psycopg connection: give it the engine")
         if not isinstance(database, Engine):
             return ask_outcome(self.settings, self._table, local_connection(database), transaction_id)
         with closing(database.raw_connection()) as pooled:

@@ -101,8 +101,8 @@ class Sender:
             ChannelError: The channel's topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
-        known = self._topics.remembered({name}) if self._topics is not None and self._is_open() else {}
-        return known.get(name) or waiting.call(lambda: self._ask_topic(name))
+        known = self._topics.remembered(name) if self._topics is not None and self._is_open() else None
+        return known or waiting.call(lambda: self._ask_topic(name))
 
     def _ask_topic(self, name: str) -> TopicDescription | None:
         self._open()

@@ -8,6 +8,7 @@ without rollback or error in between: the session's `after_commit`, the pool's `
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -207,7 +208,7 @@ def publish(
     _require_one_connection(session)
     published = published_transaction(connection, starter)
     _sessions[session] = published
-    _listen_to_session(session)
+    _listen_to_sessions()
     return publish_on(connection, published, starter, message, eager=eager)
 
 
@@ -238,8 +239,11 @@ def publish_on(
         OutboxError: As `PublishedTransaction.publish`.
         DBAPIError: In eager mode: Postgres refuses.
     """
+    savepoint = _innermost_savepoint(connection)
+    if savepoint:
+        _listen_to_savepoints(connection)
     try:
-        return published.publish(starter, message, _innermost_savepoint(connection), eager=eager)
+        return published.publish(starter, message, savepoint, eager=eager)
     except psycopg.Error as error:
         raise _as_sqlalchemy_error(connection, error) from error
 
@@ -308,11 +312,13 @@ def _savepoint_number(name: str) -> int:
     return int(name.rpartition("_")[2])
 
 
-def _listen_to_session(session: Session) -> None:
-    if not event.contains(session, "after_commit", _after_commit):
-        event.listen(session, "after_commit", _after_commit)
-        event.listen(session, "after_begin", _after_begin)
-        event.listen(session, "after_transaction_end", _after_transaction_end)
+@cache
+def _listen_to_sessions() -> None:
+    """Listen to all sessions, once: three listeners for each session would take longer than the row's INSERT."""
+    with _lock:
+        event.listen(Session, "after_commit", _after_commit)
+        event.listen(Session, "after_begin", _after_begin)
+        event.listen(Session, "after_transaction_end", _after_transaction_end)
 
 
 def _listen(connection: Connection) -> None:
@@ -323,7 +329,6 @@ def _listen(connection: Connection) -> None:
             event.listen(connection, "commit", _commit)
             event.listen(connection, "rollback", _rollback)
             event.listen(connection, "begin", _begin)
-            event.listen(connection, "rollback_savepoint", _rollback_savepoint)
         if connection.dialect not in _dialects:
             _dialects.add(connection.dialect)
             event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
@@ -338,6 +343,13 @@ def _driver(dbapi_connection: Any) -> Any:
 
 def _sealed_on(dbapi_connection: Any) -> PublishedTransaction | None:
     return _sealed.get(id(_driver(dbapi_connection)))
+
+
+def _listen_to_savepoints(connection: Connection) -> None:
+    """Only what was published inside a SAVEPOINT can be struck with one."""
+    with _lock:
+        if not event.contains(connection, "rollback_savepoint", _rollback_savepoint):
+            event.listen(connection, "rollback_savepoint", _rollback_savepoint)
 
 
 def _current(connection: Connection) -> PublishedTransaction | None:

@@ -62,9 +62,10 @@ class TopicCache:
                 self._lock.release()
         return known
 
-    def remembered(self, names: Collection[str]) -> dict[str, TopicDescription]:
-        """Those of the topics that need not be asked for; never waits."""
-        return self._fresh(names)
+    def remembered(self, name: str) -> TopicDescription | None:
+        """A topic, if it need not be asked for; never waits."""
+        at, topic = self._known.get(name, (-math.inf, None))
+        return topic if at >= time.monotonic() - REMEMBER_SECONDS else None
 
     def forget(self) -> None:
         """Ask anew from now on: something that was sent to a topic failed."""

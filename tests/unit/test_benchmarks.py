@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,12 @@ def test_a_spread_is_of_the_runs_not_of_their_order() -> None:
 
 def test_variants_run_in_turn_with_a_rest_after_each() -> None:
     order: list[str] = []
-    variants = {name: lambda name=name: order.append(name) or name.upper() for name in ("a", "b")}
+
+    def variant(name: str) -> str:
+        order.append(name)
+        return name.upper()
+
+    variants = {name: partial(variant, name) for name in ("a", "b")}
     assert interleave(variants, 3, lambda: order.append("-")) == {"a": ["A"] * 3, "b": ["B"] * 3}
     assert "".join(order) == "a-b-a-b-a-b-"
 

@@ -123,7 +123,7 @@ class AsyncOutbox:
 
         Example:
             async with outbox.transaction(connection) as tx:
-                await connection.execute("UPDATE stock SET left = left - 1 WHERE id = 7")
+                await connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE id = 7")
                 await tx.publish(Message("stock", value=b"...", key=b"7"))
         """
         return self._transaction(self.sync.open_transaction(_unwrapped(connection), eager=eager))

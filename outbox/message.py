@@ -63,7 +63,7 @@ class Message:
 
     Example:
         >>> Message("orders", value=b"{}", key="42", headers={"type": "created"})
-        Message(topic='orders', 2 bytes)
+        Message(topic='orders', 15 bytes)
     """
 
     topic: str

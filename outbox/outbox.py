@@ -194,7 +194,7 @@ class Outbox:
 
         Example:
             with outbox.transaction(connection) as tx:
-                connection.execute("UPDATE stock SET left = left - 1 WHERE id = 7")
+                connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE id = 7")
                 tx.publish(Message("stock", value=b"...", key=b"7"))
         """
         if not isinstance(connection, psycopg.Connection | Connection):

@@ -115,8 +115,8 @@ class TypedTopic(Generic[K, V]):
         key: Serializer of keys; by default bytes are taken as they are and text as UTF-8.
 
     Example:
-        orders: TypedTopic[str, Order] = TypedTopic("orders", value=AvroSerializer(registry, SCHEMA))
-        outbox.publish(session, orders.message(order, key=order.id))
+        orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders", value=AvroSerializer(registry, SCHEMA))
+        outbox.publish(session, orders.message({"id": 42}, key="42"))
     """
 
     def __init__(self, name: str, *, value: Serialize[V] | None = None, key: Serialize[K] = as_bytes) -> None:

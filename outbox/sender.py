@@ -19,6 +19,7 @@ from outbox.acks import Acks, Report
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import TopicDescription, admin_client, checked_properties
 from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
+from outbox.failpoints import failpoint
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.receipt import Ends
@@ -183,6 +184,7 @@ class Sender:
             connect: Whether to connect, and wait for that, if there is no connection; if not, the marker is dropped.
         """
         value, headers = encode_op([entry], source)
+        failpoint("outbox.op")
         try:
             if not connect and not self._is_open():
                 raise KafkaUnreachable("the outbox is closed, or lost its connection")

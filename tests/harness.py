@@ -81,6 +81,7 @@ class Site:
         self.tables = TableNames("public", self.name)
         self._logs = tempfile.TemporaryDirectory(prefix="outbox-logs-")
         self._engines: list[Engine] = []
+        self._outboxes: list[Outbox] = []
 
     def create(self, *topics: str, partitions: int = 2) -> ChannelDescription:
         """Create the channel with so many partitions, the tables, and real topics of three partitions."""
@@ -117,8 +118,10 @@ class Site:
         return engine
 
     def outbox(self, group: str = "orders", **options: Any) -> Outbox:
-        """An outbox of this site."""
-        return Outbox(group, self.kafka(), channel=self.name, tables=self.tables, **options)
+        """An outbox of this site, closed with it."""
+        made = Outbox(group, self.kafka(), channel=self.name, tables=self.tables, **options)
+        self._outboxes.append(made)
+        return made
 
     def environment(self) -> dict[str, str]:
         """The settings of this site for a process."""
@@ -213,11 +216,13 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the services, drop the tables."""
+        """End the services, close what was opened."""
         for service in self.services:
             if service.running:
                 service.process.send_signal(signal.SIGKILL)
                 service.process.wait()
+        for outbox in self._outboxes:
+            outbox.close(0)
         for engine in self._engines:
             engine.dispose()
         self._logs.cleanup()

@@ -374,7 +374,7 @@ def test_what_the_services_read_from_the_same_file_is_no_slip(tmp_path: Path, ca
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
-SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=12, max_size=40)
+SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=12, max_size=40).map("hush-{}".format)
 
 SECRET_PROPERTIES = [
     "sasl.oauthbearer.assertion.private.key.passphrase",

@@ -37,7 +37,7 @@ GROUP = "orders"
 POLICY = CheckPolicy()
 CHANNEL = names.Channel("outbox")
 TOPICS = {"real": RealTopic(4, 10_000)}
-SOON = ParkingPolicy(group_pending_max=4, undecided_max_age=50_000, check_max=2)
+SOON = ParkingPolicy(group_pending_max=2, undecided_max_age=2_500, check_max=2)
 
 
 def transaction_id(number: int) -> str:
@@ -439,10 +439,20 @@ class World:
             if local.fate is Fate.ROLLED_BACK or local.id in self.delivered:
                 continue
             needed = set(local.offsets.values() if local.row is None else self._counted(local, local.row))
-            kept = {offset for _, offset in moved[local.id].offsets} if local.id in moved else set()
-            lost = {offset for offset in needed if offset < half_checkpoint.head} - unsettled - self.malformed - kept
+            if local.id in moved:
+                needed -= self._lie_discarded(local, moved[local.id])
+            lost = {offset for offset in needed if offset < half_checkpoint.head} - unsettled - self.malformed
             assert not lost, f"offsets {lost} of transaction {local.number} are held for settled"
         self._check_ops(op_checkpoint)
+
+    @staticmethod
+    def _lie_discarded(local: Local, manifest: Manifest) -> set[int]:
+        """Offsets of a transaction's halves that lie in the discard topic, they or, if it is decided, their twins."""
+        written = {offset for _, offset in manifest.offsets}
+        if manifest.decision is None:
+            return written
+        positions = {position for position, _ in manifest.offsets}
+        return {offset for position, offset in local.offsets.items() if position in positions}
 
     def _check_ops(self, checkpoint: OpCheckpoint) -> None:
         """No op is passed whose halves all lie ahead, unless that was counted."""

@@ -155,6 +155,17 @@ class _History(RuleBasedStateMachine):
             self.world.see_op_end()
         self.world.ask()
 
+    @rule(messages=st.sampled_from([0, 1, 1_000]), crashes=st.booleans())
+    def everybody_waits(self, messages: int, *, crashes: bool) -> None:
+        """Until whoever is still undecided may be parked."""
+        self.world.now += 10_000
+        self.world.read_halves(100)
+        self.world.read_ops(100)
+        self.world.see_op_end()
+        self.world.deliver(messages)
+        if crashes:
+            self.world.restore()
+
     @invariant()
     def a_crash_would_lose_nothing_now(self) -> None:
         self.world.check_checkpoints()

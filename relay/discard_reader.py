@@ -6,7 +6,7 @@ Only the owner of a half partition writes to its discard partition, so what is r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -46,6 +46,7 @@ class DiscardReader:
         self._topic = channel.discard_topic
         self._partition = partition
         self._next = 0
+        self._stopped = False
         self._places: dict[bytes, int] = {}
         self._manifests: dict[bytes, Manifest] = {}
         with checked_properties():
@@ -62,11 +63,8 @@ class DiscardReader:
                 }
             )
 
-    def read_manifests(self, given_up: Callable[[], bool]) -> list[Manifest]:
+    def read_manifests(self) -> list[Manifest]:
         """Read the partition to its end: the manifests of all that lies there.
-
-        Args:
-            given_up: Whether nobody needs them any more.
 
         Raises:
             NewerFormatError: There is one of a newer format.
@@ -75,8 +73,6 @@ class DiscardReader:
         for message in self._read_on():
             self._note(message)
             self._note_manifest(message)
-            if given_up():
-                break
         found = list(self._manifests.values())
         self._manifests.clear()
         return found
@@ -106,6 +102,10 @@ class DiscardReader:
             if len(found) < len(wanted):
                 self._catch_up()
         return found
+
+    def stop(self) -> None:
+        """Let whoever reads here, or begins to, fail at once."""
+        self._stopped = True
 
     def close(self) -> None:
         """Let the connection go."""
@@ -164,8 +164,9 @@ class DiscardReader:
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
         heard = time.monotonic()
         try:
-            while time.monotonic() < heard + TIMEOUT_SECONDS:
-                for message in self._consumer.consume(READ_AT_ONCE, POLL_SECONDS):
+            while time.monotonic() < heard + TIMEOUT_SECONDS and not self._stopped:
+                first = self._consumer.poll(POLL_SECONDS)
+                for message in [first, *self._consumer.consume(READ_AT_ONCE, 0)] if first is not None else []:
                     if _is_end(message):
                         return
                     if message.error() is None:

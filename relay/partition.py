@@ -125,6 +125,7 @@ class PartitionWorker(threading.Thread):
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        self._discards.stop()
         self.join(timeout)
         self._delivery.close()
         self._discards.close()
@@ -145,10 +146,8 @@ class PartitionWorker(threading.Thread):
 
     def _restore_discards(self) -> None:
         """Know what lies in the discard topic before anything is delivered."""
-        manifests = self._discards.read_manifests(lambda: self._stopping)
-        if not self._stopping:
-            self._ledger.restore_discards(manifests)
-            self._clock.saw(self._discards.newest_append, _ms())
+        self._ledger.restore_discards(self._discards.read_manifests())
+        self._clock.saw(self._discards.newest_append, _ms())
 
     def _wait(self) -> None:
         with self._wake:

@@ -48,9 +48,13 @@ class Discards:
         """A transaction that lies there undecided, or whose decision has had no effect yet."""
         return self._parked.get(transaction_id)
 
-    def refused(self, transaction_id: str) -> Manifest | None:
-        """A transaction that is decided, but cannot be delivered."""
-        return self._refused.get(transaction_id)
+    def holds(self, transaction_id: str) -> bool:
+        """Whether a transaction lies there."""
+        return transaction_id in self._parked or transaction_id in self._refused
+
+    def refused(self, transaction_id: str) -> Manifest:
+        """A transaction that lies there decided, because it cannot be delivered."""
+        return self._refused[transaction_id]
 
     def count(self) -> tuple[int, int]:
         """How many lie there undecided, and how many decided."""
@@ -70,9 +74,9 @@ class Discards:
         """A half of a parked transaction was read."""
         self._followers[transaction.id].append(half)
 
-    def awaits_halves(self, transaction: Transaction) -> bool:
-        """Whether halves of it are not in the discard topic yet."""
-        return transaction.id in self._followers
+    def is_whole(self, transaction: Transaction) -> bool:
+        """Whether a transaction lies there with all of its halves that were read."""
+        return self._parked.get(transaction.id) is transaction and transaction.id not in self._followers
 
     def take_followers(self) -> list[Move]:
         """Halves that follow their transaction into the discard topic; they count as written from now on."""

@@ -44,7 +44,7 @@ class Half:
 
     def size(self) -> int:
         """About how many bytes it holds in memory."""
-        return len(self.key or b"") + len(self.value or b"") + OVERHEAD
+        return (len(self.key) if self.key else 0) + (len(self.value) if self.value else 0) + OVERHEAD
 
     def timestamp(self) -> int:
         """The timestamp on the real topic: the user's own, else the time of its append; ms since 1970."""

@@ -249,7 +249,7 @@ class Ledger:
     def first_half(self, transaction_id: str) -> tuple[bytes, int] | None:
         """Key and half offset of a parked transaction's first half, which a listener needs to judge it."""
         transaction = self._discards.parked(transaction_id)
-        if transaction is None or self._discards.awaits_halves(transaction):
+        if transaction is None or not self._discards.is_whole(transaction):
             return None
         offset = transaction.by_offset()[0][1].offset
         return record_keys(transaction)[offset], offset
@@ -261,17 +261,15 @@ class Ledger:
     # --- halves -------------------------------------------------------------------------------------------------
 
     def _add(self, half: Half, control: HalfControl) -> None:
-        if self._discards.refused(control.transaction_id):
-            del self._unsettled[half.offset]  # it is decided, and what counts was read
-            self.counts["stray"] += 1
-            return
-        transaction = self._find(control.transaction_id) or self._open(half, control)
+        transaction = self._pending.get(control.transaction_id)
+        if transaction is None:
+            if self._discards.holds(control.transaction_id):
+                self._add_to_discarded(half, control)
+                return
+            transaction = self._open(half, control)
         if not transaction.add(control.position, half):
             self.counts["half_copy"] += 1
-        if transaction.discarded:
-            self._discards.follow(transaction, half)
-            return
-        self._parking.added(transaction.group, half)
+        self._parking.added(transaction, half)
         early = self._early.pop(transaction.id)
         for op in early:
             self._apply(transaction, op.source, op.entry)
@@ -294,6 +292,17 @@ class Ledger:
         if transaction.lane is not None:
             self._lanes.setdefault(transaction.lane, deque()).append(transaction)
         return transaction
+
+    def _add_to_discarded(self, half: Half, control: HalfControl) -> None:
+        """A half follows its parked transaction; of a decided one it is a straggler, for all that counts was read."""
+        transaction = self._discards.parked(control.transaction_id)
+        if transaction is None:
+            del self._unsettled[half.offset]
+            self.counts["stray"] += 1
+            return
+        if not transaction.add(control.position, half):
+            self.counts["half_copy"] += 1
+        self._discards.follow(transaction, half)
 
     def _find(self, transaction_id: str) -> Transaction | None:
         return self._pending.get(transaction_id) or self._discards.parked(transaction_id)
@@ -318,7 +327,6 @@ class Ledger:
 
     def _op(self, offset: int, source: OpSource, entry: OpEntry) -> None:
         transaction = self._find(entry.transaction_id)
-        refused = self._discards.refused(entry.transaction_id)
         if (entry.topic_id, entry.partition) != (self.topic_id, self.partition):
             self.counts["op_foreign"] += 1
         elif transaction is not None:
@@ -326,8 +334,8 @@ class Ledger:
             if transaction.discarded:
                 self._pin(transaction, offset)
             self._judge(transaction)
-        elif refused is not None:
-            self._op_on_refused(refused, offset, source, entry)
+        elif self._discards.holds(entry.transaction_id):
+            self._op_on_refused(offset, source, entry)
         elif entry.last_offset < self._head:
             self.counts["op_settled"] += 1
         elif entry.kind not in _DECISIONS or self.early_ops_full():
@@ -342,8 +350,9 @@ class Ledger:
         else:
             self._discards.pin(transaction.id, offset)
 
-    def _op_on_refused(self, manifest: Manifest, offset: int, source: OpSource, entry: OpEntry) -> None:
+    def _op_on_refused(self, offset: int, source: OpSource, entry: OpEntry) -> None:
         """An operator lets pre-flight look again, or somebody who saw the row has it removed."""
+        manifest = self._discards.refused(entry.transaction_id)
         transaction = from_manifest(manifest)
         event = transaction.event(entry, source) if is_resumed_by(manifest, entry) else None
         if event is None or self._discards.resumes(transaction.id):
@@ -424,21 +433,17 @@ class Ledger:
 
     def _is_free(self, transaction: Transaction) -> bool:
         """Whether a transaction may go: committed, read to its last half, and first of its ordering key."""
-        return (
-            transaction.state is State.COMMITTED
-            and transaction.decision is not None
-            and transaction.decision.last_offset < self._head
-            and (self._is_first(transaction) if transaction.discarded is None else self._is_whole(transaction))
-        )
-
-    def _is_first(self, transaction: Transaction) -> bool:
+        if (
+            transaction.state is not State.COMMITTED
+            or transaction.decision is None
+            or transaction.decision.last_offset >= self._head
+        ):
+            return False
+        if transaction.discarded:  # it is out of its order anyway
+            return self._discards.is_whole(transaction)
         return self._is_pending(transaction) and (
             transaction.lane is None or self._lanes[transaction.lane][0] is transaction
         )
-
-    def _is_whole(self, transaction: Transaction) -> bool:
-        """Whether all of a parked transaction lies in the discard topic; it is out of its order anyway."""
-        return self._discards.parked(transaction.id) is transaction and not self._discards.awaits_halves(transaction)
 
     def _settle(self, transaction: Transaction) -> None:
         """A transaction is through: it was handed out, or is never to be."""

@@ -84,6 +84,7 @@ class Parking:
 
     def __init__(self, policy: ParkingPolicy) -> None:
         self._policy = policy
+        self._most_halves, self._most_bytes = policy.group_pending_max, policy.group_pending_bytes_max
         self._weights: dict[str, Weight] = {}
         self._heavy: set[str] = set()
         self._unanswered: deque[Transaction] = deque()
@@ -91,22 +92,23 @@ class Parking:
 
     # --- what happens -------------------------------------------------------------------------------------------
 
-    def added(self, group: str, half: Half) -> None:
-        """A half pends."""
-        weight = self._weights.get(group)
+    def added(self, transaction: Transaction, half: Half) -> None:
+        """A half of a transaction pends."""
+        size = half.size()
+        transaction.size += size
+        weight = self._weights.get(transaction.group)
         if weight is None:
-            weight = self._weights[group] = Weight()
+            weight = self._weights[transaction.group] = Weight()
         weight.halves += 1
-        weight.bytes += half.size()
-        if self._exceeds(weight, 1):
-            self._heavy.add(group)
+        weight.bytes += size
+        if weight.halves > self._most_halves or weight.bytes > self._most_bytes:
+            self._heavy.add(transaction.group)
 
     def settled(self, transaction: Transaction) -> None:
         """A transaction pends no longer."""
         weight = self._weights[transaction.group]
-        for half in transaction.all_halves():
-            weight.halves -= 1
-            weight.bytes -= half.size()
+        weight.halves -= len(transaction.halves) + len(transaction.copies)
+        weight.bytes -= transaction.size
         if not weight.halves:
             del self._weights[transaction.group]
 
@@ -164,8 +166,7 @@ class Parking:
                 self._heavy.discard(group)
 
     def _exceeds(self, weight: Weight, part: float) -> bool:
-        policy = self._policy
-        return weight.halves > policy.group_pending_max * part or weight.bytes > policy.group_pending_bytes_max * part
+        return weight.halves > self._most_halves * part or weight.bytes > self._most_bytes * part
 
 
 def _in_the_way(

@@ -83,6 +83,7 @@ class Transaction:
         incarnation: Database incarnation that its halves name.
         due: When it is to be asked about next, ms of broker time.
         halves: The halves that were read, by position.
+        size: Their bytes in memory, and those of the copies, about.
         copies: Further halves, with the positions that were read before; the decision's offsets say which one counts.
         state: Where it stands.
         decision: The op entry that decided it.
@@ -102,6 +103,7 @@ class Transaction:
     incarnation: str | None
     due: int
     halves: dict[int, Half] = field(default_factory=dict)
+    size: int = 0
     copies: list[tuple[int, Half]] = field(default_factory=list)
     state: State = State.PENDING
     decision: OpEntry | None = None

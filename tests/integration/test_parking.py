@@ -136,6 +136,18 @@ def test_a_late_commit_is_delivered_once_wherever_the_relay_dies(site: Site, out
     assert _alive(site) == {}
 
 
+def test_a_half_of_the_largest_size_is_parked_and_delivered_whole(site: Site, outbox: Outbox) -> None:
+    """Base64 makes it a third larger, and nothing of it may get stuck."""
+    value = bytes(range(256)) * 4_070
+    site.relay(extra=BY_AGE)
+    parked = send_halves(site, outbox, [Message(site.topic("orders"), value, "k", {"a": b"1"})])
+    (manifest,) = _wait_for_manifests(site, 1)
+    assert len(_alive(site)[f"{manifest.transaction_id}/0".encode()]) > 4 * len(value) // 3
+    _send(outbox, OpKind.COMMIT, parked)
+    (found,) = site.wait_visible(1, "orders")
+    assert (found.value, found.key, found.headers[0]) == (value, b"k", ("a", b"1"))
+
+
 def test_a_rollback_removes_a_parked_transaction(site: Site, outbox: Outbox) -> None:
     site.relay(extra=BY_AGE)
     parked = send_halves(site, outbox, _messages(site, range(2)))

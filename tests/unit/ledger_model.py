@@ -159,7 +159,7 @@ class World:
         self.parking = parking
         self.topics = dict(TOPICS)
         self.discard_log: list[Record] = []
-        self.late: set[str] = set()
+        self.due_effects: dict[str, int] = {}  # transaction in the discard topic: the first op that decided it
         self.now = 1_000
         self.locals: list[Local] = []
         self.halves: list[Half] = []
@@ -352,6 +352,17 @@ class World:
             self.next_op += 1
             if self.ledger.counts["op_passed"] > before:
                 self.passed.add(record.offset)
+            self._note_effects(record)
+
+    def _note_effects(self, record: OpRecord) -> None:
+        """An op that decides what lies in the discard topic must have its effect, whoever dies meanwhile."""
+        for found in record.entries:
+            manifest = self.discarded().get(found.transaction_id)
+            if manifest is not None:
+                undecided = manifest.reason is DiscardReason.UNDECIDED
+                kinds = {OpKind.COMMIT, OpKind.ROLLBACK} if undecided else {OpKind.DELIVER}
+                if found.kind in kinds:
+                    self.due_effects.setdefault(found.transaction_id, record.offset)
 
     def take(self, messages: int) -> None:
         """Take what is ready, and crash before its Kafka transaction commits."""
@@ -376,6 +387,8 @@ class World:
         self.discard_log += [record for record in records if record.topic == CHANNEL.discard_topic]
         for transaction in batch.ready:
             self._hand_out(transaction, records)
+        for transaction in (*batch.ready, *batch.removed):
+            self.due_effects.pop(transaction.id, None)
         self.check_checkpoints()
         self._check_index()
         self.committed = (self.ledger.half_checkpoint(), self.ledger.op_checkpoint())
@@ -389,8 +402,6 @@ class World:
         for record in visible:
             assert (names.LATE_HEADER in dict(record.headers)) == (transaction.discarded is not None)
             assert record.value == b"value"
-        if transaction.discarded:
-            self.late.add(transaction.id)
 
     def _deliver(self, transaction: Transaction) -> None:
         local = self._local(transaction.id)
@@ -455,7 +466,8 @@ class World:
         return {offset for position, offset in local.offsets.items() if position in positions}
 
     def _check_ops(self, checkpoint: OpCheckpoint) -> None:
-        """No op is passed whose halves all lie ahead, unless that was counted."""
+        """No op is passed whose effect is not committed, or whose halves all lie ahead, unless that was counted."""
+        assert all(checkpoint.offset <= offset for offset in self.due_effects.values()), "a decision is forgotten"
         head = max(self.next_half, self.committed[0].head)
         for record in self.ops[: checkpoint.offset]:
             for found in record.entries:

@@ -102,6 +102,25 @@ def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbo
     assert {(manifest.group, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
 
 
+def test_a_dead_group_never_fills_the_checkpoint(site: Site, outbox: Outbox) -> None:
+    """More halves than a checkpoint can name, and the others' among them and behind them."""
+    relay = site.relay(extra=QUICK)
+    ids: list[str] = []
+    with site.outbox("dead", publish_timeout=20.0) as dead:
+        for start in range(0, 24_000, 4_000):
+            send_halves(site, dead, _messages(site, range(start, start + 4_000)))
+            ids += publish_bulk(site, outbox, _messages(site, range(start, start + 100)))
+    found = site.wait_visible(600, "orders")
+    assert sorted(record.message_id for record in found) == sorted(ids)
+    assert not any(LATE_HEADER in dict(record.headers) for record in found)
+    wait_until(lambda: len(_manifests(site)) >= 4_000, explain=site.logs)
+    assert {manifest.group for manifest in _manifests(site)} == {"dead"}
+    relay.kill()
+    site.relay(extra=QUICK)
+    ids += publish_bulk(site, outbox, _messages(site, ["after the restart"]))
+    assert {record.message_id for record in site.wait_visible(601, "orders")} == set(ids)
+
+
 def test_a_parked_transaction_frees_those_behind_it(site: Site, outbox: Outbox) -> None:
     key = Message(site.topic("orders"), "first", "same")
     (first,) = send_halves(site, outbox, [key])

@@ -11,6 +11,7 @@ from outbox.protocol.op import OpKind, OpSource
 from relay.discards import Move
 from relay.ledger import Ledger
 from relay.parking import DEFAULT, FULL, GRACE_MS, RELIEF, ROOMY, ParkingPolicy, Room
+from relay.settings import RelaySettings
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import entry, half, new_ledger, op
 
@@ -154,6 +155,13 @@ def test_what_is_settled_weighs_nothing() -> None:
         busy(ledger, start, start + 10)
     assert parked(ledger, NOW + HOUR) == []
     assert ledger._parking._weights == {}
+
+
+def test_the_settings_say_the_same() -> None:
+    given = {"group_pending_max": 1, "group_pending_bytes_max": 2, "undecided_max_age": 3, "check_max": 4}
+    kafka = {"bootstrap_servers": "kafka:9092"}
+    assert RelaySettings.model_validate(kafka).parking_policy() == DEFAULT
+    assert RelaySettings.model_validate(kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4)
 
 
 # --- age, and answers -------------------------------------------------------------------------------------------------

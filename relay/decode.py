@@ -6,6 +6,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header, parse_half
 from outbox.protocol.op import parse_op
@@ -18,14 +19,28 @@ def decode_half(message: Message) -> Half:
     Raises:
         NewerFormatError: It is of a newer format; the partition must stop.
     """
-    headers = _headers(message)
+    return _half(_offset(message), message.timestamp()[1], message.key(), message.value(), _headers(message))
+
+
+def decode_envelope(value: bytes | None) -> Half:
+    """A half that lies in the discard topic.
+
+    Raises:
+        NewerFormatError: It is of a newer format; the partition must stop.
+        ProtocolError: It is no envelope.
+    """
+    found = parse_envelope(value)
+    return _half(found.offset, found.timestamp, found.key, found.value, found.headers)
+
+
+def _half(offset: int, append_time: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]) -> Half:
     try:
         control, error = parse_half(headers), ""
     except NewerFormatError:
         raise
     except ProtocolError as problem:
         control, error = None, str(problem)
-    return Half(_offset(message), message.timestamp()[1], message.key(), message.value(), headers, control, error)
+    return Half(offset, append_time, key, value, headers, control, error)
 
 
 def decode_op(message: Message) -> OpRecord:

@@ -8,6 +8,9 @@ from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, Header
 from outbox.protocol.op import OpEntry, OpSource
 
+OVERHEAD = 500
+"""Bytes of a half beside key and value, about: its headers, and what the ledger keeps of it."""
+
 
 @dataclass(slots=True)
 class Half:
@@ -34,6 +37,14 @@ class Half:
     def envelope(self) -> Envelope:
         """The half out of its place."""
         return Envelope(self.key, self.value, self.headers, self.append_time, self.offset)
+
+    def without_body(self) -> Half:
+        """What the ledger must remember of a half whose record lies in the discard topic."""
+        return Half(self.offset, self.append_time, None, None, (), None)
+
+    def size(self) -> int:
+        """About how many bytes it holds in memory."""
+        return (len(self.key) if self.key else 0) + (len(self.value) if self.value else 0) + OVERHEAD
 
     def timestamp(self) -> int:
         """The timestamp on the real topic: the user's own, else the time of its append; ms since 1970."""

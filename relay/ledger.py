@@ -9,16 +9,20 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, OpCheckpoint
+from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.discards import Discards, Move, alive, from_manifest, is_resumed_by, record_keys, to_manifest
 from relay.early import EarlyOp, EarlyOps
 from relay.half import Half, OpRecord
 from relay.overdue import CheckPolicy, Overdue
-from relay.transaction import Event, State, Transaction
+from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
+from relay.transaction import Event, Finding, State, Transaction
 
 EARLY_OPS = 100_000
 """Ops kept for halves that lie ahead."""
@@ -35,6 +39,7 @@ class Ledger:
         half: Checkpoint of the half partition.
         op: Checkpoint of the op partition.
         policy: When to ask about undecided transactions.
+        parking: When to park undecided transactions.
         ordered: Whether transactions of one (producer group, ordering key) keep their order.
     """
 
@@ -45,6 +50,7 @@ class Ledger:
         half: HalfCheckpoint,
         op: OpCheckpoint,
         policy: CheckPolicy,
+        parking: ParkingPolicy = DEFAULT,
         *,
         ordered: bool = True,
     ) -> None:
@@ -67,8 +73,20 @@ class Ledger:
         self._early = EarlyOps()
         self._serial = count()
         self._overdue = Overdue(policy)
+        self._parking = Parking(parking)
+        self._discards = Discards()
 
     # --- in -----------------------------------------------------------------------------------------------------
+
+    def restore_discards(self, manifests: Iterable[Manifest]) -> None:
+        """Take what lies in the discard partition, before anything else is read."""
+        for manifest in alive(manifests, self.topic_id, self.partition):
+            if manifest.reason is DiscardReason.UNDECIDED:
+                transaction = from_manifest(manifest)
+                self._discards.park(transaction)
+                self._overdue.watch(transaction)
+            else:
+                self._discards.refuse(manifest)
 
     def read_halves(self, halves: Iterable[Half]) -> None:
         """Take halves in the order of their offsets; those that the checkpoint names settled are passed over."""
@@ -112,8 +130,11 @@ class Ledger:
         """Committed transactions in their order, up to about so many messages; they count as settled from now on.
 
         One whose listed positions cannot all be found is among them: `Transaction.complete()` is False (INCOMPLETE).
+        Of those that lie in the discard topic (`Transaction.discarded`) the bodies must be fetched from there. What
+        cannot be delivered must be given to `refuse` before the checkpoint is asked for.
         """
-        taken: list[Transaction] = []
+        taken = self._discards.take_resumed(messages)
+        messages -= sum(len(transaction.halves) for transaction in taken)
         while self._ready and messages > 0:
             transaction = self._ready.popleft()
             if self._is_free(transaction):
@@ -122,6 +143,50 @@ class Ledger:
                 self._settle(transaction)
                 taken.append(transaction)
         return taken
+
+    def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
+        """A transaction that was handed out cannot be delivered: it goes to the discard topic, or stays there.
+
+        Returns:
+            Its manifest.
+        """
+        transaction.move(Event.REFUSED)
+        if transaction.discarded is None:
+            transaction.copies.clear()  # its decision says that they do not count
+        manifest = to_manifest(transaction, finding, self.topic_id, self.partition)
+        self._discards.refuse(manifest)
+        return manifest
+
+    def refuse_malformed(self, manifest: Manifest) -> None:
+        """A half that cannot be parsed goes to the discard topic."""
+        self._discards.refuse(manifest)
+
+    def take_parked(self, now: int, messages: int) -> list[Move]:
+        """Halves that go to the discard topic undecided, up to about so many; they count as settled from now on.
+
+        What `take_ready` hands out afterwards may need them from there, in a later Kafka transaction.
+
+        Args:
+            now: The broker's time, ms.
+            messages: How many.
+        """
+        moves = self._discards.take_followers()
+        for move in moves:
+            messages -= len(move.halves)
+            for half in move.halves:
+                del self._unsettled[half.offset]
+            self._judge(move.transaction)
+        until = min(now, self._overdue.ops_known_until())
+        for transaction, why in self._parking.choose(self._pending, self._room, until):
+            if messages <= 0:
+                break
+            messages -= len(transaction.halves)
+            moves.append(self._park(transaction, why))
+        return moves
+
+    def take_removed(self) -> list[Transaction]:
+        """Transactions that leave the discard topic undelivered; they count as gone from now on."""
+        return self._discards.take_removed()
 
     def take_malformed(self) -> list[Half]:
         """Halves that cannot be parsed; they count as settled from now on."""
@@ -132,7 +197,10 @@ class Ledger:
         return taken
 
     def take_due(self, now: int) -> list[CheckRequest]:
-        """Check requests for the transactions that are overdue at this broker time (ms)."""
+        """Check requests for the transactions that are overdue at this broker time (ms).
+
+        Those to listeners carry the first half; if it lies in the discard topic, it must be put in (`first_half`).
+        """
         return [self._request(transaction) for transaction in self._overdue.take(now)]
 
     def next_due(self) -> int | None:
@@ -140,8 +208,10 @@ class Ledger:
         return self._overdue.next_due()
 
     def needs_op_end(self, now: int) -> bool:
-        """Whether somebody is due as soon as the end of the op partition is seen."""
-        return self._overdue.needs_op_end(now)
+        """Whether somebody is due, or to be parked, as soon as the end of the op partition is seen."""
+        return self._overdue.needs_op_end(now) or (
+            self._parking.is_wanted(self._room()) and self._overdue.ops_known_until() < now - GRACE_MS
+        )
 
     def half_checkpoint(self) -> HalfCheckpoint:
         """Progress of the half partition: the lowest unsettled half, the head, and what is unsettled between."""
@@ -150,9 +220,10 @@ class Ledger:
         return HalfCheckpoint(unsettled[0] if unsettled else head, head, unsettled)
 
     def op_checkpoint(self) -> OpCheckpoint:
-        """Progress of the op partition: no op whose half lies ahead is passed."""
-        oldest = self._early.oldest()
-        return OpCheckpoint(self._op_head if oldest is None else oldest, max(self._op_head, self._restored_op_head))
+        """Progress of the op partition: no op is passed whose half lies ahead, or that decided what lies discarded."""
+        needed = (self._early.oldest(), self._discards.oldest_pin())
+        oldest = min((offset for offset in needed if offset is not None), default=self._op_head)
+        return OpCheckpoint(oldest, max(self._op_head, self._restored_op_head))
 
     def read_limit(self, next_half: int) -> int:
         """Halves from this offset on may not be read yet: a checkpoint could not name them all.
@@ -171,6 +242,18 @@ class Ledger:
         """Whether no more ops for halves ahead can be kept."""
         return len(self._early) >= EARLY_OPS
 
+    def discarded(self) -> tuple[int, int]:
+        """How many transactions lie in the discard topic undecided, and how many that cannot be delivered."""
+        return self._discards.count()
+
+    def first_half(self, transaction_id: str) -> tuple[bytes, int] | None:
+        """Key and half offset of a parked transaction's first half, which a listener needs to judge it."""
+        transaction = self._discards.parked(transaction_id)
+        if transaction is None or not self._discards.is_whole(transaction):
+            return None
+        offset = transaction.by_offset()[0][1].offset
+        return record_keys(transaction)[offset], offset
+
     def pending(self) -> int:
         """How many transactions are undecided, incomplete, held behind an earlier one, or not taken yet."""
         return len(self._pending)
@@ -178,9 +261,15 @@ class Ledger:
     # --- halves -------------------------------------------------------------------------------------------------
 
     def _add(self, half: Half, control: HalfControl) -> None:
-        transaction = self._pending.get(control.transaction_id) or self._open(half, control)
+        transaction = self._pending.get(control.transaction_id)
+        if transaction is None:
+            if self._discards.holds(control.transaction_id):
+                self._add_to_discarded(half, control)
+                return
+            transaction = self._open(half, control)
         if not transaction.add(control.position, half):
             self.counts["half_copy"] += 1
+        self._parking.added(transaction, half)
         early = self._early.pop(transaction.id)
         for op in early:
             self._apply(transaction, op.source, op.entry)
@@ -204,21 +293,79 @@ class Ledger:
             self._lanes.setdefault(transaction.lane, deque()).append(transaction)
         return transaction
 
+    def _add_to_discarded(self, half: Half, control: HalfControl) -> None:
+        """A half follows its parked transaction; of a decided one it is a straggler, for all that counts was read."""
+        transaction = self._discards.parked(control.transaction_id)
+        if transaction is None:
+            del self._unsettled[half.offset]
+            self.counts["stray"] += 1
+            return
+        if not transaction.add(control.position, half):
+            self.counts["half_copy"] += 1
+        self._discards.follow(transaction, half)
+
+    def _find(self, transaction_id: str) -> Transaction | None:
+        return self._pending.get(transaction_id) or self._discards.parked(transaction_id)
+
+    # --- parking ------------------------------------------------------------------------------------------------
+
+    def _room(self) -> Room:
+        return Room(next(iter(self._unsettled), self._head), self._head, len(self._unsettled))
+
+    def _park(self, transaction: Transaction, why: str) -> Move:
+        """Let an undecided transaction go; those that it held up may be free now."""
+        transaction.move(Event.PARKED)
+        transaction.discarded = Finding(DiscardReason.UNDECIDED, why)
+        halves = [half for _, half in transaction.by_offset()]
+        self._leave(transaction)
+        transaction.replace({half.offset: half.without_body() for half in halves})
+        self._discards.park(transaction)
+        self.counts["parked"] += 1
+        return Move(transaction, halves)
+
     # --- ops ----------------------------------------------------------------------------------------------------
 
     def _op(self, offset: int, source: OpSource, entry: OpEntry) -> None:
-        transaction = self._pending.get(entry.transaction_id)
+        transaction = self._find(entry.transaction_id)
         if (entry.topic_id, entry.partition) != (self.topic_id, self.partition):
             self.counts["op_foreign"] += 1
         elif transaction is not None:
             self._apply(transaction, source, entry)
+            if transaction.discarded:
+                self._pin(transaction, offset)
             self._judge(transaction)
+        elif self._discards.holds(entry.transaction_id):
+            self._op_on_refused(offset, source, entry)
         elif entry.last_offset < self._head:
             self.counts["op_settled"] += 1
         elif entry.kind not in _DECISIONS or self.early_ops_full():
             self.counts["op_passed"] += 1
         else:
             self._early.keep(EarlyOp(offset, source, entry))
+
+    def _pin(self, transaction: Transaction, offset: int) -> None:
+        """A decision on what lies in the discard topic is read again until its effect is committed."""
+        if transaction.decision is None:
+            self._discards.unpin(transaction.id)
+        else:
+            self._discards.pin(transaction.id, offset)
+
+    def _op_on_refused(self, offset: int, source: OpSource, entry: OpEntry) -> None:
+        """An operator lets pre-flight look again, or somebody who saw the row has it removed."""
+        manifest = self._discards.refused(entry.transaction_id)
+        transaction = from_manifest(manifest)
+        event = transaction.event(entry, source) if is_resumed_by(manifest, entry) else None
+        if event is None or self._discards.resumes(transaction.id):
+            self.counts["op_dropped"] += 1
+            return
+        transaction.move(event)
+        self._discards.pin(transaction.id, offset)
+        if event is Event.DELIVER:
+            transaction.decide(replace(entry, kind=OpKind.COMMIT), source)
+            self._discards.resume(transaction)
+        else:
+            self._discards.remove(transaction)
+        self.counts[f"{entry.kind.name.lower()}_{source}"] += 1
 
     def _drop_lost_ops(self) -> None:
         """Drop early ops whose offsets were read without their half; a lost COMMIT is an alarm.
@@ -254,6 +401,7 @@ class Ledger:
         if entry.checks > transaction.unknown_answers:
             transaction.unknown_answers = entry.checks
             transaction.last_answer = entry.reason
+            self._parking.answered_unknown(transaction)
 
     # --- order and completeness ---------------------------------------------------------------------------------
 
@@ -277,7 +425,7 @@ class Ledger:
         """Judge again those whose last half lies behind the head by now."""
         while self._waiting and self._waiting[0][0] < self._head:
             transaction = heapq.heappop(self._waiting)[2]
-            if self._is_pending(transaction):
+            if self._find(transaction.id) is transaction:
                 self._judge(transaction)
 
     def _is_pending(self, transaction: Transaction) -> bool:
@@ -285,17 +433,33 @@ class Ledger:
 
     def _is_free(self, transaction: Transaction) -> bool:
         """Whether a transaction may go: committed, read to its last half, and first of its ordering key."""
-        return (
-            transaction.state is State.COMMITTED
-            and transaction.decision is not None
-            and transaction.decision.last_offset < self._head
-            and self._is_pending(transaction)
-            and (transaction.lane is None or self._lanes[transaction.lane][0] is transaction)
+        if (
+            transaction.state is not State.COMMITTED
+            or transaction.decision is None
+            or transaction.decision.last_offset >= self._head
+        ):
+            return False
+        if transaction.discarded:  # it is out of its order anyway
+            return self._discards.is_whole(transaction)
+        return self._is_pending(transaction) and (
+            transaction.lane is None or self._lanes[transaction.lane][0] is transaction
         )
 
     def _settle(self, transaction: Transaction) -> None:
-        del self._pending[transaction.id]
+        """A transaction is through: it was handed out, or is never to be."""
+        if transaction.discarded is None:
+            self._leave(transaction)
+        elif transaction.state is State.READY:
+            self._discards.leave(transaction)
+        else:
+            for half in self._discards.remove(transaction):
+                del self._unsettled[half.offset]
         self._overdue.forget(transaction)
+
+    def _leave(self, transaction: Transaction) -> None:
+        """A transaction's halves are settled."""
+        del self._pending[transaction.id]
+        self._parking.settled(transaction)
         for half in transaction.all_halves():
             del self._unsettled[half.offset]
         if transaction.lane is not None and self._lanes[transaction.lane][0] is transaction:
@@ -324,5 +488,7 @@ class Ledger:
             last,
             transaction.unknown_answers + 1,
             transaction.incarnation,
-            transaction.first().envelope() if transaction.truth is Truth.LISTENER else None,
+            transaction.first().envelope()
+            if transaction.truth is Truth.LISTENER and not transaction.discarded
+            else None,
         )

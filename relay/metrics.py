@@ -13,3 +13,10 @@ CHECKS = Counter("outbox_relay_check_requests", "Check requests sent", registry=
 FAILURES = Counter("outbox_relay_failures", "Kafka transactions that failed and were done anew", registry=REGISTRY)
 PENDING = Gauge("outbox_relay_pending", "Transactions undecided, incomplete or held", ["partition"], registry=REGISTRY)
 COMMIT_SECONDS = Histogram("outbox_relay_commit_seconds", "Time of one Kafka transaction", registry=REGISTRY)
+PARKED = Counter("outbox_relay_parked_halves", "Halves moved undecided to the discard topic", registry=REGISTRY)
+DISCARDED = Gauge(
+    "outbox_relay_discarded",
+    "Transactions in the discard topic, by what they lack",
+    ["partition", "kind"],
+    registry=REGISTRY,
+)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
-from urllib.parse import quote_from_bytes
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.half import HalfControl, OutgoingHeaders, Truth, real_headers
+from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.positions import Positions
+from relay.discards import Move, all_keys, record_keys
 from relay.half import Half
-from relay.preflight import Finding
 from relay.transaction import Transaction
 
 
@@ -29,41 +29,53 @@ class Record(NamedTuple):
 def deliver(transaction: Transaction, partition: int) -> Iterator[Record]:
     """The records of a committed transaction on their real topics, in the order of their positions.
 
+    What comes from the discard topic is out of its order, and a header says so.
+
     Args:
         transaction: A committed transaction that passed pre-flight.
         partition: Its half partition, for the origin header.
     """
+    late = [(LATE_HEADER, str(transaction.discarded.reason).encode())] if transaction.discarded else []
     for half in transaction.counted():
         if half.control is not None:
-            yield _real(half, half.control, partition)
+            yield _real(half, half.control, partition, late)
 
 
-def _real(half: Half, control: HalfControl, partition: int) -> Record:
-    headers = real_headers(control, half.headers, partition, half.offset)
+def _real(half: Half, control: HalfControl, partition: int, late: list[tuple[str, bytes]]) -> Record:
+    headers = [*real_headers(control, half.headers, partition, half.offset), *late]
     return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 
-def discard(transaction: Transaction, finding: Finding, topic: str, topic_id: str, partition: int) -> Iterator[Record]:
-    """The records of a transaction in the discard topic: its messages, then the manifest.
+def discard(move: Move, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """The records of halves that go to the discard topic, then the manifest of their transaction.
 
     Args:
-        transaction: A transaction that leaves the flow.
-        finding: Why.
+        move: The halves, with their bodies; none if all lie there already.
+        manifest: What is known of the transaction.
         topic: The discard topic.
-        topic_id: Id of the half topic.
+    """
+    keys = record_keys(move.transaction)
+    for half in move.halves:
+        yield Record(topic, manifest.partition, keys[half.offset], half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """The tombstones that remove a transaction from the discard topic.
+
+    Args:
+        transaction: A transaction that lies there.
+        topic: The discard topic.
         partition: Its half partition, which is the discard partition's number too.
     """
-    for position, half in sorted(transaction.halves.items()):
-        key = message_key(transaction.id, position)
-        yield Record(topic, partition, key, half.envelope().encode(), [], half.append_time)
-    manifest = _manifest(transaction, finding, topic_id, partition)
-    yield Record(topic, partition, manifest_key(transaction.id), manifest.encode(), [], manifest.first_append_time)
+    for key in all_keys(transaction):
+        yield Record(topic, partition, key, None, [], transaction.first().append_time)
 
 
-def discard_malformed(half: Half, topic: str, topic_id: str, partition: int) -> Iterator[Record]:
-    """The records of a half that cannot be parsed, under an id made from its place."""
+def malformed(half: Half, topic_id: str, partition: int) -> Manifest:
+    """The manifest of a half that cannot be parsed, under an id made from its place."""
     transaction_id = str(uuid.uuid5(uuid.UUID(topic_id), f"{partition}/{half.offset}"))
-    manifest = Manifest(
+    return Manifest(
         transaction_id,
         "unknown",
         Truth.ROW,
@@ -76,27 +88,15 @@ def discard_malformed(half: Half, topic: str, topic_id: str, partition: int) -> 
         ((0, half.offset),),
         half.append_time,
     )
-    key = message_key(transaction_id, 0)
-    yield Record(topic, partition, key, half.envelope().encode(), [], half.append_time)
-    yield Record(topic, partition, manifest_key(transaction_id), manifest.encode(), [], half.append_time)
 
 
-def _manifest(transaction: Transaction, finding: Finding, topic_id: str, partition: int) -> Manifest:
-    decision = transaction.decision
-    return Manifest(
-        transaction.id,
-        transaction.group,
-        transaction.truth,
-        topic_id,
-        partition,
-        finding.reason,
-        finding.detail,
-        decision.kind if decision else None,
-        decision.positions if decision else Positions.of(transaction.halves),
-        tuple((position, half.offset) for position, half in sorted(transaction.halves.items())),
-        min(half.append_time for half in transaction.halves.values()),
-        transaction.unknown_answers,
-        transaction.last_answer,
-        quote_from_bytes(transaction.lane[1], safe="") if transaction.lane else None,
-        transaction.incarnation,
-    )
+def discard_malformed(half: Half, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """The records of a half that cannot be parsed."""
+    key = message_key(manifest.transaction_id, 0)
+    yield Record(topic, manifest.partition, key, half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def _manifest(manifest: Manifest, topic: str) -> Record:
+    key = manifest_key(manifest.transaction_id)
+    return Record(topic, manifest.partition, key, manifest.encode(), [], manifest.first_append_time)

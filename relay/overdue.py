@@ -75,6 +75,10 @@ class Overdue:
         """All ops that were appended before this time are read."""
         self._ops_read_until = max(self._ops_read_until, broker_time)
 
+    def ops_known_until(self) -> int:
+        """All ops that were appended before this time are read, ms of broker time."""
+        return self._ops_read_until
+
     def next_due(self) -> int | None:
         """The earliest due time, ms of broker time."""
         while self._heap:

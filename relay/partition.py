@@ -10,23 +10,25 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 from confluent_kafka import Message, TopicPartition
 
 from outbox.channel import ChannelDescription
+from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.discard import DiscardReason
+from outbox.protocol.half import Truth
 from outbox.topics import TopicCache
-from relay import metrics
+from relay import metrics, report
+from relay.batch import Batch, Outcome, settle_batch, take_batch
 from relay.decode import decode_half, decode_op
 from relay.delivery import Delivery
-from relay.half import Half
+from relay.discard_reader import DiscardReader
 from relay.ledger import Ledger
-from relay.outgoing import Record, deliver, discard, discard_malformed
+from relay.outgoing import Record
 from relay.overdue import BrokerClock
-from relay.preflight import Finding, inspect, real_topic, targets
-from relay.transaction import Transaction
+from relay.preflight import real_topic
 
 READ_AT_ONCE = 5_000
 INBOX = 20_000
@@ -38,6 +40,8 @@ HEARTBEAT_SECONDS = 3_600.0
 TICK_SECONDS = 0.05
 HALVES_AWAITED_SECONDS = 1.0
 """So long ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
+ASK_AT_ONCE = 500
+"""Check requests on parked transactions of listeners, whose first halves must be fetched."""
 
 log = structlog.get_logger()
 
@@ -50,6 +54,7 @@ class PartitionWorker(threading.Thread):
         channel: The channel.
         ledger: Made from the committed checkpoint.
         delivery: Its transactional producer, already initialised.
+        discards: Reads its discard partition.
         topics: Real topics, for pre-flight.
         group_metadata: Gives the newest metadata of the subscribed consumer.
         ask: Sends check requests.
@@ -62,6 +67,7 @@ class PartitionWorker(threading.Thread):
         channel: ChannelDescription,
         ledger: Ledger,
         delivery: Delivery,
+        discards: DiscardReader,
         topics: TopicCache,
         group_metadata: Callable[[], bytes],
         ask: Callable[[Sequence[CheckRequest]], None],
@@ -73,6 +79,7 @@ class PartitionWorker(threading.Thread):
         self._channel = channel
         self._ledger = ledger
         self._delivery = delivery
+        self._discards = discards
         self._topics = topics
         self._group_metadata = group_metadata
         self._ask = ask
@@ -87,6 +94,7 @@ class PartitionWorker(threading.Thread):
         self._wake = threading.Condition()
         self._stopping = False
         self._op_end_wanted = False
+        self._unasked: deque[CheckRequest] = deque()
 
     # --- called by the service's thread -------------------------------------------------------------------------
 
@@ -117,14 +125,17 @@ class PartitionWorker(threading.Thread):
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        self._discards.stop()
         self.join(timeout)
         self._delivery.close()
+        self._discards.close()
 
     # --- the thread ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Read, decide, deliver, until asked to stop or something fails."""
         try:
+            self._restore_discards()
             while not self._stopping:
                 self._wait()
                 self._read()
@@ -132,6 +143,11 @@ class PartitionWorker(threading.Thread):
                 self._ask_overdue()
         except BaseException as error:  # noqa: BLE001 - the service reads it, and takes the partition over anew
             self.failure = error
+
+    def _restore_discards(self) -> None:
+        """Know what lies in the discard topic before anything is delivered."""
+        self._ledger.restore_discards(self._discards.read_manifests())
+        self._clock.saw(self._discards.newest_append, _ms())
 
     def _wait(self) -> None:
         with self._wake:
@@ -171,13 +187,31 @@ class PartitionWorker(threading.Thread):
         return offset < self._ledger.read_limit(offset)
 
     def _settle(self) -> None:
-        malformed = self._ledger.take_malformed()
-        ready = self._ledger.take_ready(self._batch_messages)
-        if ready or malformed:
-            self._commit(self._records(ready, malformed))
+        now = self._clock.now(_ms())
+        batch = take_batch(self._ledger, now, self._batch_messages)
+        if batch:
+            self._write(batch, now)
         elif self._commit_is_due():
             self._commit([])
-        self._count(ready)
+        self._count()
+
+    def _write(self, batch: Batch, now: int) -> None:
+        late = batch.late()
+        if late:
+            batch.put_in(self._discards.fetch(batch.bodies_wanted()))
+            failpoint("relay.late_fetched")
+        outcome = self._outcome(batch, now)
+        self._commit(outcome.records)
+        if late:
+            failpoint("relay.late_committed")
+        report.written(batch, outcome, self.partition)
+
+    def _outcome(self, batch: Batch, now: int) -> Outcome:
+        described = self._topics.look_up(batch.targets())
+        topics = {name: real_topic(description) for name, description in described.items()}
+        if topics:
+            self._delivery.limit_batches(min(topic.max_message_bytes for topic in topics.values()))
+        return settle_batch(batch, self._ledger, topics, self._channel.channel, now)
 
     def _commit_is_due(self) -> bool:
         idle = time.monotonic() - self._committed_at
@@ -197,54 +231,37 @@ class PartitionWorker(threading.Thread):
             self._delivery.commit(records, offsets, self._group_metadata())
         self._committed, self._committed_at = (half, op), time.monotonic()
 
-    def _records(self, ready: Sequence[Transaction], malformed: Sequence[Half]) -> list[Record]:
-        records: list[Record] = []
-        described = self._topics.look_up({name for transaction in ready for name in targets(transaction)})
-        topics = {name: real_topic(description) for name, description in described.items()}
-        if topics:
-            self._delivery.limit_batches(min(topic.max_message_bytes for topic in topics.values()))
-        place = (self._channel.channel.discard_topic, self._channel.half.id, self.partition)
-        for transaction in ready:
-            finding = inspect(transaction, topics, self._channel.channel, self._clock.now(_ms()))
-            if finding is None:
-                records.extend(deliver(transaction, self.partition))
-            else:
-                self._report_discard(transaction, finding)
-                records.extend(discard(transaction, finding, *place))
-        for half in malformed:
-            log.error("a half cannot be parsed and is discarded", partition=self.partition, offset=half.offset)
-            records.extend(discard_malformed(half, *place))
-        return records
-
-    def _report_discard(self, transaction: Transaction, finding: Finding) -> None:
-        say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
-        say(
-            "a transaction is discarded",
-            transaction=transaction.id,
-            group=transaction.group,
-            reason=str(finding.reason),
-            detail=finding.detail,
-        )
-        metrics.TRANSACTIONS.labels(f"discarded_{finding.reason.lower()}").inc()
-
     def _ask_overdue(self) -> None:
         now = self._clock.now(_ms())
         requests = self._ledger.take_due(now)
-        if requests:
-            self._ask(requests)
-            metrics.CHECKS.inc(len(requests))
+        self._unasked.extend(request for request in requests if _lacks_message(request))
+        ready = [request for request in requests if not _lacks_message(request)] + self._with_messages()
+        if ready:
+            self._ask(ready)
+            metrics.CHECKS.inc(len(ready))
         self._op_end_wanted = self._ledger.needs_op_end(now)
 
-    def _count(self, ready: Sequence[Transaction]) -> None:
-        if ready:
-            metrics.MESSAGES.inc(sum(len(transaction.counted()) for transaction in ready))
-            metrics.TRANSACTIONS.labels("taken").inc(len(ready))
+    def _with_messages(self) -> list[CheckRequest]:
+        """Some of the requests to listeners whose message lies in the discard topic, with their messages."""
+        some = [self._unasked.popleft() for _ in range(min(len(self._unasked), ASK_AT_ONCE))]
+        places = [(request, self._ledger.first_half(request.transaction_id)) for request in some]
+        halves = self._discards.fetch(dict(place for _, place in places if place)) if some else {}
+        return [replace(request, message=halves[place[1]].envelope()) for request, place in places if place]
+
+    def _count(self) -> None:
         metrics.PENDING.labels(self.partition).set(self._ledger.pending())
+        for kind, number in zip(("undecided", "undeliverable"), self._ledger.discarded(), strict=True):
+            metrics.DISCARDED.labels(self.partition, kind).set(number)
         for kind, count in (self._ledger.counts - self._counted).items():
             metrics.EVENTS.labels(kind).inc(count)
             if kind == "op_lost":
                 log.error("LOST: committed halves are not in the half topic", partition=self.partition, count=count)
         self._counted = self._ledger.counts.copy()
+
+
+def _lacks_message(request: CheckRequest) -> bool:
+    """Whether a listener is asked, and its message lies in the discard topic."""
+    return request.truth is Truth.LISTENER and request.message is None
 
 
 def _ms() -> int:

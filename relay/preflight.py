@@ -15,7 +15,7 @@ from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.half import ANY_PARTITION, HalfControl
 from outbox.protocol.names import Channel, is_internal_topic, looks_internal
 from relay.half import Half
-from relay.transaction import Transaction
+from relay.transaction import Finding, Transaction
 
 if TYPE_CHECKING:  # it talks to Kafka, this module must not
     from outbox.cluster import TopicDescription
@@ -41,14 +41,6 @@ class RealTopic:
     key_required: bool = False
     oldest: int = MAX_INT64
     newest: int = MAX_INT64
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Why a transaction cannot be delivered."""
-
-    reason: DiscardReason
-    detail: str
 
 
 def real_topic(description: TopicDescription) -> RealTopic:
@@ -81,13 +73,15 @@ def inspect(
     if not transaction.complete():
         missing = len(transaction.decision.positions) - len(transaction.counted()) if transaction.decision else 0
         return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
-    findings = (_inspect(half, half.control, topics, channel, now) for half in transaction.counted() if half.control)
+    findings = (_inspect(half, half.control, topics, channel, now) for half in transaction.counted())
     return next((finding for finding in findings if finding), None)
 
 
 def _inspect(
-    half: Half, control: HalfControl, topics: Mapping[str, RealTopic], channel: Channel, now: int | None
+    half: Half, control: HalfControl | None, topics: Mapping[str, RealTopic], channel: Channel, now: int | None
 ) -> Finding | None:
+    if control is None:
+        return Finding(DiscardReason.MALFORMED, half.error)
     if is_internal_topic(control.topic, channel) or looks_internal(control.topic):
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {control.topic} is internal")
     topic = topics.get(control.topic)

@@ -12,6 +12,7 @@ from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoin
 from outbox.protocol.errors import ProtocolError
 from relay.ledger import Ledger
 from relay.overdue import CheckPolicy
+from relay.parking import ParkingPolicy
 
 _TIMEOUT = 10.0
 
@@ -48,6 +49,7 @@ def restore_ledger(
     number: int,
     committed: Sequence[TopicPartition],
     policy: CheckPolicy,
+    parking: ParkingPolicy,
     *,
     ordered: bool,
 ) -> Ledger:
@@ -69,4 +71,4 @@ def restore_ledger(
             f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
             "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
         )
-    return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, ordered=ordered)
+    return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, parking, ordered=ordered)

@@ -21,6 +21,7 @@ from outbox.topics import TopicCache
 from relay import metrics
 from relay.checks import CheckSender
 from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, DeliveryError
+from relay.discard_reader import DiscardReader
 from relay.intake import Intake
 from relay.partition import PartitionWorker
 from relay.restore import read_checkpoints, restore_ledger
@@ -221,6 +222,7 @@ class RelayService:
                 number,
                 committed,
                 self._settings.check_policy(),
+                self._settings.parking_policy(),
                 ordered=self._settings.ordering == "key",
             )
             if not assign:
@@ -235,6 +237,7 @@ class RelayService:
             self._channel,
             ledger,
             delivery,
+            DiscardReader(self._settings.connection(), self._channel.channel, number),
             self._topics,
             self._current_group_metadata,
             self._checks.ask,

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from outbox.service.settings import ServiceSettings, refuse_ours
 from relay.overdue import CheckPolicy
+from relay.parking import ParkingPolicy
 
 _OURS = {
     "acks": "a message must be stored by all in-sync replicas before its half is settled",
@@ -28,6 +29,14 @@ class RelaySettings(ServiceSettings):
     transaction_timeout: int = Field(6_000, ge=1, description="Age of a half at its first check, ms.")
     check_interval: int = Field(30_000, ge=1, description="Pause after the first check, ms; doubles each time.")
     check_interval_max: int = Field(600_000, ge=1, description="Longest pause between checks, ms.")
+    check_max: int = Field(15, ge=1, description="UNKNOWN answers after which a transaction is parked.")
+    undecided_max_age: int = Field(86_400_000, ge=1, description="Age at which an undecided one is parked, ms.")
+    group_pending_max: int = Field(
+        100_000,
+        ge=1,
+        description="Halves of a producer group that may pend in one partition; then its oldest are parked.",
+    )
+    group_pending_bytes_max: int = Field(67_108_864, ge=1, description="Their bytes, about.")
     ordering: Literal["key", "none"] = Field("key", description="Order per (group, ordering key), or none.")
     batch_messages: int = Field(5_000, ge=1, description="Messages in one Kafka transaction, about.")
 
@@ -39,3 +48,9 @@ class RelaySettings(ServiceSettings):
     def check_policy(self) -> CheckPolicy:
         """When to ask."""
         return CheckPolicy(self.transaction_timeout, self.check_interval, self.check_interval_max)
+
+    def parking_policy(self) -> ParkingPolicy:
+        """When to park."""
+        return ParkingPolicy(
+            self.group_pending_max, self.group_pending_bytes_max, self.undecided_max_age, self.check_max
+        )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
@@ -19,7 +20,8 @@ class State(enum.StrEnum):
     PENDING = "pending"  # halves were read, no decision is known
     COMMITTED = "committed"  # decided COMMIT; waits for listed halves, or behind an earlier one of its ordering key
     ROLLED_BACK = "rolled back"  # decided ROLLBACK; settled undelivered once its listed halves were read
-    READY = "ready"  # handed out for delivery, or for the discard topic
+    READY = "ready"  # handed out to be delivered
+    DISCARDED = "discarded"  # decided COMMIT, but it cannot be delivered: it lies in the discard topic
 
 
 class Event(enum.StrEnum):
@@ -31,12 +33,16 @@ class Event(enum.StrEnum):
     CONTRADICTION = "op that contradicts the decision"
     STRAY = "no half of it is among those that count"
     FREED = "complete, or never to be, and first of its ordering key"
+    PARKED = "parked"
+    REFUSED = "refused by pre-flight"
+    DELIVER = "deliver op"
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PENDING, Event.COMMIT): State.COMMITTED,
     (State.PENDING, Event.ROLLBACK): State.ROLLED_BACK,
     (State.PENDING, Event.UNKNOWN): State.PENDING,
+    (State.PENDING, Event.PARKED): State.PENDING,  # whole to the discard topic; it goes on being looked up
     (State.COMMITTED, Event.COMMIT): State.COMMITTED,
     (State.COMMITTED, Event.UNKNOWN): State.COMMITTED,
     (State.COMMITTED, Event.CONTRADICTION): State.PENDING,  # looked up, never first-wins (R14)
@@ -47,11 +53,22 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.ROLLED_BACK, Event.UNKNOWN): State.ROLLED_BACK,
     (State.ROLLED_BACK, Event.CONTRADICTION): State.PENDING,
     (State.ROLLED_BACK, Event.COMMIT): State.COMMITTED,  # from the checker or an operator
+    (State.READY, Event.REFUSED): State.DISCARDED,
+    (State.DISCARDED, Event.DELIVER): State.READY,  # from an operator; pre-flight looks again
+    (State.DISCARDED, Event.ROLLBACK): State.ROLLED_BACK,  # from the checker or an operator: it is removed
 }
 """Every transition there is; what is not here cannot happen. The diagram in docs/protocol.md shows the same table."""
 
 _EVENTS = {OpKind.COMMIT: Event.COMMIT, OpKind.ROLLBACK: Event.ROLLBACK, OpKind.UNKNOWN: Event.UNKNOWN}
 _SAW_THE_ROW = frozenset({OpSource.CHECKER, OpSource.OPERATOR})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a transaction lies in the discard topic, or must go there."""
+
+    reason: DiscardReason
+    detail: str
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +83,8 @@ class Transaction:
         incarnation: Database incarnation that its halves name.
         due: When it is to be asked about next, ms of broker time.
         halves: The halves that were read, by position.
-        copies: Further halves of positions that were read before; the decision's offsets say which one counts.
+        size: Their bytes in memory, and those of the copies, about.
+        copies: Further halves, with the positions that were read before; the decision's offsets say which one counts.
         state: Where it stands.
         decision: The op entry that decided it.
         decided_by: Who wrote that.
@@ -74,6 +92,8 @@ class Transaction:
         asked: Check requests so far.
         unknown_answers: UNKNOWN answers so far.
         last_answer: The last one's reason.
+        discarded: Why its halves lie in the discard topic, and their bodies are not here; None: they lie in the half
+            topic. While it is undecided there, it is parked.
     """
 
     id: str
@@ -83,7 +103,8 @@ class Transaction:
     incarnation: str | None
     due: int
     halves: dict[int, Half] = field(default_factory=dict)
-    copies: list[Half] = field(default_factory=list)
+    size: int = 0
+    copies: list[tuple[int, Half]] = field(default_factory=list)
     state: State = State.PENDING
     decision: OpEntry | None = None
     decided_by: OpSource | None = None
@@ -91,6 +112,7 @@ class Transaction:
     asked: int = 0
     unknown_answers: int = 0
     last_answer: str = ""
+    discarded: Finding | None = None
 
     def add(self, position: int, half: Half) -> bool:
         """Add a half.
@@ -101,12 +123,14 @@ class Transaction:
         if position not in self.halves:
             self.halves[position] = half
             return True
-        self.copies.append(half)
+        self.copies.append((position, half))
         self._choose()
         return False
 
     def event(self, entry: OpEntry, source: OpSource) -> Event | None:
         """What an op entry means for this transaction in its present state; None: nothing."""
+        if self.state is State.DISCARDED:
+            return self._event_in_the_discard_topic(entry, source)
         event = _EVENTS.get(entry.kind)
         known = self.decision
         if event is None or event is Event.UNKNOWN or source in _SAW_THE_ROW:
@@ -116,6 +140,12 @@ class Transaction:
         if _agree(known, entry):
             return event
         return None if self.decided_by in _SAW_THE_ROW else Event.CONTRADICTION
+
+    def _event_in_the_discard_topic(self, entry: OpEntry, source: OpSource) -> Event | None:
+        """Pre-flight looks again when an operator says so; a rollback must be of somebody who saw the row."""
+        if entry.kind is OpKind.ROLLBACK and source in _SAW_THE_ROW:
+            return Event.ROLLBACK
+        return Event.DELIVER if entry.kind is OpKind.DELIVER and source is OpSource.OPERATOR else None
 
     def _knows(self, source: OpSource) -> bool:
         """Whether somebody who has not seen the row still answers for the truth: a listener that was asked."""
@@ -137,11 +167,10 @@ class Transaction:
         decision = self.decision
         if decision is None:
             return
-        for index, copy in enumerate(self.copies):
-            position = copy.control.position if copy.control else -1
+        for index, (position, copy) in enumerate(self.copies):
             present = self.halves[position]
             if _between(decision, copy) and not _between(decision, present):
-                self.halves[position], self.copies[index] = copy, present
+                self.halves[position], self.copies[index] = copy, (position, present)
 
     def move(self, event: Event) -> None:
         """Take a transition of the table."""
@@ -157,7 +186,16 @@ class Transaction:
 
     def all_halves(self) -> Iterator[Half]:
         """Every half that was read, counted or not."""
-        return chain(self.halves.values(), self.copies)
+        return chain(self.halves.values(), (half for _, half in self.copies))
+
+    def by_offset(self) -> list[tuple[int, Half]]:
+        """Every half that was read, with its position, in the order of their offsets."""
+        return sorted(chain(self.halves.items(), self.copies), key=lambda pair: pair[1].offset)
+
+    def replace(self, halves: Mapping[int, Half]) -> None:
+        """Put other halves, by offset, into the places of those that are here: with bodies, or without."""
+        self.halves = {position: halves.get(half.offset, half) for position, half in self.halves.items()}
+        self.copies = [(position, halves.get(half.offset, half)) for position, half in self.copies]
 
     def complete(self) -> bool:
         """Whether every position that counts was found."""

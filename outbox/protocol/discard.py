@@ -1,6 +1,8 @@
 """Discard records: whole transactions that left the flow, with the reason (RocketMQ: TRANS_CHECK_MAX_TIME_TOPIC).
 
 A transaction is one record per message, keyed `<transaction id>/<position>`, and one keyed `<transaction id>/manifest`.
+If two halves of one position were read before a decision said which of them counts, the later one is a record, too,
+keyed `<transaction id>/<position>/<half offset>`.
 Removal is a tombstone for each of them in one Kafka transaction.
 """
 
@@ -50,7 +52,7 @@ class Manifest:
         detail: One sentence for people.
         decision: COMMIT or ROLLBACK if it was decided when it left, else None.
         positions: The positions that count, or those read so far if it is undecided.
-        offsets: Half offset of each message found, by position.
+        offsets: Position and half offset of each half found, ascending.
         first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
         checks: UNKNOWN answers so far.
         last_answer: The last answer's reason.
@@ -101,6 +103,11 @@ class Manifest:
 def message_key(transaction_id: str, position: int) -> bytes:
     """Key of a discarded message."""
     return message_id(transaction_id, position).encode()
+
+
+def copy_key(transaction_id: str, position: int, offset: int) -> bytes:
+    """Key of a further half of a position that another half has: the decision will say which of the two counts."""
+    return f"{message_id(transaction_id, position)}/{offset}".encode()
 
 
 def manifest_key(transaction_id: str) -> bytes:

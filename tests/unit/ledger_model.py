@@ -2,7 +2,7 @@
 
 The world knows the truth: which local transactions committed and where their halves lie. The ledger sees records only.
 A delivery counts when its Kafka transaction commits; a crash throws the ledger away and makes a new one from the last
-committed checkpoint, through the strings that a real relay would find.
+committed checkpoint, through the strings that a real relay would find, and from the discard topic as it would be read.
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ import uuid
 from dataclasses import dataclass, field
 
 from checker.verdicts import Row, Verdict, op_entry
+from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
-from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, parse_manifest
+from outbox.protocol.envelope import parse_envelope
+from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, parse_half
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
+from relay.batch import Batch, settle_batch, take_batch
+from relay.discards import from_manifest, record_keys
 from relay.half import Half, OpRecord
 from relay.ledger import Ledger
+from relay.outgoing import Record
 from relay.overdue import CheckPolicy
+from relay.parking import DEFAULT, ParkingPolicy
+from relay.preflight import RealTopic
 from relay.transaction import Transaction
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
@@ -27,6 +35,9 @@ OP_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f00"
 PARTITION = 3
 GROUP = "orders"
 POLICY = CheckPolicy()
+CHANNEL = names.Channel("outbox")
+TOPICS = {"real": RealTopic(4, 10_000)}
+SOON = ParkingPolicy(group_pending_max=2, undecided_max_age=2_500, check_max=2)
 
 
 def transaction_id(number: int) -> str:
@@ -79,7 +90,11 @@ def op(offset: int, *entries: OpEntry, source: OpSource = OpSource.PRODUCER, tim
 
 
 def new_ledger(
-    half_checkpoint: HalfCheckpoint | None = None, op_checkpoint: OpCheckpoint | None = None, *, ordered: bool = True
+    half_checkpoint: HalfCheckpoint | None = None,
+    op_checkpoint: OpCheckpoint | None = None,
+    parking: ParkingPolicy = DEFAULT,
+    *,
+    ordered: bool = True,
 ) -> Ledger:
     """A ledger from checkpoints, by default those of an empty partition."""
     return Ledger(
@@ -88,6 +103,7 @@ def new_ledger(
         half_checkpoint or HalfCheckpoint(0, 0),
         op_checkpoint or OpCheckpoint(0, 0),
         POLICY,
+        parking,
         ordered=ordered,
     )
 
@@ -135,10 +151,15 @@ class World:
 
     Args:
         ordered: Whether the channel keeps the order of keys.
+        parking: When undecided transactions are parked.
     """
 
-    def __init__(self, *, ordered: bool) -> None:
+    def __init__(self, *, ordered: bool, parking: ParkingPolicy = DEFAULT) -> None:
         self.ordered = ordered
+        self.parking = parking
+        self.topics = dict(TOPICS)
+        self.discard_log: list[Record] = []
+        self.due_effects: dict[str, int] = {}  # transaction in the discard topic: the first op that decided it
         self.now = 1_000
         self.locals: list[Local] = []
         self.halves: list[Half] = []
@@ -244,6 +265,63 @@ class World:
     def _local(self, id_: str) -> Local:
         return next(local for local in self.locals if local.id == id_)
 
+    def answer_unknown(self, *requests: CheckRequest) -> None:
+        """A listener that does not know answers requests."""
+        entries = [
+            OpEntry(
+                OpKind.UNKNOWN,
+                request.transaction_id,
+                TOPIC_ID,
+                PARTITION,
+                request.positions,
+                request.first_offset,
+                request.last_offset,
+                request.check,
+                "who knows",
+            )
+            for request in requests
+        ]
+        if entries:
+            self._append_op(OpSource.LISTENER, *entries)
+
+    # --- an operator --------------------------------------------------------------------------------------------
+
+    def order_deliveries(self) -> None:
+        """An operator wants everything delivered that pre-flight refused."""
+        for manifest in self.discarded().values():
+            if manifest.decision is OpKind.COMMIT and manifest.reason is not DiscardReason.INCOMPLETE:
+                offsets = [offset for _, offset in manifest.offsets]
+                place = (TOPIC_ID, PARTITION, manifest.positions, min(offsets), max(offsets))
+                self._append_op(OpSource.OPERATOR, OpEntry(OpKind.DELIVER, manifest.transaction_id, *place))
+
+    # --- the discard topic --------------------------------------------------------------------------------------
+
+    def alive(self) -> dict[bytes, bytes]:
+        """What the discard topic holds once it is compacted, by key."""
+        found: dict[bytes, bytes] = {}
+        for record in self.discard_log:
+            key = record.key or b""
+            found.pop(key, None)
+            if record.value is not None:
+                found[key] = record.value
+        return found
+
+    def discarded(self) -> dict[str, Manifest]:
+        """The manifests in the discard topic, by transaction id."""
+        found = (parse_manifest(value) for key, value in self.alive().items() if key.endswith(b"/manifest"))
+        return {manifest.transaction_id: manifest for manifest in found}
+
+    def _fetch(self, wanted: dict[bytes, int]) -> dict[int, Half]:
+        alive = self.alive()
+        envelopes = [parse_envelope(alive[key]) for key in wanted]
+        assert [envelope.offset for envelope in envelopes] == list(wanted.values()), "another half lies under its key"
+        return {
+            found.offset: Half(
+                found.offset, found.timestamp, found.key, found.value, found.headers, parse_half(found.headers)
+            )
+            for found in envelopes
+        }
+
     # --- the relay ----------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
@@ -253,8 +331,10 @@ class World:
         self.ledger = new_ledger(
             parse_half_checkpoint(half_text, half_checkpoint.offset, TOPIC_ID),
             parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID),
+            self.parking,
             ordered=self.ordered,
         )
+        self.ledger.restore_discards(self.discarded().values())
         self.next_half, self.next_op = half_checkpoint.offset, op_checkpoint.offset
         self.inbox.clear()
 
@@ -272,24 +352,56 @@ class World:
             self.next_op += 1
             if self.ledger.counts["op_passed"] > before:
                 self.passed.add(record.offset)
+            self._note_effects(record)
+
+    def _note_effects(self, record: OpRecord) -> None:
+        """An op that decides what lies in the discard topic must have its effect, whoever dies meanwhile."""
+        for found in record.entries:
+            manifest = self.discarded().get(found.transaction_id)
+            if manifest is not None:
+                undecided = manifest.reason is DiscardReason.UNDECIDED
+                kinds = {OpKind.COMMIT, OpKind.ROLLBACK} if undecided else {OpKind.DELIVER}
+                if found.kind in kinds:
+                    self.due_effects.setdefault(found.transaction_id, record.offset)
 
     def take(self, messages: int) -> None:
         """Take what is ready, and crash before its Kafka transaction commits."""
-        self.ledger.take_malformed()
-        self.ledger.take_ready(messages)
+        self._settle(self._take(messages))
         self.restore()
+
+    def _take(self, messages: int) -> Batch:
+        batch = take_batch(self.ledger, self.now, messages)
+        batch.put_in(self._fetch(batch.bodies_wanted()))
+        return batch
+
+    def _settle(self, batch: Batch) -> list[Record]:
+        return settle_batch(batch, self.ledger, self.topics, CHANNEL, self.now).records
 
     def deliver(self, messages: int) -> None:
         """Take what is ready; its Kafka transaction commits, and the checkpoint with it."""
-        malformed = self.ledger.take_malformed()
-        ready = self.ledger.take_ready(messages)
-        for found in malformed:
+        batch = self._take(messages)
+        records = self._settle(batch)
+        for found in batch.malformed:
             assert found.offset not in self.malformed, "a malformed half left twice"
             self.malformed.add(found.offset)
-        for transaction in ready:
-            self._deliver(transaction)
+        self.discard_log += [record for record in records if record.topic == CHANNEL.discard_topic]
+        for transaction in batch.ready:
+            self._hand_out(transaction, records)
+        for transaction in (*batch.ready, *batch.removed):
+            self.due_effects.pop(transaction.id, None)
         self.check_checkpoints()
+        self._check_index()
         self.committed = (self.ledger.half_checkpoint(), self.ledger.op_checkpoint())
+
+    def _hand_out(self, transaction: Transaction, records: list[Record]) -> None:
+        visible = [record for record in records if record.topic == "real" and _id_of(record) == transaction.id]
+        refused = self.discarded().get(transaction.id)
+        assert bool(visible) == (refused is None), "neither delivered nor discarded, or both"
+        if refused is None or refused.reason is DiscardReason.INCOMPLETE:
+            self._deliver(transaction)
+        for record in visible:
+            assert (names.LATE_HEADER in dict(record.headers)) == (transaction.discarded is not None)
+            assert record.value == b"value"
 
     def _deliver(self, transaction: Transaction) -> None:
         local = self._local(transaction.id)
@@ -306,7 +418,7 @@ class World:
             "a whole one discarded, or a torn one delivered"
         )
         self.delivered[transaction.id] = offsets
-        if local.lane is not None and self.ordered:
+        if local.lane is not None and self.ordered and transaction.discarded is None:
             first = self.first_seen[transaction.id]
             assert self.last_of_lane.get(local.lane, -1) < first, "delivered out of order"
             self.last_of_lane[local.lane] = first
@@ -333,21 +445,55 @@ class World:
         unsettled = set(half_checkpoint.unsettled)
         assert list(half_checkpoint.unsettled) == sorted(unsettled)
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
+        moved = self.discarded()
         for local in self.locals:
             if local.fate is Fate.ROLLED_BACK or local.id in self.delivered:
                 continue
             needed = set(local.offsets.values() if local.row is None else self._counted(local, local.row))
+            if local.id in moved:
+                needed -= self._lie_discarded(local, moved[local.id])
             lost = {offset for offset in needed if offset < half_checkpoint.head} - unsettled - self.malformed
             assert not lost, f"offsets {lost} of transaction {local.number} are held for settled"
         self._check_ops(op_checkpoint)
 
+    @staticmethod
+    def _lie_discarded(local: Local, manifest: Manifest) -> set[int]:
+        """Offsets of a transaction's halves that lie in the discard topic, they or, if it is decided, their twins."""
+        written = {offset for _, offset in manifest.offsets}
+        if manifest.decision is None:
+            return written
+        positions = {position for position, _ in manifest.offsets}
+        return {offset for position, offset in local.offsets.items() if position in positions}
+
     def _check_ops(self, checkpoint: OpCheckpoint) -> None:
-        """No op is passed whose halves all lie ahead, unless that was counted."""
+        """No op is passed whose effect is not committed, or whose halves all lie ahead, unless that was counted."""
+        assert all(checkpoint.offset <= offset for offset in self.due_effects.values()), "a decision is forgotten"
         head = max(self.next_half, self.committed[0].head)
         for record in self.ops[: checkpoint.offset]:
             for found in record.entries:
                 first = min(self.first_seen.get(found.transaction_id, found.first_offset), found.first_offset)
                 assert first < head or record.offset in self.passed, "an op was passed before its half was read"
+
+    def _check_index(self) -> None:
+        """The index says what the discard topic holds, and every record there belongs to a transaction of it."""
+        alive, discarded = self.alive(), self.discarded()
+        index = self.ledger._discards
+        undecided = {id_ for id_, manifest in discarded.items() if manifest.reason is DiscardReason.UNDECIDED}
+        gone = {transaction.id for transaction in index._removed}
+        resumed = set(index._resumed)
+        assert (undecided - gone) - index._parked.keys() == set()
+        assert index._parked.keys() <= undecided
+        assert index._refused.keys() | gone | resumed >= discarded.keys() - undecided
+        keys: set[bytes] = set()
+        for id_, manifest in discarded.items():
+            transaction = index._parked.get(id_) or from_manifest(manifest)
+            pairs = {(position, found.offset) for position, found in transaction.by_offset()}
+            waiting = {found.offset for found in index._followers.get(id_, ())}
+            written = {pair for pair in pairs if pair[1] not in waiting}
+            assert written == set(manifest.offsets), "the manifest lists other halves"
+            found = record_keys(transaction)
+            keys |= {found[offset] for _, offset in written} | {manifest_key(id_)}
+        assert alive.keys() == keys, "a record without a transaction, or a transaction without a record"
 
     @staticmethod
     def _counted(local: Local, row: Row) -> set[int]:
@@ -355,10 +501,13 @@ class World:
 
     def drain(self) -> None:
         """Let every open transaction roll back, and everything be read, asked, answered and delivered."""
+        self.topics = dict(TOPICS)
         for local in self.locals:
             if local.fate is Fate.OPEN:
                 self.roll_back(local)
-        for _ in range(8):
+        for turn in range(10):
+            if turn in {1, 4, 7}:
+                self.order_deliveries()
             self.read_halves(len(self.halves))
             self.read_ops(len(self.ops))
             self.see_op_end()
@@ -372,6 +521,8 @@ class World:
     def check_all_is_settled(self) -> None:
         """Nothing pends, and exactly what committed was delivered."""
         assert self.ledger.pending() == 0, "something is never settled"
+        reasons = {manifest.reason for manifest in self.discarded().values()}
+        assert reasons <= {DiscardReason.INCOMPLETE, DiscardReason.MALFORMED}, "something stays in the discard topic"
         checkpoint = self.ledger.half_checkpoint()
         assert checkpoint == HalfCheckpoint(len(self.halves), len(self.halves))
         assert self.ledger.op_checkpoint() == OpCheckpoint(len(self.ops), len(self.ops))
@@ -379,7 +530,12 @@ class World:
         assert set(self.delivered) == expected, "a committed transaction was never delivered"
         assert self.malformed == {found.offset for found in self.halves if found.control is None}
         ledger = self.ledger
-        kept = (ledger._lanes, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched)
+        index, parking = ledger._discards, ledger._parking
+        kept = (
+            *(ledger._lanes, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched),
+            *(index._parked, index._followers, index._removed, index._resumed, index._pins),
+            *(parking._weights, parking._heavy, parking._unanswered),
+        )
         sizes = [len(lanes) for lanes in kept]
         assert not any(sizes), "something is kept in memory for ever"
 
@@ -392,3 +548,7 @@ class World:
         stored = self.halves[max(row.first_offset, 0) : row.last_offset + 1]
         controls = (found.control for found in stored if found.control)
         return any((control.transaction_id, control.position) == (local.id, position) for control in controls)
+
+
+def _id_of(record: Record) -> str:
+    return str(dict(record.headers)[names.MESSAGE_ID_HEADER], "utf-8").partition("/")[0]  # type: ignore[arg-type]  # a header that the relay writes has bytes

@@ -18,7 +18,18 @@ PURE = sorted(
         *(path.relative_to(ROOT) for path in (ROOT / "outbox" / "protocol").glob("*.py")),
         *(
             Path("relay", f"{name}.py")
-            for name in ("early", "half", "ledger", "outgoing", "overdue", "preflight", "transaction")
+            for name in (
+                "batch",
+                "discards",
+                "early",
+                "half",
+                "ledger",
+                "outgoing",
+                "overdue",
+                "parking",
+                "preflight",
+                "transaction",
+            )
         ),
         Path("checker", "verdicts.py"),
     ]

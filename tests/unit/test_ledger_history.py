@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import relay.ledger
-from tests.unit.ledger_model import Fate, Local, World
+from relay.parking import DEFAULT, ParkingPolicy
+from tests.unit.ledger_model import SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
 ROOM = relay.ledger.EARLY_OPS
@@ -20,9 +21,11 @@ class _History(RuleBasedStateMachine):
         super().__init__()
         self.world = World(ordered=True)
 
-    @initialize(ordered=st.sampled_from([True, True, False]), small_room=st.booleans())
-    def make(self, *, ordered: bool, small_room: bool) -> None:
-        self.world = World(ordered=ordered)
+    @initialize(
+        ordered=st.sampled_from([True, True, False]), small_room=st.booleans(), parking=st.sampled_from([SOON, DEFAULT])
+    )
+    def make(self, *, ordered: bool, small_room: bool, parking: ParkingPolicy) -> None:
+        self.world = World(ordered=ordered, parking=parking)
         relay.ledger.EARLY_OPS = SMALL_ROOM if small_room else ROOM
 
     def teardown(self) -> None:
@@ -110,6 +113,23 @@ class _History(RuleBasedStateMachine):
         if not again:
             del self.world.inbox[:count]
 
+    @precondition(lambda self: self.world.inbox)
+    @rule(count=st.integers(1, 5), again=st.booleans())
+    def answer_unknown(self, count: int, *, again: bool) -> None:
+        self.world.answer_unknown(*self.world.inbox[:count])
+        if not again:
+            del self.world.inbox[:count]
+
+    # --- topics and an operator ---------------------------------------------------------------------------------
+
+    @rule(there=st.booleans())
+    def the_real_topic_comes_or_goes(self, *, there: bool) -> None:
+        self.world.topics = dict(TOPICS) if there else {}
+
+    @rule()
+    def an_operator_wants_it_delivered(self) -> None:
+        self.world.order_deliveries()
+
     # --- the relay ----------------------------------------------------------------------------------------------
 
     @rule(count=st.sampled_from([1, 2, 5, 100]))
@@ -134,6 +154,17 @@ class _History(RuleBasedStateMachine):
         if end:
             self.world.see_op_end()
         self.world.ask()
+
+    @rule(messages=st.sampled_from([0, 1, 1_000]), crashes=st.booleans())
+    def everybody_waits(self, messages: int, *, crashes: bool) -> None:
+        """Until whoever is still undecided may be parked."""
+        self.world.now += 10_000
+        self.world.read_halves(100)
+        self.world.read_ops(100)
+        self.world.see_op_end()
+        self.world.deliver(messages)
+        if crashes:
+            self.world.restore()
 
     @invariant()
     def a_crash_would_lose_nothing_now(self) -> None:

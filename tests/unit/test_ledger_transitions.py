@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
+from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.transaction import TRANSITIONS, Event, State, Transaction
+from relay.transaction import TRANSITIONS, Event, Finding, State, Transaction
 from tests.unit.ledger_model import entry, half, new_ledger, op, transaction_id
 
 OPS = [
@@ -61,12 +62,19 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch) 
     ledger = new_ledger()
     ledger.read_halves([half(0, 1), half(1, 2)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0", 0, 0), entry(OpKind.COMMIT, 2, "-", -1, -1))])
-    ledger.take_ready(1)
+    (transaction,) = ledger.take_ready(1)
+    for number, kind in enumerate((OpKind.DELIVER, OpKind.ROLLBACK), 1):
+        ledger.refuse(transaction, Finding(DiscardReason.TOPIC_MISSING, ""))
+        ledger.read_ops([op(number, entry(kind, 1, "0", 0, 0), source=OpSource.OPERATOR)])
+        transaction = next(iter(ledger.take_ready(1)), transaction)
+    ledger.read_halves([half(2, 3)])
+    ledger.ops_read_until(10**12)
+    ledger.take_parked(10**12, 1)
     assert seen == set(TRANSITIONS)
 
 
-def test_ready_is_the_end() -> None:
-    assert not any(state is State.READY for state, _ in TRANSITIONS)
+def test_ready_is_the_end_unless_pre_flight_refuses_it() -> None:
+    assert [pair for pair in TRANSITIONS if pair[0] is State.READY] == [(State.READY, Event.REFUSED)]
     assert set(TRANSITIONS.values()) == set(State)
 
 

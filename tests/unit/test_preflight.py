@@ -11,13 +11,14 @@ from outbox.cluster import TopicDescription
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth
-from outbox.protocol.names import Channel
+from outbox.protocol.names import LATE_HEADER, Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
+from relay.discards import Move, to_manifest
 from relay.half import Half
-from relay.outgoing import Record, deliver, discard, discard_malformed
-from relay.preflight import RECORD_OVERHEAD, Finding, RealTopic, inspect, real_topic, record_size, targets
-from relay.transaction import Transaction
+from relay.outgoing import Record, deliver, discard, discard_malformed, malformed
+from relay.preflight import RECORD_OVERHEAD, RealTopic, inspect, real_topic, record_size, targets
+from relay.transaction import Finding, Transaction
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import PARTITION, TOPIC_ID, damaged, transaction_id
 
@@ -220,11 +221,37 @@ def test_records_are_delivered_in_the_order_of_their_positions_and_only_those_th
     assert [record.key for record in deliver(transaction, 3)] == [b"a", b"b"]
 
 
+def discarded(transaction: Transaction, found: Finding) -> list[Record]:
+    """The records of a transaction that goes to the discard topic."""
+    halves = [half for _, half in sorted(transaction.halves.items())]
+    return list(discard(Move(transaction, halves), to_manifest(transaction, found, TOPIC_ID, 3), "outbox.discard"))
+
+
+def discarded_malformed(half: Half) -> list[Record]:
+    """The records of a half that cannot be parsed."""
+    return list(discard_malformed(half, malformed(half, TOPIC_ID, 3), "outbox.discard"))
+
+
+def test_what_comes_from_the_discard_topic_says_so() -> None:
+    transaction = committed(message(5, 0))
+    (record,) = deliver(transaction, 3)
+    assert LATE_HEADER not in dict(record.headers)
+    transaction.discarded = Finding(DiscardReason.UNDECIDED, "")
+    (late,) = deliver(transaction, 3)
+    assert late.headers == [*record.headers, (LATE_HEADER, b"UNDECIDED")]
+
+
+def test_a_half_that_cannot_be_parsed_cannot_be_delivered() -> None:
+    transaction = committed(message(5, 0))
+    transaction.replace({5: damaged(5)})
+    assert inspect(transaction, TOPICS, CHANNEL) == Finding(DiscardReason.MALFORMED, damaged(5).error)
+
+
 def test_a_discarded_transaction_is_all_of_its_messages_and_a_manifest() -> None:
     transaction = committed(message(6, 1, value=None), message(5, 0), last=2)
     transaction.unknown_answers, transaction.last_answer = 7, "OSError"
     found = Finding(DiscardReason.INCOMPLETE, "1 is missing")
-    first, second, manifest = discard(transaction, found, "outbox.discard", TOPIC_ID, 3)
+    first, second, manifest = discarded(transaction, found)
     assert [record.key for record in (first, second)] == [f"{ID}/0".encode(), f"{ID}/1".encode()]
     assert {(record.topic, record.partition) for record in (first, second, manifest)} == {("outbox.discard", 3)}
     assert parse_envelope(first.value) == transaction.halves[0].envelope()
@@ -239,15 +266,13 @@ def test_a_discarded_transaction_is_all_of_its_messages_and_a_manifest() -> None
 def test_an_undecided_transaction_is_discarded_with_what_was_read() -> None:
     transaction = Transaction(ID, "shop", Truth.LISTENER, None, None, 0)
     transaction.add(4, message(9, 4))
-    *_, manifest = discard(transaction, Finding(DiscardReason.UNDECIDED, ""), "outbox.discard", TOPIC_ID, 3)
+    *_, manifest = discarded(transaction, Finding(DiscardReason.UNDECIDED, ""))
     parsed = parse_manifest(manifest.value)
     assert (parsed.decision, str(parsed.positions), parsed.ordering, parsed.truth) == (None, "4", None, Truth.LISTENER)
 
 
 def test_a_malformed_half_is_discarded_under_an_id_made_from_its_place() -> None:
-    records = list(discard_malformed(damaged(9), "outbox.discard", TOPIC_ID, 3))
-    again = list(discard_malformed(damaged(9), "outbox.discard", TOPIC_ID, 3))
-    elsewhere = list(discard_malformed(damaged(10), "outbox.discard", TOPIC_ID, 3))
+    records, again, elsewhere = map(discarded_malformed, (damaged(9), damaged(9), damaged(10)))
     assert records == again
     assert records[0].key != elsewhere[0].key
     parsed = parse_manifest(records[1].value)

@@ -17,6 +17,7 @@ from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import MAX_POSITION
 from relay.ledger import EARLY_OPS
 from relay.overdue import CheckPolicy
+from relay.parking import DEFAULT, RELIEF
 from relay.transaction import TRANSITIONS, State
 from tests.unit.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 
@@ -133,6 +134,9 @@ def test_the_columns_of_the_callback_row_are_those_that_are_inserted() -> None:
         f"within {checkpoint.FAR:,} offsets while at most {checkpoint.FEW} halves",
         f"at most {op.MAX_REASON:,} characters",
         f"At most {EARLY_OPS:,} are kept",
+        f"{DEFAULT.check_max} of its checks were answered UNKNOWN",
+        f"within {DEFAULT.undecided_max_age // 3_600_000} hours",
+        f"at {RELIEF:.0%} of the limit".replace("%", " %"),
         f"after {CheckPolicy().check_interval // 1000} s, {2 * CheckPolicy().check_interval // 1000} s",
         f"doubled up to {CheckPolicy().check_interval_max // 60_000} minutes",
     ],

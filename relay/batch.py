@@ -1,0 +1,132 @@
+"""What one Kafka transaction of the relay does: what the ledger hands out, turned into records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from outbox.protocol.names import Channel
+from relay.discards import Move, record_keys, to_manifest
+from relay.half import Half
+from relay.ledger import Ledger
+from relay.outgoing import Record, deliver, discard, discard_malformed, malformed, remove
+from relay.preflight import RealTopic, inspect, targets
+from relay.transaction import Finding, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the ledger handed out for one Kafka transaction.
+
+    Args:
+        removed: Transactions that leave the discard topic undelivered.
+        ready: Transactions that go to their real topics, unless pre-flight refuses them.
+        moves: Halves that go to the discard topic undecided.
+        malformed: Halves that cannot be parsed.
+    """
+
+    removed: Sequence[Transaction]
+    ready: Sequence[Transaction]
+    moves: Sequence[Move]
+    malformed: Sequence[Half]
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.removed or self.ready or self.moves or self.malformed)
+
+    def late(self) -> list[Transaction]:
+        """Those of the ready ones that lie in the discard topic."""
+        return [transaction for transaction in self.ready if transaction.discarded]
+
+    def bodies_wanted(self) -> dict[bytes, int]:
+        """Records of the discard topic that must be fetched: their keys, and half offsets."""
+        wanted: dict[bytes, int] = {}
+        for transaction in self.late():
+            keys = record_keys(transaction)
+            wanted |= {keys[half.offset]: half.offset for half in transaction.counted()}
+        return wanted
+
+    def put_in(self, bodies: Mapping[int, Half]) -> None:
+        """Put in the halves that were fetched, by half offset."""
+        for transaction in self.late():
+            transaction.replace(bodies)
+
+    def targets(self) -> set[str]:
+        """The real topics of all that is ready; the bodies must be there."""
+        return {name for transaction in self.ready for name in targets(transaction)}
+
+
+def take_batch(ledger: Ledger, now: int, messages: int) -> Batch:
+    """Take what can be written now.
+
+    What is ready is taken before what is moved: the bodies of a half that goes to the discard topic with this batch
+    could not be fetched from there.
+
+    Args:
+        ledger: It holds for settled what it hands out.
+        now: The broker's time, ms.
+        messages: How many, about.
+    """
+    removed = ledger.take_removed()
+    ready = ledger.take_ready(messages)
+    return Batch(removed, ready, ledger.take_parked(now, messages), ledger.take_malformed())
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a batch comes to.
+
+    Args:
+        records: What the Kafka transaction writes, in this order.
+        delivered: Transactions that become visible with it.
+        refused: Transactions that cannot be delivered, and why.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    delivered: list[Transaction] = field(default_factory=list)
+    refused: list[tuple[Transaction, Finding]] = field(default_factory=list)
+
+
+def settle_batch(batch: Batch, ledger: Ledger, topics: Mapping[str, RealTopic], channel: Channel, now: int) -> Outcome:
+    """The records of a batch. What pre-flight refuses is put into the ledger's discard index.
+
+    Args:
+        batch: With its bodies put in.
+        ledger: Where it was taken from.
+        topics: The real topics that exist, by name.
+        channel: The channel.
+        now: The broker's time, ms.
+    """
+    outcome = Outcome()
+    for transaction in batch.removed:
+        outcome.records.extend(remove(transaction, channel.discard_topic, ledger.partition))
+    for transaction in batch.ready:
+        finding = inspect(transaction, topics, channel, now)
+        if finding is None:
+            _deliver(transaction, ledger.partition, channel, outcome)
+        else:
+            _refuse(transaction, finding, ledger, channel, outcome)
+    for move in batch.moves:
+        if move.transaction.discarded:
+            manifest = to_manifest(move.transaction, move.transaction.discarded, ledger.topic_id, ledger.partition)
+            outcome.records.extend(discard(move, manifest, channel.discard_topic))
+    for half in batch.malformed:
+        manifest = malformed(half, ledger.topic_id, ledger.partition)
+        ledger.refuse_malformed(manifest)
+        outcome.records.extend(discard_malformed(half, manifest, channel.discard_topic))
+    return outcome
+
+
+def _deliver(transaction: Transaction, partition: int, channel: Channel, outcome: Outcome) -> None:
+    outcome.records.extend(deliver(transaction, partition))
+    outcome.delivered.append(transaction)
+    if transaction.discarded:
+        outcome.records.extend(remove(transaction, channel.discard_topic, partition))
+
+
+def _refuse(transaction: Transaction, finding: Finding, ledger: Ledger, channel: Channel, outcome: Outcome) -> None:
+    lies_there = transaction.discarded is not None
+    manifest = ledger.refuse(transaction, finding)
+    halves = [] if lies_there else list(transaction.halves.values())
+    outcome.records.extend(discard(Move(transaction, halves), manifest, channel.discard_topic))
+    outcome.refused.append((transaction, finding))

@@ -1,0 +1,203 @@
+"""Parking: which undecided transactions leave for the discard topic, so that they hold up nobody. Pure.
+
+A dead producer group must not be felt by the others: it is never a partition that waits for it (R21).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from outbox.protocol.checkpoint import FAR, FEW, WINDOW
+from relay.half import Half
+from relay.transaction import State, Transaction
+
+FULL = 0.75
+"""A checkpoint string is nearly full: parking begins. The reading of halves stops at 1."""
+ROOMY = 0.5
+"""It has room again: parking ends."""
+RELIEF = 0.9
+"""A group that exceeded its limit is brought down to this part of it, so that not every half of it is a case."""
+GRACE_MS = 1_000
+"""An op may follow its half so late: nothing is parked whose op may still lie unread in the op partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingPolicy:
+    """When to park.
+
+    Args:
+        group_pending_max: Halves of one producer group that may pend in one half partition.
+        group_pending_bytes_max: Their bytes, about.
+        undecided_max_age: Age at which an undecided transaction is parked, ms.
+        check_max: UNKNOWN answers after which it is parked.
+    """
+
+    group_pending_max: int = 100_000
+    group_pending_bytes_max: int = 64 * 1024 * 1024
+    undecided_max_age: int = 86_400_000
+    check_max: int = 15
+
+
+DEFAULT = ParkingPolicy()
+
+
+@dataclass(slots=True)
+class Weight:
+    """What pends of one producer group."""
+
+    halves: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much of a checkpoint string is taken.
+
+    Args:
+        lowest: Offset of the lowest unsettled half.
+        head: The offset to be read next.
+        unsettled: How many halves are unsettled.
+    """
+
+    lowest: int
+    head: int
+    unsettled: int
+
+    def taken(self) -> float:
+        """The part of it that is taken; at 1 no further half may be read.
+
+        Either the span is narrow enough for a bitmap, or few halves of a wide one are unsettled.
+        """
+        span = self.head - self.lowest
+        return min(span / WINDOW, max(self.unsettled / FEW, span / FAR))
+
+
+class Parking:
+    """Whom to park, and why.
+
+    Args:
+        policy: When to park.
+    """
+
+    def __init__(self, policy: ParkingPolicy) -> None:
+        self._policy = policy
+        self._most_halves, self._most_bytes = policy.group_pending_max, policy.group_pending_bytes_max
+        self._weights: dict[str, Weight] = {}
+        self._heavy: set[str] = set()
+        self._unanswered: deque[Transaction] = deque()
+        self._looked_at_age = 0
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def added(self, transaction: Transaction, half: Half) -> None:
+        """A half of a transaction pends."""
+        size = half.size()
+        transaction.size += size
+        weight = self._weights.get(transaction.group)
+        if weight is None:
+            weight = self._weights[transaction.group] = Weight()
+        weight.halves += 1
+        weight.bytes += size
+        if weight.halves > self._most_halves or weight.bytes > self._most_bytes:
+            self._heavy.add(transaction.group)
+
+    def settled(self, transaction: Transaction) -> None:
+        """A transaction pends no longer."""
+        weight = self._weights[transaction.group]
+        weight.halves -= len(transaction.halves) + len(transaction.copies)
+        weight.bytes -= transaction.size
+        if not weight.halves:
+            del self._weights[transaction.group]
+
+    def answered_unknown(self, transaction: Transaction) -> None:
+        """One more check of a transaction was answered UNKNOWN."""
+        if transaction.unknown_answers >= self._policy.check_max and transaction.discarded is None:
+            self._unanswered.append(transaction)
+
+    # --- whom to park -------------------------------------------------------------------------------------------
+
+    def is_wanted(self, room: Room) -> bool:
+        """Whether somebody is to be parked as soon as it is sure that no op of theirs is unread."""
+        return bool(self._heavy) or room.taken() >= FULL
+
+    def choose(
+        self, pending: Mapping[str, Transaction], room: Callable[[], Room], now: int
+    ) -> Iterator[tuple[Transaction, str]]:
+        """Transactions to be parked, and why; each is parked before the next one is asked for.
+
+        Args:
+            pending: All pending transactions, in the order of their first halves.
+            room: Gives the present state of the checkpoint string.
+            now: All ops that were appended before this time are read, ms of broker time.
+        """
+        yield from self._asked_too_often(pending)
+        yield from self._too_old(pending, now)
+        yield from self._of_heavy_groups(pending, now - GRACE_MS)
+        yield from _in_the_way(pending, room, now - GRACE_MS)
+
+    def _asked_too_often(self, pending: Mapping[str, Transaction]) -> Iterator[tuple[Transaction, str]]:
+        while self._unanswered:
+            transaction = self._unanswered[0]
+            if pending.get(transaction.id) is transaction and transaction.state is State.PENDING:
+                yield transaction, f"{transaction.unknown_answers} checks were answered UNKNOWN"
+            self._unanswered.popleft()
+
+    def _too_old(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
+        """Does not look each time: those that are decided and held may be many."""
+        age = self._policy.undecided_max_age
+        if now - self._looked_at_age < age // 100:
+            return
+        for transaction in _undecided(pending, now - age):
+            yield transaction, f"no decision came within {age} ms"
+        self._looked_at_age = now
+
+    def _of_heavy_groups(
+        self, pending: Mapping[str, Transaction], append_time: int
+    ) -> Iterator[tuple[Transaction, str]]:
+        for group in sorted(self._heavy):
+            for transaction in [other for other in _undecided(pending, append_time) if other.group == group]:
+                if not self._exceeds(self._weights[group], RELIEF):
+                    break
+                yield transaction, "more of its producer group pended than the limit allows"
+            if not self._exceeds(self._weights.get(group, Weight()), 1):
+                self._heavy.discard(group)
+
+    def _exceeds(self, weight: Weight, part: float) -> bool:
+        return weight.halves > self._most_halves * part or weight.bytes > self._most_bytes * part
+
+
+def _in_the_way(
+    pending: Mapping[str, Transaction], room: Callable[[], Room], append_time: int
+) -> Iterator[tuple[Transaction, str]]:
+    """While the checkpoint string is nearly full: of the group with most in the way, the oldest first."""
+    before = room()
+    if before.taken() < FULL:
+        return
+    for transaction in _by_group(_undecided(pending, append_time), before.head - WINDOW // 2):
+        if room().taken() < ROOMY:
+            return
+        yield transaction, "the checkpoint of its half partition was nearly full"
+
+
+def _by_group(undecided: Sequence[Transaction], middle: int) -> Iterator[Transaction]:
+    """First the group with the most that is older than the middle of the window: the young may be in good hands."""
+    groups: dict[str, list[Transaction]] = {}
+    for transaction in undecided:
+        groups.setdefault(transaction.group, []).append(transaction)
+    weights = {name: _halves_below(middle, group) for name, group in groups.items()}
+    for name in sorted(groups, key=weights.__getitem__, reverse=True):
+        if weights[name]:
+            yield from groups[name]
+
+
+def _halves_below(offset: int, group: Sequence[Transaction]) -> int:
+    return sum(len(transaction.halves) for transaction in group if transaction.first().offset < offset)
+
+
+def _undecided(pending: Mapping[str, Transaction], append_time: int) -> list[Transaction]:
+    """The undecided ones whose first half was appended up to a time, the oldest first."""
+    old = takewhile(lambda transaction: transaction.first().append_time <= append_time, pending.values())
+    return [transaction for transaction in old if transaction.state is State.PENDING]

@@ -1,0 +1,204 @@
+"""Who is parked, and when: the oldest of whoever is in the way, and nobody whose op may still be unread."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint
+from outbox.protocol.op import OpKind, OpSource
+from relay.discards import Move
+from relay.ledger import Ledger
+from relay.parking import DEFAULT, FULL, GRACE_MS, RELIEF, ROOMY, ParkingPolicy, Room
+from relay.settings import RelaySettings
+from tests.unit import protocol_strategies as some
+from tests.unit.ledger_model import entry, half, new_ledger, op
+
+ALL = 1_000_000
+NOW = 1_000
+"""The append time of a half, where a test does not say another one."""
+HOUR = 3_600_000
+
+
+def read_all_ops(ledger: Ledger, until: int) -> None:
+    """No op that was appended before this time is unread."""
+    ledger.ops_read_until(until)
+
+
+def numbers(moves: list[Move]) -> list[int]:
+    return [int(move.transaction.id[-12:], 16) for move in moves]
+
+
+def parked(ledger: Ledger, now: int, messages: int = ALL) -> list[int]:
+    """Who is parked at a time, when all ops before it were read."""
+    read_all_ops(ledger, now)
+    return numbers(ledger.take_parked(now, messages))
+
+
+# --- the checkpoint string ------------------------------------------------------------------------------------------
+
+
+@some.relaxed
+@given(st.sets(st.integers(0, 30_000), max_size=700), st.integers(0, 250_000))
+def test_reading_stops_when_the_string_is_full(unsettled: set[int], more: int) -> None:
+    head = max(unsettled, default=0) + 1 + more
+    ledger = new_ledger(HalfCheckpoint(min(unsettled, default=head), head, tuple(sorted(unsettled))))
+    ledger._restored_head, ledger._head = 0, head
+    may_read = ledger.read_limit(head) > head
+    assert may_read == (ledger._room().taken() < 1)
+
+
+@pytest.mark.parametrize(
+    ("room", "taken"),
+    [
+        (Room(5, 5, 0), 0.0),
+        (Room(0, WINDOW // 2, WINDOW // 2), 0.5),
+        (Room(0, WINDOW, FEW // 2), 0.5),
+        (Room(0, FAR * 3 // 4, 1), 0.75),
+        (Room(0, WINDOW, FEW), 1.0),
+    ],
+)
+def test_how_much_of_the_string_is_taken(room: Room, taken: float) -> None:
+    assert room.taken() == taken
+
+
+def busy(ledger: Ledger, start: int, stop: int, *, dead_every: int = 0, time: int = NOW) -> list[int]:
+    """Halves of other groups that are decided at once; of each so many, one belongs to a dead group."""
+    dead = [number for number in range(start, stop) if dead_every and number % dead_every == 0]
+    groups = dict.fromkeys(dead, "dead")
+    ledger.read_halves(
+        half(number, number, group=groups.get(number, "busy"), time=time) for number in range(start, stop)
+    )
+    alive = [number for number in range(start, stop) if number not in groups]
+    ledger.read_ops([op(start, *(entry(OpKind.COMMIT, number, "0", number, number) for number in alive))])
+    ledger.take_ready(ALL)
+    return dead
+
+
+def test_the_oldest_of_a_dead_group_make_room_and_no_more_than_is_needed() -> None:
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 0, group="slow")])
+    dead = busy(ledger, 1, WINDOW * 3 // 4 - 1, dead_every=10)
+    assert parked(ledger, NOW + HOUR) == []
+    dead += busy(ledger, WINDOW * 3 // 4 - 1, WINDOW * 3 // 4 + 1, dead_every=10)
+    found = parked(ledger, NOW + HOUR)
+    assert found == dead[: len(found)]
+    assert ledger._room().taken() < ROOMY < FULL
+    assert ledger._room().unsettled == FEW * ROOMY - 1, "few are left, so that the slow one may pend on"
+
+
+def test_a_single_one_in_the_way_is_parked_not_the_many_that_are_young() -> None:
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 0, group="slow")])
+    busy(ledger, 1, WINDOW - 1_000)
+    young = range(WINDOW - 1_000, WINDOW - 1)
+    ledger.read_halves(half(number, number, group="busy") for number in young)
+    assert parked(ledger, NOW + HOUR) == [0]
+    assert ledger.pending() == len(young)
+
+
+def test_parking_goes_on_in_the_next_batch() -> None:
+    ledger = new_ledger()
+    dead = busy(ledger, 0, WINDOW, dead_every=2)
+    assert parked(ledger, NOW + HOUR, 3) == dead[:3]
+    assert parked(ledger, NOW + HOUR, 3) == dead[3:6]
+
+
+def test_nobody_is_parked_whose_op_may_be_unread() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=1))
+    busy(ledger, 0, WINDOW, dead_every=2)
+    assert ledger.needs_op_end(NOW + GRACE_MS) is False
+    assert ledger.take_parked(NOW + HOUR, ALL) == []
+    assert parked(ledger, NOW + GRACE_MS - 1) == []
+    assert ledger.needs_op_end(NOW + 2 * GRACE_MS), "they wait for it"
+    assert parked(ledger, NOW + GRACE_MS) != []
+
+
+# --- the limits of a group --------------------------------------------------------------------------------------------
+
+
+def test_a_group_with_too_many_halves_is_brought_below_its_limit() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=100))
+    ledger.read_halves(half(number, number, group="dead") for number in range(100))
+    ledger.read_halves(half(number, number, group="other") for number in range(100, 200))
+    assert parked(ledger, NOW + HOUR) == []
+    ledger.read_halves([half(200, 200, group="dead")])
+    assert parked(ledger, NOW + HOUR) == list(range(101 - round(100 * RELIEF)))
+    assert parked(ledger, NOW + HOUR) == []
+    assert ledger.counts["parked"] == 11
+
+
+def test_a_group_with_too_many_bytes_is_brought_below_its_limit() -> None:
+    size = half(0, 0).size()
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_bytes_max=10 * size))
+    ledger.read_halves(half(number, number) for number in range(11))
+    assert parked(ledger, NOW + HOUR) == [0, 1]
+
+
+def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=3))
+    ledger.read_halves([half(0, 0), half(1, 1, key=b"k"), half(2, 1, 1), half(3, 2, key=b"k")])
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0-1", 0, 9), entry(OpKind.COMMIT, 2, "0", 3, 3))])
+    read_all_ops(ledger, NOW + HOUR)
+    (move,) = ledger.take_parked(NOW + HOUR, ALL)
+    assert [found.offset for found in move.halves] == [1, 2]
+    assert [found.value for found in move.halves] == [b"value", b"value"]
+    assert {found.value for found in move.transaction.all_halves()} == {None}, "no body is kept in memory"
+    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [2], "what it held up is free"
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, (0,))
+
+
+def test_what_is_settled_weighs_nothing() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=10))
+    for start in range(0, 100, 10):
+        busy(ledger, start, start + 10)
+    assert parked(ledger, NOW + HOUR) == []
+    assert ledger._parking._weights == {}
+
+
+def test_the_settings_say_the_same() -> None:
+    given = {"group_pending_max": 1, "group_pending_bytes_max": 2, "undecided_max_age": 3, "check_max": 4}
+    kafka = {"bootstrap_servers": "kafka:9092"}
+    assert RelaySettings.model_validate(kafka).parking_policy() == DEFAULT
+    assert RelaySettings.model_validate(kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4)
+
+
+# --- age, and answers -------------------------------------------------------------------------------------------------
+
+
+def test_what_waited_too_long_is_parked() -> None:
+    age = DEFAULT.undecided_max_age
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 0, time=NOW), half(1, 1, time=NOW), half(2, 2, time=NOW + age)])
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0-1", 1, 9))])
+    assert parked(ledger, NOW + age - 1) == []
+    assert parked(ledger, NOW + age + age // 100) == [0]
+    assert ledger.take_parked(NOW + 3 * age, ALL) == [], "its op may lie unread"
+    assert parked(ledger, NOW + 3 * age) == [2]
+
+
+def test_what_was_answered_unknown_too_often_is_parked() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(check_max=2))
+    ledger.read_halves([half(0, 0), half(1, 1)])
+    for offset, checks in enumerate([1, 1, 1]):
+        answer = entry(OpKind.UNKNOWN, 0, "0", 0, 0, checks=checks, reason="who knows")
+        ledger.read_ops([op(offset, answer, source=OpSource.LISTENER)])
+    assert ledger.take_parked(NOW, ALL) == [], "an answer counts once"
+    last = entry(OpKind.UNKNOWN, 0, "0", 0, 0, checks=2, reason="still not")
+    ledger.read_ops([op(3, last, source=OpSource.LISTENER)])
+    (move,) = ledger.take_parked(NOW, ALL)
+    transaction = move.transaction
+    assert (transaction.unknown_answers, transaction.last_answer) == (2, "still not")
+    assert transaction.discarded is not None
+    assert "2 checks" in transaction.discarded.detail
+    assert ledger.take_parked(NOW, ALL) == []
+
+
+def test_one_that_was_decided_meanwhile_is_not_parked() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(check_max=1))
+    ledger.read_halves([half(0, 0)])
+    unknown = entry(OpKind.UNKNOWN, 0, "0", 0, 0, checks=1)
+    ledger.read_ops([op(0, unknown, source=OpSource.LISTENER), op(1, entry(OpKind.COMMIT, 0, "0", 0, 0))])
+    assert ledger.take_parked(NOW, ALL) == []
+    assert len(ledger.take_ready(ALL)) == 1

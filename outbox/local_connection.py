@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -145,16 +145,17 @@ class LocalConnection(ABC):
         return finished
 
 
-class BlockingConnection(LocalConnection):
-    """A `psycopg.Connection`."""
+C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
 
-    waiting = BLOCKING
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
+class _PsycopgConnection(LocalConnection, Generic[C]):
+    """What psycopg's two kinds of connection have in common: everything that never waits."""
+
+    def __init__(self, connection: C) -> None:
+        self._connection: C = connection
 
     @property
-    def driver(self) -> psycopg.Connection[Any]:
+    def driver(self) -> C:
         """The connection."""
         return self._connection
 
@@ -167,6 +168,20 @@ class BlockingConnection(LocalConnection):
     def status(self) -> TransactionStatus:
         """Where it stands with its transaction."""
         return self._connection.info.transaction_status
+
+    def listen(self, handler: NoticeHandler) -> None:
+        """Hand notices to a handler."""
+        self._connection.add_notice_handler(handler)
+
+    def unlisten(self, handler: NoticeHandler) -> None:
+        """No longer."""
+        self._connection.remove_notice_handler(handler)
+
+
+class BlockingConnection(_PsycopgConnection[psycopg.Connection[Any]]):
+    """A `psycopg.Connection`."""
+
+    waiting = BLOCKING
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
         """Run a statement."""
@@ -182,14 +197,6 @@ class BlockingConnection(LocalConnection):
         """Close it."""
         self._connection.close()
 
-    def listen(self, handler: NoticeHandler) -> None:
-        """Hand notices to a handler."""
-        self._connection.add_notice_handler(handler)
-
-    def unlisten(self, handler: NoticeHandler) -> None:
-        """No longer."""
-        self._connection.remove_notice_handler(handler)
-
     @contextmanager
     def autocommit(self, *, on: bool) -> Iterator[None]:
         """For a while, in autocommit or not."""
@@ -203,28 +210,10 @@ class BlockingConnection(LocalConnection):
                 self._connection.autocommit = before
 
 
-class AwaitingConnection(LocalConnection):
+class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
     """A `psycopg.AsyncConnection`, inside SQLAlchemy's greenlet."""
 
     waiting = EVENT_LOOP
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
-
-    @property
-    def driver(self) -> psycopg.AsyncConnection[Any]:
-        """The connection."""
-        return self._connection
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        return self._connection.closed
-
-    @property
-    def status(self) -> TransactionStatus:
-        """Where it stands with its transaction."""
-        return self._connection.info.transaction_status
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
         """Run a statement."""
@@ -242,14 +231,6 @@ class AwaitingConnection(LocalConnection):
     def close(self) -> None:
         """Close it without an await: that would meet the second cancellation, too."""
         self._connection.pgconn.finish()
-
-    def listen(self, handler: NoticeHandler) -> None:
-        """Hand notices to a handler."""
-        self._connection.add_notice_handler(handler)
-
-    def unlisten(self, handler: NoticeHandler) -> None:
-        """No longer."""
-        self._connection.remove_notice_handler(handler)
 
     @contextmanager
     def autocommit(self, *, on: bool) -> Iterator[None]:

@@ -229,6 +229,7 @@ class Sender:
         self.visibility.close()
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
+            self._admin = self._topics = None  # a client that nobody holds ends its connections
         atexit.unregister(self.close)
         if producer is not None and self._pid == os.getpid():
             left = producer.flush(self._settings.close_timeout if timeout is None else timeout)

@@ -93,10 +93,15 @@ class Site:
 
     def create_topics(self, *topics: str, partitions: int = 3) -> None:
         """Create real topics and wait until every request sees them."""
-        new = [NewTopic(self.topic(name), num_partitions=partitions, replication_factor=1) for name in topics]
+        self.create_named_topics(*(self.topic(name) for name in topics), partitions=partitions)
+
+    def create_named_topics(self, *names: str, partitions: int = 3) -> None:
+        """Create topics of exactly these names, those that another test has not made, and wait until all see them."""
+        missing = set(names) - set(self.admin.list_topics(timeout=10).topics)
+        new = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name in sorted(missing)]
         for future in self.admin.create_topics(new).values() if new else ():
             future.result(20)
-        wait_until(lambda: {topic.topic for topic in new} <= set(self.admin.list_topics(timeout=10).topics))
+        wait_until(lambda: set(names) <= set(self.admin.list_topics(timeout=10).topics))
 
     def kafka(self) -> dict[str, str]:
         """Librdkafka properties for a client."""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox.testing import read_committed
+from outbox.testing import VisibleRecord, read_committed
 from tests.harness import Site, wait_until
 from tests.servers import Servers
 
@@ -29,7 +28,7 @@ def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
     """It uses the default channel and tables, as a newcomer would."""
     with Site(servers.bootstrap_servers, servers.postgres_url, name="outbox") as site:
         site.create()
-        site.admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(20)
+        site.create_named_topics("orders")
         _create_orders(site)
         site.relay()
         program = subprocess.run(
@@ -41,9 +40,9 @@ def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
             check=False,
         )
         assert program.returncode == 0, program.stderr
-        wait_until(lambda: len(read_committed(site.kafka(), ["orders"])) == 1, explain=site.logs)
-        (record,) = read_committed(site.kafka(), ["orders"])
-        assert record.message_id == program.stdout.split()[-1]
+        message_id = program.stdout.split()[-1]
+        wait_until(lambda: _records(site, message_id) != [], explain=site.logs)
+        (record,) = _records(site, message_id)
         assert (record.key, record.value) == (b"42", b'{"id": 42}')
 
 
@@ -70,6 +69,11 @@ def test_a_web_application_without_kafka_is_not_ready(site: Site) -> None:
         answer = client.get("/readyz")
         assert answer.status_code == 503
         assert "Kafka does not answer" in answer.text
+
+
+def _records(site: Site, message_id: str) -> list[VisibleRecord]:
+    """A message on the topic of that name, which other tests use, too."""
+    return [record for record in read_committed(site.kafka(), ["orders"]) if record.message_id == message_id]
 
 
 def _create_orders(site: Site) -> None:

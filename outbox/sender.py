@@ -229,8 +229,9 @@ class Sender:
         self.visibility.close()
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
-            self._admin = self._topics = None  # a client that nobody holds ends its connections
         atexit.unregister(self.close)
+        if self._pid == os.getpid():  # a forked child must not end the clients of its parent: their threads are not here
+            self._admin = self._topics = None  # a client that nobody holds ends its connections
         if producer is not None and self._pid == os.getpid():
             left = producer.flush(self._settings.close_timeout if timeout is None else timeout)
             if left:

@@ -9,7 +9,7 @@ from outbox.protocol.names import Channel
 from relay.discards import Move, record_keys, to_manifest
 from relay.half import Half
 from relay.ledger import Ledger
-from relay.outgoing import Record, deliver, discard, discard_malformed, malformed, remove
+from relay.outgoing import Record, deliver, discard, discard_malformed, malformed, remove, remove_halves
 from relay.preflight import RealTopic, inspect, targets
 from relay.transaction import Finding, Transaction
 
@@ -126,6 +126,11 @@ def _deliver(transaction: Transaction, partition: int, channel: Channel, outcome
 
 def _refuse(transaction: Transaction, finding: Finding, ledger: Ledger, channel: Channel, outcome: Outcome) -> None:
     lies_there = transaction.discarded is not None
+    if lies_there and transaction.copies:
+        # Once the decision is gone, nothing would say which half of a position counts: only that one stays there.
+        outcome.records.extend(remove_halves(transaction, channel.discard_topic, ledger.partition))
+        transaction.keep_counted()
+        lies_there = False
     manifest = ledger.refuse(transaction, finding)
     halves = [] if lies_there else list(transaction.halves.values())
     outcome.records.extend(discard(Move(transaction, halves), manifest, channel.discard_topic))

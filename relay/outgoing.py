@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
@@ -68,7 +68,16 @@ def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Rec
         topic: The discard topic.
         partition: Its half partition, which is the discard partition's number too.
     """
-    for key in all_keys(transaction):
+    yield from _tombstones(all_keys(transaction), transaction, topic, partition)
+
+
+def remove_halves(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """The tombstones that remove a transaction's halves, but not its manifest; as `remove()`."""
+    yield from _tombstones(record_keys(transaction).values(), transaction, topic, partition)
+
+
+def _tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    for key in keys:
         yield Record(topic, partition, key, None, [], transaction.first().append_time)
 
 

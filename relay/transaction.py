@@ -184,6 +184,12 @@ class Transaction:
         found = (self.halves.get(position) for position in entry.positions)
         return [half for half in found if half and _between(entry, half)]
 
+    def keep_counted(self) -> None:
+        """Forget the halves that the decision does not count; they are settled undelivered by it."""
+        counted = self.counted()
+        self.halves = {position: half for position, half in self.halves.items() if half in counted}
+        self.copies = []
+
     def all_halves(self) -> Iterator[Half]:
         """Every half that was read, counted or not."""
         return chain(self.halves.values(), (half for _, half in self.copies))

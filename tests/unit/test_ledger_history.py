@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -178,3 +179,26 @@ TestHistory.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+# --- what the histories found -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["by the end", "by an operator before"])
+def test_of_two_copies_that_were_parked_the_one_that_counts_is_delivered_after_a_refusal(*, resumed: bool) -> None:
+    """Parked with two halves of one position, then decided, then refused by pre-flight, then resumed."""
+    history = _History()
+    history.make(ordered=True, small_room=False, parking=SOON)
+    history.the_real_topic_comes_or_goes(there=False)
+    history.begin(group="orders", key=b"a", send=1, size=2)
+    history.send(accident="twice", number=0)
+    history.commit(number=0, ops=0, strike={0})
+    history.everybody_waits(crashes=False, messages=1)
+    history.an_op_comes_late_or_again(number=0)
+    history.everybody_waits(crashes=False, messages=1)
+    if resumed:
+        history.an_operator_wants_it_delivered()
+        history.the_real_topic_comes_or_goes(there=True)
+        history.everybody_waits(crashes=False, messages=1)
+    history.teardown()
+    assert history.world.delivered

@@ -230,7 +230,7 @@ class Sender:
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)
-        if self._pid == os.getpid():  # a forked child must not end the clients of its parent: their threads are not here
+        if self._pid == os.getpid():  # their threads are not in a forked child, which could not end them
             self._admin = self._topics = None  # a client that nobody holds ends its connections
         if producer is not None and self._pid == os.getpid():
             left = producer.flush(self._settings.close_timeout if timeout is None else timeout)

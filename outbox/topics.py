@@ -51,13 +51,16 @@ class TopicCache:
             KafkaUnreachable: The cluster does not answer.
             ConfigurationError: It refuses.
         """
-        known = self._fresh(names)
+        since = (
+            time.monotonic() - REMEMBER_SECONDS
+        )  # one limit for the whole look-up, or a topic could expire within it
+        known = self._fresh(names, since)
         if len(known) < len(names):
             if not self._lock.acquire(timeout=self._timeout):
                 raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
             try:
-                self._ask([name for name in names if name not in self._fresh(names)])
-                known = self._fresh(names)
+                self._ask([name for name in names if name not in self._fresh(names, since)])
+                known = self._fresh(names, since)
             finally:
                 self._lock.release()
         return known
@@ -71,8 +74,7 @@ class TopicCache:
         """Ask anew from now on: something that was sent to a topic failed."""
         self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 
-    def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
-        since = time.monotonic() - REMEMBER_SECONDS
+    def _fresh(self, names: Collection[str], since: float) -> dict[str, TopicDescription]:
         found = {name: self._known.get(name, (-math.inf, None)) for name in names}
         return {name: topic for name, (at, topic) in found.items() if topic is not None and at >= since}
 

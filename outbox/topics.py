@@ -51,9 +51,7 @@ class TopicCache:
             KafkaUnreachable: The cluster does not answer.
             ConfigurationError: It refuses.
         """
-        since = (
-            time.monotonic() - REMEMBER_SECONDS
-        )  # one limit for the whole look-up, or a topic could expire within it
+        since = time.monotonic() - REMEMBER_SECONDS  # one limit, or a topic could expire during the look-up
         known = self._fresh(names, since)
         if len(known) < len(names):
             if not self._lock.acquire(timeout=self._timeout):

@@ -51,14 +51,14 @@ class TopicCache:
             KafkaUnreachable: The cluster does not answer.
             ConfigurationError: It refuses.
         """
-        since = time.monotonic() - REMEMBER_SECONDS  # one limit, or a topic could expire during the look-up
-        known = self._fresh(names, since)
+        known = self._fresh(names)
         if len(known) < len(names):
             if not self._lock.acquire(timeout=self._timeout):
                 raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
             try:
-                self._ask([name for name in names if name not in self._fresh(names, since)])
-                known = self._fresh(names, since)
+                # What was seen here stays seen: meanwhile it may expire, or another thread may have all forgotten.
+                known |= self._fresh(names)
+                known |= self._ask(set(names) - set(known))
             finally:
                 self._lock.release()
         return known
@@ -72,17 +72,21 @@ class TopicCache:
         """Ask anew from now on: something that was sent to a topic failed."""
         self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 
-    def _fresh(self, names: Collection[str], since: float) -> dict[str, TopicDescription]:
+    def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        since = time.monotonic() - REMEMBER_SECONDS
         found = {name: self._known.get(name, (-math.inf, None)) for name in names}
         return {name: topic for name, (at, topic) in found.items() if topic is not None and at >= since}
 
-    def _ask(self, names: Collection[str]) -> None:
-        if names:
-            now = time.monotonic()
-            described = describe_topics(self._admin, [*self._beside.union(names)], self._timeout)
-            if self._beside:
-                self._learn_ends(described)
-            self._known |= {name: (now, topic) for name, topic in described.items()}
+    def _ask(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """Those of the topics that exist, asked for now, and remembered with those beside."""
+        if not names:
+            return {}
+        now = time.monotonic()
+        described = describe_topics(self._admin, [*self._beside.union(names)], self._timeout)
+        if self._beside:
+            self._learn_ends(described)
+        self._known |= {name: (now, topic) for name, topic in described.items()}
+        return {name: described[name] for name in names if name in described}
 
     def _learn_ends(self, described: Mapping[str, TopicDescription]) -> None:
         """Ends that cannot be learned stay what they were, for a topic that is still the same: they only rise."""

@@ -1,0 +1,87 @@
+"""The cache of topics: a topic that is there never passes for missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from outbox import topics
+from outbox.cluster import TopicDescription
+from outbox.topics import REMEMBER_SECONDS, TopicCache
+
+
+class Cluster:
+    """Topics that exist, a clock, and what happens elsewhere while the cluster is asked."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+        self.now = 1_000.0
+        self.asked: list[set[str]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        """The clock, in seconds."""
+        return self.now
+
+    def describe(self, _admin: AdminClient, names: Sequence[str], _timeout: float) -> dict[str, TopicDescription]:
+        """Describe those that exist."""
+        self.asked.append(set(names))
+        self.meanwhile()
+        return {name: TopicDescription(name, name, 1, 1, {}) for name in names if name in self.names}
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster("a", "b")
+    monkeypatch.setattr(topics, "describe_topics", made.describe)
+    monkeypatch.setattr("outbox.topics.time.monotonic", made.monotonic)
+    return made
+
+
+@pytest.fixture
+def cache() -> TopicCache:
+    return TopicCache(AdminClient({"bootstrap.servers": "127.0.0.1:9", "log_level": 0}))
+
+
+def test_what_is_remembered_is_not_asked_for(cluster: Cluster, cache: TopicCache) -> None:
+    assert set(cache.look_up({"a"})) == {"a"}
+    assert set(cache.look_up({"a", "b"})) == {"a", "b"}
+    assert set(cache.look_up({"a", "b"})) == {"a", "b"}
+    assert cluster.asked == [{"a"}, {"b"}]
+
+
+def test_what_is_missing_is_asked_for_each_time(cluster: Cluster, cache: TopicCache) -> None:
+    assert cache.look_up({"c"}) == {}
+    cluster.names.add("c")
+    assert set(cache.look_up({"c"})) == {"c"}
+
+
+def test_after_a_while_a_topic_is_asked_for_again(cluster: Cluster, cache: TopicCache) -> None:
+    cache.look_up({"a"})
+    cluster.names.remove("a")
+    cluster.wait(REMEMBER_SECONDS + 1)
+    assert cache.look_up({"a"}) == {}
+
+
+def test_a_topic_that_expires_while_another_is_asked_for_is_there(cluster: Cluster, cache: TopicCache) -> None:
+    cache.look_up({"a"})
+    cluster.wait(REMEMBER_SECONDS - 1)
+    cluster.meanwhile = lambda: cluster.wait(2)
+    assert set(cache.look_up({"a", "b"})) == {"a", "b"}
+
+
+def test_an_answer_that_takes_longer_than_it_is_remembered_counts(cluster: Cluster, cache: TopicCache) -> None:
+    cluster.meanwhile = lambda: cluster.wait(REMEMBER_SECONDS + 1)
+    assert set(cache.look_up({"a"})) == {"a"}
+
+
+def test_what_another_thread_has_forgotten_meanwhile_is_there(cluster: Cluster, cache: TopicCache) -> None:
+    cache.look_up({"a"})
+    cluster.meanwhile = cache.forget
+    assert set(cache.look_up({"a", "b"})) == {"a", "b"}

@@ -54,17 +54,26 @@ class Acks:
             else:
                 self._offsets[index] = offset
             self._left -= 1
-            notify = self._when_all if self._left == 0 else None
+            notify = None
+            if self._left == 0:
+                notify, self._when_all = self._when_all, None
         if notify is not None:
             notify()
 
     def when_all(self, notify: Notify) -> None:
         """Call a function once nothing is missing any more: now, or from the thread that serves the reports."""
         with self._lock:
-            self._when_all = notify
             missing = self._left
+            self._when_all = notify if missing else None
         if not missing:
             notify()
+
+    def arrive(self, waiting: Waiting, seconds: float) -> bool:
+        """Wait for so many of the seconds; whether nothing is missing any more."""
+        arrived = waiting.until(self.when_all, min(seconds, self._seconds))
+        if not arrived:
+            self._seconds -= min(seconds, self._seconds)
+        return arrived
 
     def offsets(self, waiting: Waiting) -> list[int]:
         """Wait for all acknowledgements; the offsets of the halves, in the order in which they were expected.
@@ -72,9 +81,9 @@ class Acks:
         Raises:
             PublishFailed: Not all came in time, with an offset.
         """
-        if not waiting.until(self.when_all, self._seconds):
+        if self._left and not waiting.until(self.when_all, self._seconds):
             raise PublishFailed(
-                f"Kafka did not acknowledge {len(self._offsets)} half message(s) within {self._seconds} s: "
+                f"Kafka did not acknowledge {len(self._offsets)} half message(s) in time: "
                 "is it up? The local transaction is rolled back; try again"
             )
         if self.error is not None:

@@ -187,7 +187,7 @@ class BlockingConnection(_PsycopgConnection[psycopg.Connection[Any]]):
         """Run a statement."""
         cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
         cursor.execute(statement, parameters)
-        return Result(cursor.fetchone() if cursor.description else None, cursor.statusmessage)
+        return Result(None if cursor.rownumber is None else cursor.fetchone(), cursor.statusmessage)
 
     def rollback(self) -> None:
         """ROLLBACK."""
@@ -222,7 +222,7 @@ class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
     async def _execute(self, statement: Statement, parameters: Sequence[object]) -> Result:
         cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
         await cursor.execute(statement, parameters)
-        return Result(await cursor.fetchone() if cursor.description else None, cursor.statusmessage)
+        return Result(None if cursor.rownumber is None else await cursor.fetchone(), cursor.statusmessage)
 
     def rollback(self) -> None:
         """ROLLBACK."""

@@ -1,8 +1,12 @@
 """The seal: what happens between the last statement of a local transaction and its COMMIT.
 
-Lock first, then the halves with all their acknowledgements, then the row, which holds their offsets. As the halves are
-sent while the business rows are locked, their order per key is the database's. In eager mode lock and halves come
-earlier, at `publish()`, and the seal only waits for what is still missing.
+The halves with all their acknowledgements, then the row, which holds their offsets. As the halves are sent while the
+business rows are locked, their order per key is the database's. In eager mode the halves come earlier, at `publish()`,
+and the seal only waits for what is still missing.
+
+Who holds the transaction's advisory lock is IN_FLIGHT to the checker, who does not hold it is fenced. The row's INSERT
+takes it. It is taken before the halves where the row may be long in coming: in eager mode, for more than a few
+messages, and while acknowledgements are late. Otherwise a half is a moment older than the lock: nobody asks so soon.
 """
 
 from __future__ import annotations
@@ -11,8 +15,11 @@ import logging
 import os
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import LiteralString
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -41,8 +48,13 @@ _NOT_REPLICATED = "01000"
 
 _SYNCHRONOUS = sql.SQL("SET LOCAL synchronous_commit = on")
 _MARK = sql.SQL("SELECT set_config('outbox.transaction', %s, true)")
-_MARKED = sql.SQL(" RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit')")
 _ASYNCHRONOUS = frozenset({"off", "local"})
+_FEW = 16
+"""So many halves are on their way in no time."""
+
+_LATE_SECONDS = 0.25
+"""Acknowledgements take so long only when something is wrong; the first check comes after seconds."""
+
 _LEASE: LiteralString = (
     ", set_config('idle_in_transaction_session_timeout', CASE"
     " WHEN current_setting('idle_in_transaction_session_timeout')::interval"
@@ -60,11 +72,13 @@ class Sealer:
         settings: Its settings.
         sender: Its connection to Kafka.
         table: Its callback table.
+        incarnations: Of the database behind each connection of a driver, as they were seen last (R10).
     """
 
     settings: Settings
     sender: Sender
     table: CallbackTable
+    incarnations: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
 
     def connection(self, driver: object) -> LocalConnection:
         """The connection of a driver, as the seal needs it.
@@ -97,7 +111,9 @@ class Seal:
         self._recorder = sealer.sender.recorder
         self._table = sealer.table
         self._connection = connection
+        self._incarnations = sealer.incarnations
         self._incarnation: str | None = None
+        self._locked = False
         self._topic_id = ""
         self._partition = -1
         self._sending_since = 0.0  # s, monotonic
@@ -159,7 +175,7 @@ class Seal:
             psycopg.Error: Postgres refuses.
         """
         self._send()
-        offsets = self._acks.offsets(self._connection.waiting)
+        offsets = self._acknowledged()
         self._recorder.halves_acked(self._settings.group, len(offsets), time.monotonic() - self._sending_since)
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
@@ -186,31 +202,47 @@ class Seal:
             self._sender.produce_half(self._partition, half, self._acks, self._connection.waiting)
         self._failed = False
 
+    def _acknowledged(self) -> list[int]:
+        """The offsets of the halves; while they are late, the lock says that the transaction lives."""
+        if not self._locked and not self._acks.arrive(self._connection.waiting, _LATE_SECONDS):
+            self._lock(eager=False)
+        return self._acks.offsets(self._connection.waiting)
+
     def _open(self, *, eager: bool) -> str:
-        """Take the lock and learn what the halves must say, once: the incarnation of the database (R10)."""
+        """Learn, once, what the halves must say: the incarnation of the database (R10)."""
         if self._incarnation is None:
-            incarnation = self._ask_database(eager=eager)
+            incarnation = self._incarnations.get(self._connection.driver)
+            if incarnation is None or eager or len(self.draft) > _FEW:
+                incarnation = self._lock(eager=eager)
             channel, id_ = self._sender.channel, uuid.UUID(self.draft.transaction_id).bytes
             self._topic_id = channel.half.id
             self._partition = half_partition(self._settings.group, self.draft.ordering_key, id_, channel.partitions)
             self._incarnation = incarnation
         return self._incarnation
 
-    def _ask_database(self, *, eager: bool) -> str:
+    def _lock(self, *, eager: bool) -> str:
+        """Take the lock, and with it a look at the incarnation of the database."""
         statement = self._table.open_statement
         if eager:
             lease = sql.Literal(int(self._settings.eager_idle_timeout * 1000))
             statement += sql.SQL(_LEASE).format(lease=lease)
-        try:
+        with self._missing_table(self._table.names.meta):
             row = self._connection.execute(statement, (lock_number(self.draft.transaction_id),)).row
-        except psycopg.errors.UndefinedTable as error:
-            raise CallbackTableError(
-                f"table {self._table.names.schema}.{self._table.names.meta} does not exist in this database: "
-                "run `outbox table create`, or the SQL of `outbox table sql`"
-            ) from error
         if row is None or row[1] is None:
             raise CallbackTableError(f"table {self._table.names.meta} has no incarnation: run `outbox table create`")
+        self._locked = True
+        self._incarnations[self._connection.driver] = str(row[1])
         return str(row[1])
+
+    @contextmanager
+    def _missing_table(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.UndefinedTable as error:
+            raise CallbackTableError(
+                f"table {self._table.names.schema}.{name} does not exist in this database: "
+                "run `outbox table create`, or the SQL of `outbox table sql`"
+            ) from error
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
         first, last = min(offsets), max(offsets)
@@ -228,18 +260,30 @@ class Seal:
             entry.last_offset,
             entry.positions,
         )
+        parameters = (*row.values(), lock_number(entry.transaction_id))
         try:
-            returned = self._connection.execute(self._table.insert_statement + _MARKED, row.values()).row
+            with self._missing_table(self._table.names.transaction):
+                returned = self._connection.execute(self._table.insert_statement, parameters).row
         except psycopg.errors.UniqueViolation as error:
             self._outcome_without_commit = CommitOutcome.FENCED
             raise TransactionFenced(
                 f"transaction {entry.transaction_id} was decided ROLLBACK by the checker before it committed; "
                 "all of it is rolled back, and it can be tried again"
             ) from error
-        mark, synchronous_commit = returned or (None, None)
+        mark, synchronous_commit, incarnation = returned or (None, None, None)
+        self._require_incarnation(incarnation)
         if synchronous_commit in _ASYNCHRONOUS:
             self._connection.execute(_SYNCHRONOUS)
         return None if mark is None else str(mark)
+
+    def _require_incarnation(self, found: object) -> None:
+        """The row must lie where its halves say, or the checker would never find it."""
+        if found != self._incarnation:
+            self._incarnations.pop(self._connection.driver, None)
+            raise CallbackTableError(
+                f"table {self._table.names.meta} says that this is not the database that it was when the connection "
+                "published before: was it restored? All of the transaction is rolled back, and it can be tried again"
+            )
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _NOT_REPLICATED:

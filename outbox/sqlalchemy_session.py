@@ -2,7 +2,8 @@
 
 The seal hangs on the `commit` event of that one Connection: it fires for the real COMMIT only, after all flushes, in
 every join mode, and may run SQL. The op marker goes out at the first sight, after the seal, of an idle connection
-without rollback or error in between: the session's `after_commit`, the pool's `reset`, or the next `begin`.
+without rollback or error in between: the session's `after_commit`, the pool's `reset`, or the next `begin`. Listeners
+of one Connection cost much, so one that a session took for itself has just the first: session and pool tell the rest.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from outbox.receipt import Receipt
 
 _lock = threading.Lock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
-_sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()  # until its transaction ends
+_sessions: WeakKeyDictionary[Session, _Part] = WeakKeyDictionary()  # until its transaction ends
 _sealed: dict[int, PublishedTransaction] = {}  # by id of the driver's connection, from the seal to the first sight
-_connections: WeakSet[Connection] = WeakSet()  # those that are listened to
+_connections: WeakSet[Connection] = WeakSet()  # those whose COMMIT is listened to
+_shared: WeakSet[Connection] = WeakSet()  # those of them of whose end no session tells
 _dialects: WeakSet[Dialect] = WeakSet()  # likewise; an engine shares its dialect with its copies of other options
 
 
@@ -157,6 +159,20 @@ class PublishedTransaction:
         )
 
 
+class _Part(NamedTuple):
+    """What a session has to do with a root transaction in which it published.
+
+    Args:
+        published: What was published there.
+        commits: Whether COMMIT is the session's: one that is joined to a connection's transaction never saw it.
+        owns: Whether the connection is the session's own, too: with the transaction it goes back to its pool.
+    """
+
+    published: PublishedTransaction
+    commits: bool
+    owns: bool
+
+
 class StoredHalf(NamedTuple):
     """A message that was published eagerly, and whose half is stored.
 
@@ -183,7 +199,7 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
     if _innermost_savepoint(session.connection()):
         raise UsageError("a half is stored at once only while no SAVEPOINT is open: release it first")
     receipt = publish(session, starter, message, eager=True)
-    published = published_transaction(session.connection(), starter)
+    published = published_transaction(session.connection(), starter, owned=True)  # or it is listened to already
     return StoredHalf(receipt, *published.part(starter).acknowledged_half())
 
 
@@ -206,8 +222,9 @@ def publish(
     session = _plain_session(session)
     connection = session.connection()
     _require_one_connection(session)
-    published = published_transaction(connection, starter)
-    _sessions[session] = published
+    commits, owns = _share(session)
+    published = published_transaction(connection, starter, owned=owns)
+    _sessions[session] = _Part(published, commits, owns)
     _listen_to_sessions()
     return publish_on(connection, published, starter, message, eager=eager)
 
@@ -248,8 +265,13 @@ def publish_on(
         raise _as_sqlalchemy_error(connection, error) from error
 
 
-def published_transaction(connection: Connection, starter: Starter) -> PublishedTransaction:
+def published_transaction(connection: Connection, starter: Starter, *, owned: bool = False) -> PublishedTransaction:
     """What is published in the connection's present root transaction.
+
+    Args:
+        connection: The connection.
+        starter: Of the outbox; needed for the first publication.
+        owned: Whether a session began the transaction, and will tell of its end.
 
     Raises:
         UsageError: It is in two-phase or autocommit, or not on psycopg.
@@ -264,6 +286,8 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
             raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
         _published[root] = PublishedTransaction(local)
         _listen(connection)
+    if not owned:
+        _listen_to_ends(connection)
     return _published[root]
 
 
@@ -273,16 +297,18 @@ def _require_one_connection(session: Session) -> None:
         raise _two_connections()
 
 
-def _commits_itself(session: Session) -> bool:
-    """Whether COMMIT is the session's: one that is joined to a connection's transaction never saw it."""
-    return all(
-        should_commit and isinstance(transaction, RootTransaction)
-        for _, transaction, should_commit, *_ in _connections_of(session)
-    )
+def _share(session: Session) -> tuple[bool, bool]:
+    """Whether a session's COMMIT is the real one, and whether the connection is its own, too."""
+    connections = [
+        (should_commit and isinstance(transaction, RootTransaction), autoclose)
+        for _, transaction, should_commit, autoclose in _connections_of(session)
+    ]
+    commits = all(real for real, _ in connections)
+    return commits, commits and all(autoclose for _, autoclose in connections)
 
 
 def _connections_of(session: Session) -> list[tuple[Any, ...]]:
-    """Connection, transaction, whether the session ends it, and more, of each connection in a session's transaction.
+    """Connection, transaction, whether the session ends it, and whether it closes the connection, of each connection.
 
     That is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice if it went.
     """
@@ -327,13 +353,19 @@ def _listen(connection: Connection) -> None:
         if connection not in _connections:
             _connections.add(connection)
             event.listen(connection, "commit", _commit)
-            event.listen(connection, "rollback", _rollback)
-            event.listen(connection, "begin", _begin)
         if connection.dialect not in _dialects:
             _dialects.add(connection.dialect)
             event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
             event.listen(connection.engine.pool, "reset", _reset)
             event.listen(connection.engine.pool, "invalidate", _invalidate)
+
+
+def _listen_to_ends(connection: Connection) -> None:
+    with _lock:
+        if connection not in _shared:
+            _shared.add(connection)
+            event.listen(connection, "rollback", _rollback)
+            event.listen(connection, "begin", _begin)
 
 
 def _driver(dbapi_connection: Any) -> Any:
@@ -430,17 +462,18 @@ def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | Non
 
 
 def _after_commit(session: Session) -> None:
-    published = _sessions.get(session)
-    if published is not None:
-        published.look(told=_commits_itself(session))
+    part = _sessions.get(session)
+    if part is not None:
+        part.published.look(told=part.commits)
 
 
 def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
-    published = _sessions.get(session)
-    if published is not None and published is not _current(connection):
+    part = _sessions.get(session)
+    if part is not None and part.published is not _current(connection):
         raise _two_connections()
 
 
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
-    if transaction.parent is None:
-        _sessions.pop(session, None)
+    part = _sessions.pop(session, None) if transaction.parent is None else None
+    if part is not None and part.owns and not part.published.is_sealed:
+        part.published.end("the local transaction was rolled back")

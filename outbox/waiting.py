@@ -23,7 +23,7 @@ class Waiting(Protocol):
     """How to wait without holding up anybody else."""
 
     def until(self, tell: Callable[[Notify], None], seconds: float) -> bool:
-        """Wait until `tell(notify)` has led to a call of `notify`, from any thread.
+        """Wait until `tell(notify)` has led to a call of `notify`, at most one, from any thread.
 
         Returns:
             Whether that was within so many seconds.
@@ -41,9 +41,10 @@ class BlockingWaiting:
 
     def until(self, tell: Callable[[Notify], None], seconds: float) -> bool:
         """Wait until the notification."""
-        happened = threading.Event()
-        tell(happened.set)
-        return happened.wait(max(0.0, seconds))
+        happened = threading.Lock()  # a bare lock: an Event is four objects and a second lock
+        happened.acquire()
+        tell(happened.release)
+        return happened.acquire(timeout=max(0.0, seconds))
 
     def pause(self, seconds: float) -> None:
         """Sleep."""

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +142,7 @@ class Site:
             new = [NewTopic(full, num_partitions=partitions, replication_factor=1)]
             for future in admin.create_topics(new).values():
                 answer(future, "creating topics")
-            self.wait_for(lambda: full in admin.list_topics(timeout=10).topics, f"topic {full} to be there")
+            self._wait(lambda: full in admin.list_topics(timeout=10).topics, f"topic {full} to be there", services=())
             self._topics.add(full)
         return full
 
@@ -203,9 +203,14 @@ class Site:
         Raises:
             AssertionError: It did not hold in time, or relay or checker ended; with the ends of their logs.
         """
+        self._wait(condition, what, timeout, services=self._services)
+
+    def _wait(
+        self, condition: Callable[[], bool], what: str, timeout: float = WAIT_SECONDS, *, services: Sequence[Service]
+    ) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
-            ended = [service.name for service in self._services if service.process.poll() is not None]
+            ended = [service.name for service in services if service.process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 why = f"{' and '.join(ended)} ended" if ended else f"not within {timeout} s"
                 raise AssertionError(f"waited for {what}: {why}\n{self.logs()}")

@@ -25,11 +25,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outbox import (
+    CallbackTableError,
     CommitOutcomeUnknown,
     Discarded,
     Message,
@@ -229,7 +229,7 @@ def test_a_seal_that_fails_is_a_rollback(silent: Shop) -> None:
     with Session(silent.engine) as session:
         receipt = silent.publish(session, topic, "never")
         session.execute(text(f"ALTER TABLE {silent.site.tables.transaction} RENAME TO {silent.site.name}_away"))
-        with pytest.raises(DBAPIError):
+        with pytest.raises(CallbackTableError, match="does not exist"):
             session.commit()
     with pytest.raises(RolledBack):
         receipt.wait_visible(0)

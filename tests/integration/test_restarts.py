@@ -117,7 +117,8 @@ def _restart_under_load(site: Site, kill: Callable[[], None], start: Callable[[]
 
 def test_postgres_is_killed_and_comes_back(own: Stack, site: Site) -> None:
     errors = _restart_under_load(site, own.postgres.kill, own.postgres.start)
-    assert set(errors) <= {"OperationalError", "DBAPIError", "InterfaceError"}
+    # Whether a COMMIT whose reply was lost did happen, the table says: topic and table agree all the same.
+    assert set(errors) <= {"OperationalError", "DBAPIError", "InterfaceError", "CommitOutcomeUnknown"}
 
 
 def test_the_broker_is_killed_and_comes_back(own: Stack, site: Site) -> None:

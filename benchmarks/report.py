@@ -25,13 +25,14 @@ _READING = (
 
 _WHY = (
     "**What a publication does, and so what it costs.** Beside the business statements, a transaction with `publish()` "
-    "makes three round trips: a SELECT that takes the advisory lock, the half with its acknowledgement, the INSERT of "
-    "the callback row. An outbox-table insert makes one. In eager mode the round trip to Kafka is hidden behind the "
-    "rest of the transaction, the other two are not. With many threads none of the three is waited for, and what "
-    "counts is CPU: threads of one Python process take turns at its interpreter lock, so the row *CPU of the "
-    "application* bounds the transactions per second, and the ratio of throughputs comes near to its inverse. Much of "
-    "that CPU is SQLAlchemy's bookkeeping of event listeners on a Connection that lives for one transaction, psycopg's "
-    "two statements, and the hand-over between librdkafka's thread, the thread that serves delivery reports, and the "
+    "makes two round trips: the half with its acknowledgement, and the INSERT of the callback row, which takes the "
+    "advisory lock. An outbox-table insert makes one. In eager mode the round trip to Kafka is hidden behind the "
+    "rest of the transaction, but the lock is a statement of its own, before the half. With many threads none of "
+    "them is waited for, and what counts is CPU: threads of one Python process take turns at its interpreter "
+    "lock, so the row *CPU of the application* bounds the transactions per second, and the ratio of throughputs "
+    "comes near to its inverse. That CPU is psycopg's statement, SQLAlchemy's bookkeeping of an event listener on "
+    "a Connection that lives for one transaction, two calls of librdkafka, its own threads, and the hand-over "
+    "between them, the thread that serves delivery reports, and the "
     "one that waits; the library's own code is a small part. Half and op marker go out without lingering, so the "
     "broker, on the same cores, serves two small requests for each transaction."
 )

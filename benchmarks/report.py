@@ -62,6 +62,33 @@ def library_section(results: Mapping[str, Any], charts: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+_RELAY = (
+    "**How to read it.** Drains are counted from the first look that saw a message to the last message, so starting up "
+    "is not in them. The copy loop does the least that Kafka allows for the same result on the wire: join by "
+    "transaction id, produce, offsets, commit. The relay does beside it what it is for: order per key, a checkpoint "
+    "that names what pends, pre-flight, due times, counters."
+)
+
+
+def relay_section(results: Mapping[str, Any], charts: Path) -> str:
+    """How fast the relay is.
+
+    Args:
+        results: Of `benchmarks.relay`.
+        charts: Folder for the charts, beside the document.
+    """
+    draw_ratios(results["figures"], charts / "relay.svg")
+    parts = [
+        "## How fast the relay is",
+        _where(results),
+        _READING,
+        _table(results["figures"]),
+        _RELAY,
+        f"![Ratios]({charts.name}/relay.svg)",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def _where(results: Mapping[str, Any]) -> str:
     machine, versions = results["machine"], results["versions"]
     place = f"{machine['system']}, {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
@@ -138,7 +165,11 @@ Document = Annotated[Path, typer.Option(help="The document; its charts lie besid
 def main(results: Results = FOLDER, document: Document = Path("docs/performance.md")) -> None:
     """Make the document from the results."""
     charts = document.with_suffix("")
-    write_report([library_section(read_results(results / "library.json"), charts)], document)
+    sections = [
+        library_section(read_results(results / "library.json"), charts),
+        relay_section(read_results(results / "relay.json"), charts),
+    ]
+    write_report(sections, document)
 
 
 if __name__ == "__main__":

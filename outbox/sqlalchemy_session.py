@@ -199,8 +199,7 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
     if _innermost_savepoint(session.connection()):
         raise UsageError("a half is stored at once only while no SAVEPOINT is open: release it first")
     receipt = publish(session, starter, message, eager=True)
-    published = published_transaction(session.connection(), starter, owned=True)  # or it is listened to already
-    return StoredHalf(receipt, *published.part(starter).acknowledged_half())
+    return StoredHalf(receipt, *_sessions[session].published.part(starter).acknowledged_half())
 
 
 def publish(
@@ -222,11 +221,23 @@ def publish(
     session = _plain_session(session)
     connection = session.connection()
     _require_one_connection(session)
-    commits, owns = _share(session)
+    part = _sessions.get(session)
+    if part is None or part.published is not _current(connection):
+        part = _sessions[session] = _take_part(session, connection, starter)
+    return publish_on(connection, part.published, starter, message, eager=eager)
+
+
+def _take_part(session: Session, connection: Connection, starter: Starter) -> _Part:
+    """A session's first publication in a root transaction."""
+    connections = [
+        (should_commit and isinstance(transaction, RootTransaction), autoclose)
+        for _, transaction, should_commit, autoclose in _connections_of(session)
+    ]
+    commits = all(real for real, _ in connections)
+    owns = commits and all(autoclose for _, autoclose in connections)
     published = published_transaction(connection, starter, owned=owns)
-    _sessions[session] = _Part(published, commits, owns)
     _listen_to_sessions()
-    return publish_on(connection, published, starter, message, eager=eager)
+    return _Part(published, commits, owns)
 
 
 def _plain_session(session: Session | scoped_session[Any]) -> Session:
@@ -295,16 +306,6 @@ def _require_one_connection(session: Session) -> None:
     """Refuse a session whose transaction spans connections: they commit one after the other, not both or neither."""
     if len({connection for connection, *_ in _connections_of(session)}) > 1:
         raise _two_connections()
-
-
-def _share(session: Session) -> tuple[bool, bool]:
-    """Whether a session's COMMIT is the real one, and whether the connection is its own, too."""
-    connections = [
-        (should_commit and isinstance(transaction, RootTransaction), autoclose)
-        for _, transaction, should_commit, autoclose in _connections_of(session)
-    ]
-    commits = all(real for real, _ in connections)
-    return commits, commits and all(autoclose for _, autoclose in connections)
 
 
 def _connections_of(session: Session) -> list[tuple[Any, ...]]:

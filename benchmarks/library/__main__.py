@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from benchmarks.application import Application
 from benchmarks.environment import environment
@@ -28,10 +27,9 @@ from benchmarks.library.throughput import (
     relays,
 )
 from benchmarks.place import start_place
-from benchmarks.results_file import FOLDER, write_results
+from benchmarks.results_file import FOLDER
+from benchmarks.run import Run
 from tests.harness import Site
-
-console = Console()
 
 
 class Part(enum.StrEnum):
@@ -61,60 +59,31 @@ class Size:
     warm_up: float
 
 
-@dataclass(slots=True)
-class Run:
-    """One run and what it found so far."""
-
-    site: Site
-    application: Application
-    size: Size
-    figures: list[Figure] = field(default_factory=list)
-    series: dict[str, Any] = field(default_factory=dict)
-
-    def measure(self, part: Part) -> None:
-        """Measure one part; its figures are printed."""
-        began = time.monotonic()
-        self.application.use_payload(SMALL)
-        found = self._figures(part)
-        self.figures += found
-        console.print(f"[bold]{part}[/bold], {time.monotonic() - began:.0f} s")
-        for figure in found:
-            _show(figure)
-
-    def _figures(self, part: Part) -> list[Figure]:
-        size, each = self.size, max(1, self.size.count // THREADS)
-        match part:
-            case Part.ADDED_TIME:
-                return measure_added_time(self.application, size.rounds, size.count)
-            case Part.BULK:
-                return measure_bulk(self.site, self.application, size.rounds)
-            case Part.THROUGHPUT:
+def _figures(part: Part, size: Size, site: Site, application: Application, run: Run) -> list[Figure]:
+    application.use_payload(SMALL)
+    each = max(1, size.count // THREADS)
+    match part:
+        case Part.ADDED_TIME:
+            return measure_added_time(application, size.rounds, size.count)
+        case Part.BULK:
+            return measure_bulk(site, application, size.rounds)
+        case Part.THROUGHPUT:
+            return [
+                figure
+                for scene in (ALONE, ALONE_LARGE)
+                for figure in measure_throughput(application, scene, size.rounds, each)
+            ]
+        case Part.RELAYED:
+            with relays(site) as caught_up:
                 return [
                     figure
-                    for scene in (ALONE, ALONE_LARGE)
-                    for figure in measure_throughput(self.application, scene, size.rounds, each)
+                    for scene in (RELAYED, RELAYED_LARGE)
+                    for figure in measure_throughput(application, scene, size.rounds, each, caught_up)
                 ]
-            case Part.RELAYED:
-                with relays(self.site) as caught_up:
-                    return [
-                        figure
-                        for scene in (RELAYED, RELAYED_LARGE)
-                        for figure in measure_throughput(self.application, scene, size.rounds, each, caught_up)
-                    ]
-            case Part.MEMORY:
-                figures, series = measure_memory(self.application, size.transactions)
-                self.series |= series
-                return figures
-
-
-def _show(figure: Figure) -> None:
-    record = figure.record()
-    spread = record["spread"]["ratio"]
-    met = {None: "", True: ", target met", False: ", [bold]target missed[/bold]"}[record["met"]]
-    console.print(
-        f"  {record['title']}: {record['ours']:g} {record['unit']}, {record['baseline']} {record['baseline_value']:g}"
-        f" → ratio {record['ratio']:g} ({spread['minimum']:g} to {spread['maximum']:g}){met}"
-    )
+        case Part.MEMORY:
+            figures, series = measure_memory(application, size.transactions)
+            run.series |= series
+            return figures
 
 
 Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]
@@ -136,14 +105,12 @@ def main(
     """Measure what the producer library costs an application, beside its baselines in the same run."""
     size = Size(rounds, count, transactions, warm_up)
     with start_place() as (stack, site, application):
-        where = environment(stack)
+        run = Run(output, environment(stack), asdict(size))
         application.use_payload(SMALL)
         application.warm_up([application.insert, application.publish], warm_up, THREADS)
-        run = Run(site, application, size)
         for each in part or list(Part):
-            run.measure(each)
-            write_results(output, where, asdict(size), run.figures, run.series)  # a later part may fail
-    console.print(f"written: {output}; `python -m benchmarks.report` makes the document")
+            run.measure(each, partial(_figures, each, size, site, application, run))
+        run.end()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from benchmarks.report import library_section
+from benchmarks.report import library_section, relay_section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.spread import Spread, percentile
 
@@ -112,6 +112,15 @@ def test_the_report_says_what_the_file_says(tmp_path: Path) -> None:
     assert "became more: b: 2 → 5." in text
     charts = re.findall(r"\]\((charts/[a-z]+\.svg)\)", text)
     assert [(tmp_path / chart).read_text().count("<svg") for chart in charts] == [1, 1]
+
+
+def test_the_relays_section_says_what_its_file_says(tmp_path: Path) -> None:
+    figures = [figure([0.5, 0.6, 0.9], [1, 1, 1], Target("ratio", "at least", 0.7))]
+    write_results(tmp_path / "relay.json", ENVIRONMENT, {"rounds": 3}, figures, {})
+    text = relay_section(read_results(tmp_path / "relay.json"), tmp_path / "charts")
+    assert "| what is fast | 0.6 ms | 1 (what is slow) | 0.6 (0.5 to 0.9) |" in text
+    assert "ratio at least 0.7 | missed |" in text
+    assert (tmp_path / "charts" / "relay.svg").read_text().count("<svg") == 1
 
 
 def test_charts_are_drawn_alike_from_the_same_file(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""`python -m benchmarks.relay`: how fast the relay is, measured on servers of its own."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.application import Application
+from benchmarks.environment import environment
+from benchmarks.figures import Figure
+from benchmarks.library.throughput import SMALL, THREADS
+from benchmarks.place import start_place
+from benchmarks.relay.drain import measure_drain, measure_pending
+from benchmarks.relay.latency import measure_latency
+from benchmarks.results_file import FOLDER
+from benchmarks.run import Run
+from stack import Stack
+from tests.harness import Site
+
+
+class Part(enum.StrEnum):
+    """What can be measured on its own."""
+
+    DRAIN = "drain"
+    PENDING = "pending"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured.
+
+    Args:
+        rounds: How often all variants run, in turn.
+        messages: Committed halves of a drain.
+        pending: Undecided halves before them.
+        seconds: Of each run at a steady rate.
+        warm_up: Seconds in which the broker's JVM and everything else warms up.
+    """
+
+    rounds: int
+    messages: int
+    pending: int
+    seconds: float
+    warm_up: float
+
+
+def _figures(part: Part, size: Size, stack: Stack, site: Site, application: Application) -> list[Figure]:
+    match part:
+        case Part.DRAIN:
+            return measure_drain(stack, size.rounds, size.messages)
+        case Part.PENDING:
+            return measure_pending(stack, size.rounds, size.messages, size.pending)
+        case Part.LATENCY:
+            return measure_latency(site, application, size.rounds, size.seconds)
+
+
+Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]
+Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
+Messages = Annotated[int, typer.Option(min=1_000, help="Committed halves of a drain.")]
+Pending = Annotated[int, typer.Option(min=1_000, help="Undecided halves before them.")]
+Seconds = Annotated[float, typer.Option(min=1, help="Of each run at a steady rate.")]
+WarmUp = Annotated[float, typer.Option(min=0, help="Seconds to warm up.")]
+Output = Annotated[Path, typer.Option(help="The results' file.")]
+
+
+def main(
+    part: Parts = None,
+    rounds: Rounds = 5,
+    messages: Messages = 100_000,
+    pending: Pending = 100_000,
+    seconds: Seconds = 15.0,
+    warm_up: WarmUp = 15.0,
+    output: Output = FOLDER / "relay.json",
+) -> None:
+    """Measure how fast the relay is, beside its baselines in the same run."""
+    size = Size(rounds, messages, pending, seconds, warm_up)
+    with start_place() as (stack, site, application):
+        run = Run(output, environment(stack), asdict(size))
+        application.use_payload(SMALL)
+        application.warm_up([application.insert, application.publish], warm_up, THREADS)
+        with site.connect() as connection:
+            connection.execute("TRUNCATE ordinary_outbox")
+        for each in part or list(Part):
+            run.measure(each, partial(_figures, each, size, stack, site, application))
+        run.end()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from benchmarks.application import Application
@@ -11,6 +11,13 @@ from tests.harness import Site
 
 PARTITIONS = 4
 TOPIC = "events"
+
+AS_DELIVERED: Mapping[str, str | None] = {
+    "OUTBOX_TRANSACTION_TIMEOUT": None,
+    "OUTBOX_CHECK_INTERVAL": None,
+    "OUTBOX_CHECK_INTERVAL_MAX": None,
+}
+"""The relay's own defaults, in place of the short times of the tests."""
 
 
 @contextmanager

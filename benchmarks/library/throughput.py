@@ -10,6 +10,7 @@ from functools import partial
 from benchmarks.application import Application, Rate
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
+from benchmarks.place import AS_DELIVERED
 from benchmarks.polling_relay import start_polling_relay
 from tests.harness import Site, wait_until
 
@@ -113,7 +114,7 @@ def relays(site: Site) -> Iterator[Callable[[], None]]:
     Yields:
         What waits until both have caught up.
     """
-    site.relay()
+    site.relay(extra=AS_DELIVERED)
     with start_polling_relay(site.environment()), site.connect() as connection:
 
         def caught_up() -> bool:

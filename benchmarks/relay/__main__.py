@@ -16,7 +16,7 @@ from benchmarks.figures import Figure
 from benchmarks.library.throughput import SMALL, THREADS
 from benchmarks.place import start_place
 from benchmarks.relay.drain import measure_drain, measure_pending
-from benchmarks.relay.latency import measure_latency
+from benchmarks.relay.latency import measure_dead_group, measure_latency
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from stack import Stack
@@ -29,6 +29,7 @@ class Part(enum.StrEnum):
     DRAIN = "drain"
     PENDING = "pending"
     LATENCY = "latency"
+    DEAD_GROUP = "dead-group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ def _figures(part: Part, size: Size, stack: Stack, site: Site, application: Appl
             return measure_pending(stack, size.rounds, size.messages, size.pending)
         case Part.LATENCY:
             return measure_latency(site, application, size.rounds, size.seconds)
+        case Part.DEAD_GROUP:
+            return measure_dead_group(site, application, size.rounds, size.seconds)
 
 
 Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]

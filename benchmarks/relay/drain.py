@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # pu
 
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
+from benchmarks.place import AS_DELIVERED
 from outbox import Message
 from stack import Stack
 from tests.harness import Site
@@ -27,13 +28,6 @@ PARTITIONS_WITH_PENDING = 8
 
 _LOOK_SECONDS = 0.02
 _LONGEST_SECONDS = 300.0
-
-AS_DELIVERED: Mapping[str, str | None] = {
-    "OUTBOX_TRANSACTION_TIMEOUT": None,
-    "OUTBOX_CHECK_INTERVAL": None,
-    "OUTBOX_CHECK_INTERVAL_MAX": None,
-}
-"""The relay's own defaults, in place of the short times of the tests."""
 
 
 @dataclass(frozen=True, slots=True)

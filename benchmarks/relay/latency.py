@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -18,11 +19,16 @@ from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.library.throughput import relays
 from benchmarks.spread import percentile
+from outbox import Message
 from tests.harness import Site, wait_until
+from tests.integration.bulk import send_halves
 
 RATE = 200
 THREADS = 4
 _PERCENTILES = (50, 99)
+_TICK_SECONDS = 0.1
+_DEAD_AT_ONCE = 9
+"""For each tick: 30 % of all traffic beside 200 transactions/s."""
 _NS = 1e6  # in a millisecond
 
 
@@ -51,6 +57,57 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
         )
         for percent in _PERCENTILES
     ]
+
+
+def measure_dead_group(site: Site, application: Application, rounds: int, seconds: float) -> list[Figure]:
+    """Measure `publish()` beside a producer group that nobody decides for, at 30 % of the traffic, and without it.
+
+    Args:
+        site: Where; a relay, and no checker, is started here.
+        application: Warm.
+        rounds: How often both run, in turn; what the dead group has left behind stays.
+        seconds: How long each run is.
+    """
+    with relays(site) as caught_up:
+        runs = {
+            "alone": partial(_milliseconds, site, application, application.publish, seconds),
+            "beside": partial(_beside_dead_group, site, application, seconds),
+        }
+        _milliseconds(site, application, application.publish, seconds)  # warms up
+        caught_up()
+        found = interleave(runs, rounds)  # the dead group never catches up
+    return [
+        Figure(
+            f"commit_to_visible_p{percent}_ms_beside_dead_group",
+            f"the same, {RATE} transactions/s, beside a dead group with 30 % of all traffic, p{percent}",
+            "ms",
+            "without it",
+            [percentile(taken, percent) for taken in found["beside"]],
+            [percentile(taken, percent) for taken in found["alone"]],
+        )
+        for percent in _PERCENTILES
+    ]
+
+
+def _beside_dead_group(site: Site, application: Application, seconds: float) -> list[float]:
+    """The application's own milliseconds, while halves of another group come that nobody ever decides."""
+    ended = threading.Event()
+
+    def send() -> None:
+        outbox = site.outbox("dead")
+        for number in itertools.count():
+            if ended.wait(_TICK_SECONDS):
+                return
+            at_once = range(number * _DEAD_AT_ONCE, (number + 1) * _DEAD_AT_ONCE)
+            send_halves(site, outbox, [Message(application.topic, b"dead", f"dead{each}") for each in at_once])
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        try:
+            return _milliseconds(site, application, application.publish, seconds)
+        finally:
+            ended.set()
+            sending.result()
 
 
 def _milliseconds(site: Site, application: Application, tell: Tell, seconds: float) -> list[float]:

@@ -10,7 +10,7 @@ WORKERS ?= 2
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture bench-library bench-relay lint format stack lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture bench-library bench-memory bench-relay lint format stack lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,8 +44,12 @@ test-containers: setup ## Build local images, run the integration suite and the 
 torture: setup ## Kill everything at random for MINUTES=10 and reconcile
 	$(BIN)/python -m tests.torture --minutes $(MINUTES)
 
-bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--transactions 1000000")
+bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--part throughput")
 	$(BIN)/python -m benchmarks.library $(BENCH)
+	$(BIN)/python -m benchmarks.report
+
+bench-memory: setup ## Run a million transactions through one Outbox, and make docs/performance.md (about half an hour)
+	$(BIN)/python -m benchmarks.library --part memory --transactions 1000000 --output benchmarks/results/memory.json
 	$(BIN)/python -m benchmarks.report
 
 bench-relay: setup ## Measure how fast the relay is, and make docs/performance.md (BENCH="--part drain")

@@ -45,8 +45,7 @@ def library_section(results: Mapping[str, Any], charts: Path) -> str:
         results: Of `benchmarks.library`.
         charts: Folder for the charts, beside the document.
     """
-    ratios = [figure for figure in results["figures"] if not figure["name"].startswith("memory_")]
-    draw_ratios(ratios, charts / "library.svg")
+    draw_ratios(results["figures"], charts / "library.svg")
     parts = [
         "## What the producer library costs an application",
         _where(results),
@@ -55,10 +54,24 @@ def library_section(results: Mapping[str, Any], charts: Path) -> str:
         _WHY,
         f"![Ratios]({charts.name}/library.svg)",
     ]
-    memory = results["series"].get("memory")
-    if memory is not None:
-        draw_growth(memory, charts / "memory.svg")
-        parts += ["### Memory", _memory(results["series"]), f"![Memory]({charts.name}/memory.svg)"]
+    return "\n\n".join(parts) + "\n"
+
+
+def memory_section(results: Mapping[str, Any], charts: Path) -> str:
+    """What very many transactions through one `Outbox` leave behind.
+
+    Args:
+        results: Of `benchmarks.library --part memory`.
+        charts: Folder for the charts, beside the document.
+    """
+    draw_growth(results["series"]["memory"], charts / "memory.svg")
+    parts = [
+        "## What an application's memory keeps",
+        _where(results),
+        _table(results["figures"]),
+        _memory(results["series"]),
+        f"![Memory]({charts.name}/memory.svg)",
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,8 +154,7 @@ def _memory(series: Mapping[str, Any]) -> str:
     return (
         f"{done:,} transactions through one `Outbox`, after a warm-up of a tenth of them: "
         f"resident memory {memory['resident_mib'][0]} MiB before, {memory['resident_mib'][-1]} MiB after "
-        f"({seconds:,.0f} s; a million, `--transactions 1000000`, would take {seconds / done * 1e6 / 60:,.0f} minutes "
-        "on this machine). Living objects of the library and entries of its registries that became more: "
+        f"({seconds / 60:,.0f} minutes). Living objects of the library and entries of its registries that became more: "
         f"{', '.join(grown) or 'none'}. By tracemalloc, {traced['transactions']:,} more transactions left "
         f"{traced['bytes_left']:,} bytes behind."
     )
@@ -167,6 +179,7 @@ def main(results: Results = FOLDER, document: Document = Path("docs/performance.
     charts = document.with_suffix("")
     sections = [
         library_section(read_results(results / "library.json"), charts),
+        memory_section(read_results(results / "memory.json"), charts),
         relay_section(read_results(results / "relay.json"), charts),
     ]
     write_report(sections, document)

@@ -22,6 +22,7 @@ from outbox.callback_table import CallbackTable
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.service.dsn import connection_problem
+from outbox.service.patterns import matches, rank
 
 log = structlog.get_logger()
 
@@ -145,19 +146,15 @@ def by_database(
     """Sort requests by the database of their group; the longest pattern wins. The rest is unmapped."""
     patterns = sorted(
         ((pattern, name) for name, settings in databases.items() for pattern in settings.groups),
-        key=lambda pair: (not pair[0].endswith("*"), len(pair[0])),
+        key=lambda pair: rank(pair[0]),
         reverse=True,
     )
     mapped: dict[str, list[CheckRequest]] = defaultdict(list)
     unmapped: list[CheckRequest] = []
     for request in requests:
-        name = next((name for pattern, name in patterns if _matches(request.group, pattern)), None)
+        name = next((name for pattern, name in patterns if matches(request.group, pattern)), None)
         (unmapped if name is None else mapped[name]).append(request)
     return mapped, unmapped
-
-
-def _matches(group: str, pattern: str) -> bool:
-    return group.startswith(pattern[:-1]) if pattern.endswith("*") else group == pattern
 
 
 def _one_line(error: Exception) -> str:

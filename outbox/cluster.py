@@ -11,6 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclOperation,
     AdminClient,
     ConfigResource,
     OffsetSpec,
@@ -39,6 +40,8 @@ class TopicDescription:
         partitions: How many it has.
         replication: Replicas of its first partition.
         settings: Its configuration.
+        lacks: A right that this client lacks to write to it; empty if it may, or was not asked for. Where it may not
+            even describe the topic, the rest is empty.
     """
 
     name: str
@@ -46,6 +49,7 @@ class TopicDescription:
     partitions: int
     replication: int
     settings: Mapping[str, str]
+    lacks: str = ""
 
     @property
     def max_message_bytes(self) -> int:
@@ -79,7 +83,7 @@ def checked_properties() -> Iterator[None]:
 
 
 def describe_topics(
-    admin: AdminClient, topics: Sequence[str], timeout: float = REQUEST_TIMEOUT
+    admin: AdminClient, topics: Sequence[str], timeout: float = REQUEST_TIMEOUT, *, writing: bool = False
 ) -> dict[str, TopicDescription]:
     """Describe those of the topics that exist.
 
@@ -87,43 +91,61 @@ def describe_topics(
         admin: Client of the cluster.
         topics: Their names.
         timeout: Seconds for each of two requests.
+        writing: Whether this client is to write to them: a right that it lacks is then told, and is no error. Kafka
+            does not tell whether a topic exists that a client may not describe.
 
     Raises:
         KafkaUnreachable: The cluster does not answer.
         ConfigurationError: It refuses.
     """
-    found = {}
-    for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout).items():
-        description = answer(future, "describing topics", absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
-        if description is not None:
-            found[name] = description
-    settings = _settings(admin, list(found), timeout)
-    return {
-        name: TopicDescription(
-            name,
-            str(uuid.UUID(bytes=_topic_id(description.topic_id))),
-            len(description.partitions),
-            len(description.partitions[0].replicas),
-            settings[name],
-        )
-        for name, description in found.items()
+    asked = admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=writing, request_timeout=timeout
+    )
+    found, lacks = _answers(asked, "describing topics", "DESCRIBE" if writing else None)
+    settings, lacks_more = _answers(
+        _ask_settings(admin, list(found), timeout), "reading topic settings", "DESCRIBE_CONFIGS" if writing else None
+    )
+    closed = {name: TopicDescription(name, "", 0, 0, {}, right) for name, right in (lacks | lacks_more).items()}
+    return closed | {name: _description(name, found[name], of_it) for name, of_it in settings.items()}
+
+
+def _ask_settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, Future[Any]]:
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    answers = admin.describe_configs(resources, request_timeout=timeout) if resources else {}
+    return {resource.name: future for resource, future in answers.items()}
+
+
+def _answers(futures: Mapping[str, Future[Any]], what: str, right: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the cluster says of the topics that exist; and the right, if given, by each topic on which it lacks."""
+    lacks = {name: right for name, future in futures.items() if right is not None and _is_forbidden(future)}
+    answers = {
+        name: answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        for name, future in futures.items()
+        if name not in lacks
     }
+    return {name: found for name, found in answers.items() if found is not None}, lacks
+
+
+def _is_forbidden(future: Future[Any]) -> bool:
+    error = future.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
+    operations = topic.authorized_operations  # None if they were not asked for
+    return TopicDescription(
+        name,
+        str(uuid.UUID(bytes=_topic_id(topic.topic_id))),
+        len(topic.partitions),
+        len(topic.partitions[0].replicas),
+        {setting: entry.value for setting, entry in settings.items()},
+        "" if operations is None or AclOperation.WRITE in operations else "WRITE",
+    )
 
 
 def _topic_id(topic_id: Any) -> bytes:
     high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
-
-
-def _settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, dict[str, str]]:
-    if not topics:
-        return {}
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-    answers = admin.describe_configs(resources, request_timeout=timeout)
-    return {
-        resource.name: {name: entry.value for name, entry in answer(future, "reading topic settings").items()}
-        for resource, future in answers.items()
-    }
 
 
 def end_offsets(

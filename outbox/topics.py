@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
 
@@ -24,14 +25,21 @@ class TopicCache:
         admin: Client of the cluster.
         timeout: Seconds that a look-up may wait for the cluster, or for a thread that is waiting for it.
         beside: Topics that are looked up along with any other. If there are some, the ends of all are learned, too.
+        writing: Whether this process writes to them, see `describe_topics`.
     """
 
     def __init__(
-        self, admin: AdminClient, timeout: float = REQUEST_TIMEOUT, beside: Collection[str] = frozenset()
+        self,
+        admin: AdminClient,
+        timeout: float = REQUEST_TIMEOUT,
+        beside: Collection[str] = frozenset(),
+        *,
+        writing: bool = False,
     ) -> None:
         self._admin = admin
         self._timeout = timeout
         self._beside = frozenset(beside)
+        self._writing = writing
         self._known: dict[str, tuple[float, TopicDescription]] = {}
         self._ends: Mapping[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
@@ -53,15 +61,26 @@ class TopicCache:
         """
         known = self._fresh(names)
         if len(known) < len(names):
-            if not self._lock.acquire(timeout=self._timeout):
-                raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
-            try:
+            with self._asking():
                 # What was seen here stays seen: meanwhile it may expire, or another thread may have all forgotten.
                 known |= self._fresh(names)
                 known |= self._ask(set(names) - set(known))
-            finally:
-                self._lock.release()
         return known
+
+    def look_again(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """As `look_up`, but whatever is remembered: what these topics are now is wanted."""
+        with self._asking():
+            return self._ask(names)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """One thread asks at a time."""
+        if not self._lock.acquire(timeout=self._timeout):
+            raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def remembered(self, name: str) -> TopicDescription | None:
         """A topic, if it need not be asked for; never waits."""
@@ -82,7 +101,7 @@ class TopicCache:
         if not names:
             return {}
         now = time.monotonic()
-        described = describe_topics(self._admin, [*self._beside.union(names)], self._timeout)
+        described = describe_topics(self._admin, [*self._beside.union(names)], self._timeout, writing=self._writing)
         if self._beside:
             self._learn_ends(described)
         self._known |= {name: (now, topic) for name, topic in described.items()}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outbox.protocol.names import Channel
+from relay.allow import EVERYTHING, AllowList
 from relay.discards import Move, record_keys, to_manifest
 from relay.half import Half
 from relay.ledger import Ledger
@@ -56,20 +57,17 @@ class Batch:
         return {name for transaction in self.ready for name in targets(transaction)}
 
 
-def take_batch(ledger: Ledger, now: int, messages: int) -> Batch:
+def take_batch(ledger: Ledger, ready: Sequence[Transaction], now: int, messages: int) -> Batch:
     """Take what can be written now.
-
-    What is ready is taken before what is moved: the bodies of a half that goes to the discard topic with this batch
-    could not be fetched from there.
 
     Args:
         ledger: It holds for settled what it hands out.
+        ready: What is ready, taken before what is moved: the bodies of a half that goes to the discard topic with
+            this batch could not be fetched from there.
         now: The broker's time, ms.
-        messages: How many, about.
+        messages: How many are moved at most, about.
     """
-    removed = ledger.take_removed()
-    ready = ledger.take_ready(messages)
-    return Batch(removed, ready, ledger.take_parked(now, messages), ledger.take_malformed())
+    return Batch(ledger.take_removed(), ready, ledger.take_parked(now, messages), ledger.take_malformed())
 
 
 @dataclass(slots=True)
@@ -87,7 +85,14 @@ class Outcome:
     refused: list[tuple[Transaction, Finding]] = field(default_factory=list)
 
 
-def settle_batch(batch: Batch, ledger: Ledger, topics: Mapping[str, RealTopic], channel: Channel, now: int) -> Outcome:
+def settle_batch(
+    batch: Batch,
+    ledger: Ledger,
+    topics: Mapping[str, RealTopic | None],
+    channel: Channel,
+    now: int,
+    allowed: AllowList = EVERYTHING,
+) -> Outcome:
     """The records of a batch. What pre-flight refuses is put into the ledger's discard index.
 
     Args:
@@ -96,12 +101,13 @@ def settle_batch(batch: Batch, ledger: Ledger, topics: Mapping[str, RealTopic], 
         topics: The real topics that exist, by name.
         channel: The channel.
         now: The broker's time, ms.
+        allowed: Who may write where.
     """
     outcome = Outcome()
     for transaction in batch.removed:
         outcome.records.extend(remove(transaction, channel.discard_topic, ledger.partition))
     for transaction in batch.ready:
-        finding = inspect(transaction, topics, channel, now)
+        finding = inspect(transaction, topics, channel, now, allowed)
         if finding is None:
             _deliver(transaction, ledger.partition, channel, outcome)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -126,23 +126,36 @@ class Ledger:
 
     # --- out ----------------------------------------------------------------------------------------------------
 
-    def take_ready(self, messages: int) -> list[Transaction]:
+    def take_ready(self, messages: int, admits: Callable[[Transaction], bool] = lambda _: True) -> list[Transaction]:
         """Committed transactions in their order, up to about so many messages; they count as settled from now on.
 
         One whose listed positions cannot all be found is among them: `Transaction.complete()` is False (INCOMPLETE).
         Of those that lie in the discard topic (`Transaction.discarded`) the bodies must be fetched from there. What
         cannot be delivered must be given to `refuse` before the checkpoint is asked for.
+
+        Args:
+            messages: How many.
+            admits: Whether a transaction may go now; one that may not pends, and holds up those behind it, until it is
+                given to `put_back`.
         """
         taken = self._discards.take_resumed(messages)
         messages -= sum(len(transaction.halves) for transaction in taken)
         while self._ready and messages > 0:
             transaction = self._ready.popleft()
-            if self._is_free(transaction):
+            if self._is_free(transaction) and admits(transaction):
                 transaction.move(Event.FREED)
                 messages -= len(transaction.halves)
                 self._settle(transaction)
                 taken.append(transaction)
         return taken
+
+    def put_back(self, transactions: Iterable[Transaction]) -> None:
+        """Transactions that were not admitted may be by now; one that is not free any more is passed over."""
+        self._ready.extend(transactions)
+
+    def crowds(self, transaction: Transaction) -> bool:
+        """Whether a pending transaction takes room that others need: it must not wait for anything but a decision."""
+        return self._parking.crowds(transaction, self._room())
 
     def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
         """A transaction that was handed out cannot be delivered: it goes to the discard topic, or stays there.

@@ -12,6 +12,9 @@ EVENTS = Counter("outbox_relay_events", "What the ledger counts, by kind", ["kin
 CHECKS = Counter("outbox_relay_check_requests", "Check requests sent", registry=REGISTRY)
 FAILURES = Counter("outbox_relay_failures", "Kafka transactions that failed and were done anew", registry=REGISTRY)
 PENDING = Gauge("outbox_relay_pending", "Transactions undecided, incomplete or held", ["partition"], registry=REGISTRY)
+WAITING = Gauge(
+    "outbox_relay_waiting", "Committed transactions that wait for their real topic", ["partition"], registry=REGISTRY
+)
 COMMIT_SECONDS = Histogram("outbox_relay_commit_seconds", "Time of one Kafka transaction", registry=REGISTRY)
 PARKED = Counter("outbox_relay_parked_halves", "Halves moved undecided to the discard topic", registry=REGISTRY)
 DISCARDED = Gauge(

@@ -123,6 +123,10 @@ class Parking:
         """Whether somebody is to be parked as soon as it is sure that no op of theirs is unread."""
         return bool(self._heavy) or room.taken() >= FULL
 
+    def crowds(self, transaction: Transaction, room: Room) -> bool:
+        """Whether a transaction is of a group that exceeds its limit, or the checkpoint string is nearly full."""
+        return transaction.group in self._heavy or room.taken() >= FULL
+
     def choose(
         self, pending: Mapping[str, Transaction], room: Callable[[], Room], now: int
     ) -> Iterator[tuple[Transaction, str]]:

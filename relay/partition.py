@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 from confluent_kafka import Message, TopicPartition
 
 from outbox.channel import ChannelDescription
+from outbox.cluster import TopicDescription
+from outbox.errors import KafkaUnreachable
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
@@ -25,10 +27,12 @@ from relay.batch import Batch, Outcome, settle_batch, take_batch
 from relay.decode import decode_half, decode_op
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
+from relay.gate import Gate
 from relay.ledger import Ledger
 from relay.outgoing import Record
 from relay.overdue import BrokerClock
-from relay.preflight import real_topic
+from relay.preflight import real_topic, targets
+from relay.transaction import Transaction
 
 READ_AT_ONCE = 5_000
 INBOX = 20_000
@@ -56,6 +60,7 @@ class PartitionWorker(threading.Thread):
         delivery: Its transactional producer, already initialised.
         discards: Reads its discard partition.
         topics: Real topics, for pre-flight.
+        gate: Made for this partition.
         group_metadata: Gives the newest metadata of the subscribed consumer.
         ask: Sends check requests.
         batch_messages: Messages in one Kafka transaction, about.
@@ -69,6 +74,7 @@ class PartitionWorker(threading.Thread):
         delivery: Delivery,
         discards: DiscardReader,
         topics: TopicCache,
+        gate: Gate,
         group_metadata: Callable[[], bytes],
         ask: Callable[[Sequence[CheckRequest]], None],
         batch_messages: int,
@@ -81,6 +87,7 @@ class PartitionWorker(threading.Thread):
         self._delivery = delivery
         self._discards = discards
         self._topics = topics
+        self._gate = gate
         self._group_metadata = group_metadata
         self._ask = ask
         self._batch_messages = batch_messages
@@ -188,17 +195,47 @@ class PartitionWorker(threading.Thread):
 
     def _settle(self) -> None:
         now = self._clock.now(_ms())
-        batch = take_batch(self._ledger, now, self._batch_messages)
+        batch = take_batch(self._ledger, self._take_ready(), now, self._batch_messages)
         if batch:
             self._write(batch, now)
         elif self._commit_is_due():
             self._commit([])
         self._count()
 
+    def _take_ready(self) -> list[Transaction]:
+        """What may go to its real topics; these are looked at where they are met for the first time, or closed."""
+        gate, messages = self._gate, self._batch_messages
+        self._look_again(gate.turn(_ms()))
+        self._ledger.put_back(gate.relieve(self._ledger.crowds))
+        ready = self._ledger.take_ready(messages, gate.admits)
+        while unknown := gate.unknown():
+            self._learn(unknown, self._topics.look_up(unknown))
+            taken = sum(len(transaction.halves) for transaction in ready)
+            ready += self._ledger.take_ready(messages - taken, gate.admits)
+        report.waiting(gate.take_news(), self.partition)
+        return ready
+
+    def _look_again(self, names: Collection[str]) -> None:
+        if not names:
+            return
+        try:
+            found = self._topics.look_again(names)
+        except KafkaUnreachable as error:
+            log.warning("real topics cannot be looked at", partition=self.partition, error=str(error))
+            self._gate.postpone(names)
+        else:
+            self._learn(names, found)
+
+    def _learn(self, names: Collection[str], found: Mapping[str, TopicDescription]) -> None:
+        topics = {name: real_topic(description) for name, description in found.items()}
+        self._ledger.put_back(self._gate.learn(names, topics))
+
     def _write(self, batch: Batch, now: int) -> None:
         late = batch.late()
         if late:
             batch.put_in(self._discards.fetch(batch.bodies_wanted()))
+            names = {name for transaction in late for name in targets(transaction)}
+            self._learn(names, self._topics.look_again(names))
             failpoint("relay.late_fetched")
         outcome = self._outcome(batch, now)
         self._commit(outcome.records)
@@ -207,11 +244,13 @@ class PartitionWorker(threading.Thread):
         report.written(batch, outcome, self.partition)
 
     def _outcome(self, batch: Batch, now: int) -> Outcome:
-        described = self._topics.look_up(batch.targets())
-        topics = {name: real_topic(description) for name, description in described.items()}
-        if topics:
-            self._delivery.limit_batches(min(topic.max_message_bytes for topic in topics.values()))
-        return settle_batch(batch, self._ledger, topics, self._channel.channel, now)
+        topics = self._gate.topics
+        limits = [
+            topic.max_message_bytes for name in batch.targets() if (topic := topics.get(name)) and not topic.lacks
+        ]
+        if limits:
+            self._delivery.limit_batches(min(limits))
+        return settle_batch(batch, self._ledger, topics, self._channel.channel, now, self._gate.allowed)
 
     def _commit_is_due(self) -> bool:
         idle = time.monotonic() - self._committed_at
@@ -250,6 +289,7 @@ class PartitionWorker(threading.Thread):
 
     def _count(self) -> None:
         metrics.PENDING.labels(self.partition).set(self._ledger.pending())
+        metrics.WAITING.labels(self.partition).set(self._gate.waiting())
         for kind, number in zip(("undecided", "undeliverable"), self._ledger.discarded(), strict=True):
             metrics.DISCARDED.labels(self.partition, kind).set(number)
         for kind, count in (self._ledger.counts - self._counted).items():

@@ -14,6 +14,7 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.half import ANY_PARTITION, HalfControl
 from outbox.protocol.names import Channel, is_internal_topic, looks_internal
+from relay.allow import EVERYTHING, AllowList
 from relay.half import Half
 from relay.transaction import Finding, Transaction
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:  # it talks to Kafka, this module must not
 
 RECORD_OVERHEAD = 256
 """Bytes allowed for the record's own fields and the headers that the relay adds."""
+
+PASSING = frozenset({DiscardReason.TOPIC_MISSING, DiscardReason.PARTITION_OUT_OF_RANGE, DiscardReason.NOT_AUTHORIZED})
+"""Reasons that may pass by themselves: the transaction waits, see `relay.gate`. All others are final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class RealTopic:
         key_required: Whether it is compacted.
         oldest: How far a timestamp may lie behind the broker's time, ms.
         newest: How far it may lie ahead, ms.
+        lacks: The right that the relay lacks to write to it; empty if it may, and then the rest is known.
     """
 
     partitions: int
@@ -41,10 +46,17 @@ class RealTopic:
     key_required: bool = False
     oldest: int = MAX_INT64
     newest: int = MAX_INT64
+    lacks: str = ""
+
+    def takes(self, partition: int) -> bool:
+        """Whether it takes messages to this partition, or to any (`ANY_PARTITION`)."""
+        return not self.lacks and (partition == ANY_PARTITION or partition < self.partitions)
 
 
 def real_topic(description: TopicDescription) -> RealTopic:
     """What pre-flight must know of a topic that the cluster describes."""
+    if description.lacks:
+        return RealTopic(0, 0, lacks=description.lacks)
     settings = description.settings
     compacted = "compact" in settings.get("cleanup.policy", "")
     oldest = newest = MAX_INT64
@@ -60,39 +72,59 @@ def targets(transaction: Transaction) -> set[str]:
 
 
 def inspect(
-    transaction: Transaction, topics: Mapping[str, RealTopic], channel: Channel, now: int | None = None
+    transaction: Transaction,
+    topics: Mapping[str, RealTopic | None],
+    channel: Channel,
+    now: int | None = None,
+    allowed: AllowList = EVERYTHING,
 ) -> Finding | None:
-    """The first reason against delivering a transaction, or None.
+    """The first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
 
     Args:
         transaction: A committed transaction.
         topics: The real topics that exist, by name.
         channel: The channel, whose own topics can never be targets.
         now: The broker's time, ms; without it timestamps are not looked at.
+        allowed: Who may write where.
     """
     if not transaction.complete():
         missing = len(transaction.decision.positions) - len(transaction.counted()) if transaction.decision else 0
         return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
-    findings = (_inspect(half, half.control, topics, channel, now) for half in transaction.counted())
-    return next((finding for finding in findings if finding), None)
+    findings: list[Finding] = []
+    for half in transaction.counted():
+        finding = _inspect(half, topics, channel, now, allowed)
+        if finding is not None:
+            findings.append(finding)
+    return min(findings, key=lambda finding: finding.reason in PASSING, default=None)
 
 
 def _inspect(
-    half: Half, control: HalfControl | None, topics: Mapping[str, RealTopic], channel: Channel, now: int | None
+    half: Half, topics: Mapping[str, RealTopic | None], channel: Channel, now: int | None, allowed: AllowList
 ) -> Finding | None:
+    control = half.control
     if control is None:
         return Finding(DiscardReason.MALFORMED, half.error)
     if is_internal_topic(control.topic, channel) or looks_internal(control.topic):
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {control.topic} is internal")
+    if not allowed.allows(control.group, control.topic):
+        return Finding(DiscardReason.FORBIDDEN, f"producer group {control.group} may not write to {control.topic}")
     topic = topics.get(control.topic)
+    closed = _inspect_topic(control, topic)
+    return closed if closed or topic is None else _inspect_record(half, control.topic, topic, now)
+
+
+def _inspect_topic(control: HalfControl, topic: RealTopic | None) -> Finding | None:
+    """What keeps a message from its real topic, and may pass."""
     if topic is None:
         return Finding(DiscardReason.TOPIC_MISSING, f"topic {control.topic} does not exist")
-    if control.partition != ANY_PARTITION and control.partition >= topic.partitions:
+    if topic.lacks:
+        return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks} on topic {control.topic}")
+    if not topic.takes(control.partition):
         return Finding(
             DiscardReason.PARTITION_OUT_OF_RANGE,
             f"topic {control.topic} has {topic.partitions} partitions, the message names partition {control.partition}",
         )
-    return _inspect_record(half, control.topic, topic, now)
+    return None
 
 
 def _inspect_record(half: Half, name: str, topic: RealTopic, now: int | None) -> Finding | None:

@@ -11,6 +11,7 @@ from outbox.protocol.discard import DiscardReason
 from relay import metrics
 from relay.batch import Batch, Outcome
 from relay.discards import Move
+from relay.gate import News
 from relay.transaction import Finding, Transaction
 
 log = structlog.get_logger()
@@ -32,6 +33,15 @@ def written(batch: Batch, outcome: Outcome, partition: int) -> None:
         metrics.TRANSACTIONS.labels("taken").inc(len(batch.ready))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
+
+
+def waiting(news: Sequence[News], partition: int) -> None:
+    """Transactions begin to wait for real topics, or wait no longer."""
+    for topic, detail in news:
+        if detail:
+            log.warning("transactions wait for a real topic", partition=partition, topic=topic, detail=detail)
+        else:
+            log.info("transactions wait no longer for a real topic", partition=partition, topic=topic)
 
 
 def _refused(transaction: Transaction, finding: Finding) -> None:

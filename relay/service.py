@@ -22,6 +22,7 @@ from relay import metrics
 from relay.checks import CheckSender
 from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, DeliveryError
 from relay.discard_reader import DiscardReader
+from relay.gate import Gate
 from relay.intake import Intake
 from relay.partition import PartitionWorker
 from relay.restore import read_checkpoints, restore_ledger
@@ -58,7 +59,8 @@ class RelayService:
         self._health = health
         admin = admin_client(settings.connection())
         self._channel = verify_channel(admin, settings.channel_names())
-        self._topics = TopicCache(admin)
+        self._topics = TopicCache(admin, writing=True)
+        self._allowed = settings.allow_list()
         self._checks = CheckSender(settings.connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
         self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
@@ -93,6 +95,8 @@ class RelayService:
         """
         self._subscribe()
         log.info("relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
+        if self._settings.allowed_topics is None:
+            log.info("every producer group may write to every topic that is not internal: allowed_topics is not set")
         try:
             while not self._stop.is_set():
                 self._turn()
@@ -239,6 +243,7 @@ class RelayService:
             delivery,
             DiscardReader(self._settings.connection(), self._channel.channel, number),
             self._topics,
+            Gate(self._settings.gate_policy(), self._channel.channel, number, self._allowed),
             self._current_group_metadata,
             self._checks.ask,
             self._settings.batch_messages,

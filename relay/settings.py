@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from itertools import chain
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from outbox.service.settings import ServiceSettings, refuse_ours
+from relay.allow import AllowList
+from relay.gate import GatePolicy
 from relay.overdue import CheckPolicy
 from relay.parking import ParkingPolicy
 
@@ -21,6 +25,8 @@ _OURS = {
     "partitioner": "a key must go where a Java producer would send it",
     "transactional.id": "it derives from the channel",
 }
+
+_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 
 
 class RelaySettings(ServiceSettings):
@@ -38,12 +44,36 @@ class RelaySettings(ServiceSettings):
     )
     group_pending_bytes_max: int = Field(67_108_864, ge=1, description="Their bytes, about.")
     ordering: Literal["key", "none"] = Field("key", description="Order per (group, ordering key), or none.")
+    topic_missing_max_age: int = Field(
+        60_000,
+        ge=0,
+        description="How long a real topic is looked for that is missing, too small or closed to the relay, ms.",
+    )
+    allowed_topics: dict[str, tuple[str, ...]] | None = Field(
+        None, description="Real topics by producer group: exact names, or prefixes that end in '*'. Without it: all."
+    )
     batch_messages: int = Field(5_000, ge=1, description="Messages in one Kafka transaction, about.")
 
     @field_validator("kafka")
     @classmethod
     def _refuse_ours(cls, kafka: dict[str, str]) -> dict[str, str]:
         return refuse_ours(kafka, _OURS)
+
+    @field_validator("allowed_topics")
+    @classmethod
+    def _check_patterns(cls, allowed: dict[str, tuple[str, ...]] | None) -> dict[str, tuple[str, ...]] | None:
+        for pattern in chain(allowed or (), *(allowed or {}).values()):
+            if not _PATTERN.fullmatch(pattern):
+                raise ValueError(f"{pattern!r} is neither a name nor a prefix that ends in '*'")
+        return allowed
+
+    def allow_list(self) -> AllowList:
+        """Who may write where."""
+        return AllowList(self.allowed_topics)
+
+    def gate_policy(self) -> GatePolicy:
+        """How long to wait for a real topic."""
+        return GatePolicy(self.topic_missing_max_age)
 
     def check_policy(self) -> CheckPolicy:
         """When to ask."""

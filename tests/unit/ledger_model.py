@@ -22,6 +22,7 @@ from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from relay.batch import Batch, settle_batch, take_batch
 from relay.discards import from_manifest, record_keys
+from relay.gate import Gate, GatePolicy
 from relay.half import Half, OpRecord
 from relay.ledger import Ledger
 from relay.outgoing import Record
@@ -37,6 +38,7 @@ GROUP = "orders"
 POLICY = CheckPolicy()
 CHANNEL = names.Channel("outbox")
 TOPICS = {"real": RealTopic(4, 10_000)}
+PATIENT, IMPATIENT = GatePolicy(), GatePolicy(0)
 SOON = ParkingPolicy(group_pending_max=2, undecided_max_age=2_500, check_max=2)
 
 
@@ -152,11 +154,13 @@ class World:
     Args:
         ordered: Whether the channel keeps the order of keys.
         parking: When undecided transactions are parked.
+        patience: How long a missing topic is looked for.
     """
 
-    def __init__(self, *, ordered: bool, parking: ParkingPolicy = DEFAULT) -> None:
+    def __init__(self, *, ordered: bool, parking: ParkingPolicy = DEFAULT, patience: GatePolicy = PATIENT) -> None:
         self.ordered = ordered
         self.parking = parking
+        self.patience = patience
         self.topics = dict(TOPICS)
         self.discard_log: list[Record] = []
         self.due_effects: dict[str, int] = {}  # transaction in the discard topic: the first op that decided it
@@ -334,6 +338,7 @@ class World:
             self.parking,
             ordered=self.ordered,
         )
+        self.gate = Gate(self.patience, CHANNEL, PARTITION)
         self.ledger.restore_discards(self.discarded().values())
         self.next_half, self.next_op = half_checkpoint.offset, op_checkpoint.offset
         self.inbox.clear()
@@ -370,12 +375,22 @@ class World:
         self.restore()
 
     def _take(self, messages: int) -> Batch:
-        batch = take_batch(self.ledger, self.now, messages)
+        self._look(self.gate.turn(self.now))
+        self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
+        ready = self.ledger.take_ready(messages, self.gate.admits)
+        if unknown := self.gate.unknown():
+            self._look(unknown)
+            ready += self.ledger.take_ready(messages - sum(len(found.halves) for found in ready), self.gate.admits)
+        batch = take_batch(self.ledger, ready, self.now, messages)
         batch.put_in(self._fetch(batch.bodies_wanted()))
+        self._look({"real"} if batch.late() else set())
         return batch
 
+    def _look(self, names: set[str]) -> None:
+        self.ledger.put_back(self.gate.learn(names, self.topics))
+
     def _settle(self, batch: Batch) -> list[Record]:
-        return settle_batch(batch, self.ledger, self.topics, CHANNEL, self.now).records
+        return settle_batch(batch, self.ledger, self.gate.topics, CHANNEL, self.now).records
 
     def deliver(self, messages: int) -> None:
         """Take what is ready; its Kafka transaction commits, and the checkpoint with it."""
@@ -535,6 +550,7 @@ class World:
             *(ledger._lanes, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched),
             *(index._parked, index._followers, index._removed, index._resumed, index._pins),
             *(parking._weights, parking._heavy, parking._unanswered),
+            *(self.gate._unknown, self.gate._closed, self.gate._given_up),
         )
         sizes = [len(lanes) for lanes in kept]
         assert not any(sizes), "something is kept in memory for ever"

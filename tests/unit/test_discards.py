@@ -146,10 +146,10 @@ def test_a_half_that_follows_is_written_before_its_transaction_is_delivered() ->
     ledger = ledger_with_parked(0)
     ledger.read_halves([half(1, 1, 1)])
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 1))])
-    batch = take_batch(ledger, LATE, ALL)
+    batch = take_batch(ledger, ledger.take_ready(ALL), LATE, ALL)
     assert not batch.ready
     assert [found.offset for move in batch.moves for found in move.halves] == [1]
-    assert [int(found.id[-12:], 16) for found in take_batch(ledger, LATE, ALL).ready] == [1]
+    assert [int(found.id[-12:], 16) for found in take_batch(ledger, ledger.take_ready(ALL), LATE, ALL).ready] == [1]
 
 
 def test_a_rollback_lets_the_halves_go_that_would_follow() -> None:

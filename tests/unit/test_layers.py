@@ -19,9 +19,11 @@ PURE = sorted(
         *(
             Path("relay", f"{name}.py")
             for name in (
+                "allow",
                 "batch",
                 "discards",
                 "early",
+                "gate",
                 "half",
                 "ledger",
                 "outgoing",
@@ -32,6 +34,7 @@ PURE = sorted(
             )
         ),
         Path("checker", "verdicts.py"),
+        Path("outbox", "service", "patterns.py"),
     ]
 )
 ALLOWED = {

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import relay.ledger
+from relay.gate import GatePolicy
 from relay.parking import DEFAULT, ParkingPolicy
-from tests.unit.ledger_model import SOON, TOPICS, Fate, Local, World
+from tests.unit.ledger_model import IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
 ROOM = relay.ledger.EARLY_OPS
@@ -23,10 +24,13 @@ class _History(RuleBasedStateMachine):
         self.world = World(ordered=True)
 
     @initialize(
-        ordered=st.sampled_from([True, True, False]), small_room=st.booleans(), parking=st.sampled_from([SOON, DEFAULT])
+        ordered=st.sampled_from([True, True, False]),
+        small_room=st.booleans(),
+        parking=st.sampled_from([SOON, DEFAULT]),
+        patience=st.sampled_from([PATIENT, IMPATIENT]),
     )
-    def make(self, *, ordered: bool, small_room: bool, parking: ParkingPolicy) -> None:
-        self.world = World(ordered=ordered, parking=parking)
+    def make(self, *, ordered: bool, small_room: bool, parking: ParkingPolicy, patience: GatePolicy) -> None:
+        self.world = World(ordered=ordered, parking=parking, patience=patience)
         relay.ledger.EARLY_OPS = SMALL_ROOM if small_room else ROOM
 
     def teardown(self) -> None:
@@ -188,7 +192,7 @@ TestHistory.settings = settings(
 def test_of_two_copies_that_were_parked_the_one_that_counts_is_delivered_after_a_refusal(*, resumed: bool) -> None:
     """Parked with two halves of one position, then decided, then refused by pre-flight, then resumed."""
     history = _History()
-    history.make(ordered=True, small_room=False, parking=SOON)
+    history.make(ordered=True, small_room=False, parking=SOON, patience=IMPATIENT)
     history.the_real_topic_comes_or_goes(there=False)
     history.begin(group="orders", key=b"a", send=1, size=2)
     history.send(accident="twice", number=0)

@@ -25,8 +25,11 @@ class Cluster:
         """The clock, in seconds."""
         return self.now
 
-    def describe(self, _admin: AdminClient, names: Sequence[str], _timeout: float) -> dict[str, TopicDescription]:
+    def describe(
+        self, _admin: AdminClient, names: Sequence[str], _timeout: float, *, writing: bool
+    ) -> dict[str, TopicDescription]:
         """Describe those that exist."""
+        assert not writing
         self.asked.append(set(names))
         self.meanwhile()
         return {name: TopicDescription(name, name, 1, 1, {}) for name in names if name in self.names}
@@ -54,6 +57,13 @@ def test_what_is_remembered_is_not_asked_for(cluster: Cluster, cache: TopicCache
     assert set(cache.look_up({"a", "b"})) == {"a", "b"}
     assert set(cache.look_up({"a", "b"})) == {"a", "b"}
     assert cluster.asked == [{"a"}, {"b"}]
+
+
+def test_what_is_looked_at_again_is_asked_for_and_remembered(cluster: Cluster, cache: TopicCache) -> None:
+    cache.look_up({"a"})
+    assert set(cache.look_again({"a", "c"})) == {"a"}
+    assert set(cache.look_up({"a"})) == {"a"}
+    assert cluster.asked == [{"a"}, {"a", "c"}]
 
 
 def test_what_is_missing_is_asked_for_each_time(cluster: Cluster, cache: TopicCache) -> None:

@@ -232,8 +232,8 @@ class Gate:
         return leaving
 
     def waiting(self) -> int:
-        """How many transactions wait for their real topic."""
-        return sum(len(closed.living()) for closed in self._closed.values())
+        """How many transactions wait for a topic; also those that were decided otherwise since it was looked at."""
+        return sum(len(closed.waiting) for closed in self._closed.values())
 
     def take_news(self) -> list[News]:
         """What has happened since the last call."""

@@ -153,8 +153,12 @@ class Ledger:
         """Transactions that were not admitted may be by now; one that is not free any more is passed over."""
         self._ready.extend(transactions)
 
+    def lacks_room(self) -> bool:
+        """Whether pending transactions take room that others need: a group's limit, or most of the checkpoint."""
+        return self._parking.is_wanted(self._room())
+
     def crowds(self, transaction: Transaction) -> bool:
-        """Whether a pending transaction takes room that others need: it must not wait for anything but a decision."""
+        """Whether a pending transaction takes such room: it must not wait for anything but its decision."""
         return self._parking.crowds(transaction, self._room())
 
     def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
@@ -223,7 +227,7 @@ class Ledger:
     def needs_op_end(self, now: int) -> bool:
         """Whether somebody is due, or to be parked, as soon as the end of the op partition is seen."""
         return self._overdue.needs_op_end(now) or (
-            self._parking.is_wanted(self._room()) and self._overdue.ops_known_until() < now - GRACE_MS
+            self.lacks_room() and self._overdue.ops_known_until() < now - GRACE_MS
         )
 
     def half_checkpoint(self) -> HalfCheckpoint:

@@ -206,7 +206,8 @@ class PartitionWorker(threading.Thread):
         """What may go to its real topics; these are looked at where they are met for the first time, or closed."""
         gate, messages = self._gate, self._batch_messages
         self._look_again(gate.turn(_ms()))
-        self._ledger.put_back(gate.relieve(self._ledger.crowds))
+        if self._ledger.lacks_room():
+            self._ledger.put_back(gate.relieve(self._ledger.crowds))
         ready = self._ledger.take_ready(messages, gate.admits)
         while unknown := gate.unknown():
             self._learn(unknown, self._topics.look_up(unknown))

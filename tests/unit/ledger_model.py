@@ -376,7 +376,8 @@ class World:
 
     def _take(self, messages: int) -> Batch:
         self._look(self.gate.turn(self.now))
-        self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
+        if self.ledger.lacks_room():
+            self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
         ready = self.ledger.take_ready(messages, self.gate.admits)
         if unknown := self.gate.unknown():
             self._look(unknown)

@@ -14,6 +14,7 @@ from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth
 from outbox.protocol.names import LATE_HEADER, Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
+from relay.allow import AllowList
 from relay.discards import Move, to_manifest
 from relay.half import Half
 from relay.outgoing import Record, deliver, discard, discard_malformed, malformed
@@ -87,6 +88,28 @@ def test_one_bad_message_stops_its_whole_transaction(bad: Half, reason: DiscardR
     assert found.reason is reason
     assert str(bad.value) not in found.detail, "no payload in a log"
     assert finding(good) is None
+
+
+@pytest.mark.parametrize("lacks", ["WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"])
+def test_a_topic_to_which_the_relay_may_not_write_is_closed(lacks: str) -> None:
+    topics = {**TOPICS, "closed": real_topic(TopicDescription("closed", "", 0, 0, {}, lacks))}
+    assert finding(message(1, 0), message(2, 1, "closed"), topics=topics) == Finding(
+        DiscardReason.NOT_AUTHORIZED, f"the relay lacks {lacks} on topic closed"
+    )
+
+
+def test_a_group_that_may_not_write_to_a_topic_is_forbidden_whether_the_topic_exists_or_not() -> None:
+    allowed = AllowList({"shop": ("orders",)})
+    for name in ("compacted", "missing"):
+        found = inspect(committed(message(1, 0), message(2, 1, name)), TOPICS, CHANNEL, None, allowed)
+        assert found == Finding(DiscardReason.FORBIDDEN, f"producer group shop may not write to {name}")
+    assert inspect(committed(message(1, 0)), TOPICS, CHANNEL, None, allowed) is None
+
+
+def test_a_final_reason_counts_before_one_that_may_pass() -> None:
+    found = finding(message(1, 0, "missing"), message(2, 1, value=bytes(10_000)))
+    assert found is not None
+    assert found.reason is DiscardReason.TOO_LARGE
 
 
 def test_the_internal_topics_are_refused_even_if_the_cluster_describes_them() -> None:

@@ -18,6 +18,9 @@ from outbox.testing import VisibleRecord, read_committed
 from tests.harness import Site, wait_until
 from tests.integration.shop import Shop
 
+IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"}
+"""A topic that is missing is not looked for for long."""
+
 
 def _discarded(site: Site) -> list[VisibleRecord]:
     return read_committed(site.kafka(), [site.channel.discard_topic])
@@ -55,7 +58,7 @@ def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_
         with shop.session() as session:
             shop.publish(session, there, "of another one")
         _delete(site, gone)
-        site.relay()
+        site.relay(extra=IMPATIENT)
         assert shop.delivered(1, there) == ["of another one"]
         manifest = _wait_for_manifest(site)
         assert manifest.reason is DiscardReason.TOPIC_MISSING
@@ -75,7 +78,7 @@ def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(
     site.create(partitions=1)
     with Shop(site) as shop:
         gone, there = shop.topic(), shop.topic()
-        site.relay()
+        site.relay(extra=IMPATIENT)
         site.checker()
         with shop.session() as session:
             shop.publish(session, gone, "while it was there")

@@ -28,6 +28,7 @@ QUICK = {
     "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
     "OUTBOX_TRANSACTION_TIMEOUT": "200",
     "OUTBOX_CHECK_INTERVAL": "200",
+    "OUTBOX_TOPIC_MISSING_MAX_AGE": "300",
 }
 BY_AGE = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"}
 """Whatever is undecided is parked soon."""

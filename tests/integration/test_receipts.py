@@ -16,11 +16,8 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     NewPartitions,
-    ResourcePatternType,
     ResourceType,
 )
 from sqlalchemy import event, text
@@ -49,6 +46,7 @@ from outbox.visibility import Visibility
 from stack import Stack
 from tests.harness import Site, wait_until
 from tests.integration.async_shop import AsyncShop
+from tests.integration.rights import AUTHORIZER, allow_only
 from tests.integration.shop import Shop
 
 
@@ -287,7 +285,7 @@ def test_a_transaction_that_was_discarded(silent: Shop) -> None:
     for future in silent.site.admin.delete_topics([silent.site.topic(gone)]).values():
         future.result(20)
     wait_until(lambda: silent.site.topic(gone) not in silent.site.admin.list_topics(timeout=10).topics)
-    silent.site.relay()
+    silent.site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"})
     for receipt in receipts:
         with pytest.raises(Discarded, match=gone) as told:
             receipt.wait_visible(60)
@@ -447,22 +445,8 @@ def test_a_forked_child_leaves_the_reader_of_its_parent_alone(shop: Shop) -> Non
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
     """Servers that may be killed, and where rights can be taken away."""
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    with Stack(
-        kafka_settings={"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"}
-    ) as running:
+    with Stack(kafka_settings=AUTHORIZER) as running:
         yield running
-
-
-def _allow_only(site: Site, kind: ResourceType, name: str, *left: AclOperation) -> None:
-    """Leave only these rights on a topic or group to those who are not `nobody`."""
-    rules = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, who, "*", right, AclPermissionType.ALLOW)
-        for who, rights in (("User:nobody", [AclOperation.ALL]), ("User:ANONYMOUS", left))
-        for right in rights
-    ]
-    for future in site.admin.create_acls(rules).values():
-        future.result(20)
 
 
 def test_it_takes_no_more_than_the_right_to_read(own: Stack, caplog: pytest.LogCaptureFixture) -> None:
@@ -472,16 +456,16 @@ def test_it_takes_no_more_than_the_right_to_read(own: Stack, caplog: pytest.LogC
         with Shop(site) as shop:
             topic, secret = shop.topic(), shop.topic()
             writer = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.WRITE]
-            _allow_only(site, ResourceType.GROUP, f"{site.channel.name}-receipts")
+            allow_only(site, ResourceType.GROUP, f"{site.channel.name}-receipts")
             _published(shop, topic, "v")[0].wait_visible(60)
             assert not caplog.records
-            _allow_only(site, ResourceType.TOPIC, site.topic(secret), *writer)
+            allow_only(site, ResourceType.TOPIC, site.topic(secret), *writer)
             (receipt,) = _published(shop, secret, "v")
             with _waiting(receipt) as waiting:
                 wait_until(lambda: bool(receipt.watcher.trouble()))
                 with pytest.raises(NotVisible, match=rf"reading {site.topic(secret)} failed: TOPIC_AUTHORIZATION"):
                     receipt.wait_visible(0.1)
-                _allow_only(site, ResourceType.TOPIC, site.topic(secret), AclOperation.READ)
+                allow_only(site, ResourceType.TOPIC, site.topic(secret), AclOperation.READ)
                 assert waiting.result(60).topic == site.topic(secret)
             assert len(caplog.records) == 1
 

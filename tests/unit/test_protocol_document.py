@@ -15,9 +15,11 @@ from outbox.protocol.half import HalfOptions
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import MAX_POSITION
+from relay.gate import GatePolicy
 from relay.ledger import EARLY_OPS
 from relay.overdue import CheckPolicy
 from relay.parking import DEFAULT, RELIEF
+from relay.preflight import PASSING
 from relay.transaction import TRANSITIONS, State
 from tests.unit.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 
@@ -104,6 +106,22 @@ def test_kinds_and_sources_of_ops_are_named() -> None:
 def test_the_table_of_reasons_names_all_reasons() -> None:
     _, reasons = tables("Discarded transaction")
     assert column(reasons, 0) == [str(reason) for reason in DiscardReason]
+
+
+def test_the_table_of_reasons_says_which_may_pass() -> None:
+    _, reasons = tables("Discarded transaction")
+    assert {row[0] for row in reasons if row[2] == "yes"} == {str(reason) for reason in PASSING}
+    assert {row[2] for row in reasons} == {"yes", "final", "goes on being looked up"}
+
+
+def test_the_waiting_is_told_as_it_is() -> None:
+    (section,) = re.findall(r"^## Waiting for a real topic\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
+    policy = GatePolicy()
+    told = (
+        f"again after {policy.pause} ms, {2 * policy.pause} ms, and so on, doubled up to {policy.pause_max // 1_000} s"
+    )
+    assert told in section
+    assert f"for {policy.max_age // 1_000} s (`topic_missing_max_age`)" in section
 
 
 @pytest.mark.parametrize(

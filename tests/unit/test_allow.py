@@ -1,0 +1,56 @@
+"""The allow-list: who may write where, and what a list may say."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from relay.allow import EVERYTHING, AllowList
+from relay.settings import RelaySettings
+
+LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "orders-eu*": ("eu",), "admin": ("*",)})
+
+
+@pytest.mark.parametrize(
+    ("group", "topic", "allowed"),
+    [
+        ("orders", "orders", True),
+        ("orders", "orders2", False),
+        ("orders", "shop.stock", True),
+        ("orders", "shop", False),
+        ("orders", "archive", False),
+        ("orders-us", "archive", True),
+        ("orders-eu-1", "eu", True),
+        ("orders-eu-1", "archive", False),
+        ("admin", "anything", True),
+        ("stranger", "orders", False),
+    ],
+)
+def test_the_pattern_that_is_closest_to_a_group_counts_alone(group: str, topic: str, *, allowed: bool) -> None:
+    assert LIST.allows(group, topic) == allowed
+
+
+def test_without_a_list_every_group_may_write_everywhere_and_with_an_empty_one_none() -> None:
+    assert EVERYTHING.allows("orders", "any")
+    assert not AllowList({}).allows("orders", "any")
+
+
+def settings(allowed: object) -> RelaySettings:
+    return RelaySettings.model_validate({"bootstrap_servers": "kafka:9092", "allowed_topics": allowed})
+
+
+def test_the_list_comes_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings({"orders": ["a", "b*"]}).allow_list().allows("orders", "b1")
+    monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", "kafka:9092")
+    assert RelaySettings().allow_list().allows("orders", "any")  # type: ignore[call-arg]  # from the environment
+    monkeypatch.setenv("OUTBOX_ALLOWED_TOPICS", '{"*": ["shop.*"]}')
+    found = RelaySettings().allow_list()  # type: ignore[call-arg]  # as above
+    assert (found.allows("orders", "shop.a"), found.allows("orders", "a")) == (True, False)
+
+
+@pytest.mark.parametrize("pattern", ["", "a*b", "**", "a b", "shop/*"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match="neither a name nor a prefix"):
+        settings({"orders": [pattern]})
+    with pytest.raises(ValidationError, match="neither a name nor a prefix"):
+        settings({pattern: ["orders"]})

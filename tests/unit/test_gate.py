@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -150,6 +151,7 @@ def test_what_may_pass_is_waited_for_and_then_given_up(
     lasting.cluster |= {"late": before} if before else {}
     lasting.commit("late", partition=3)
     assert lasting.given_up() == [(0, reason)]
+    assert lasting.gate.waiting() == 0
     assert POLICY.max_age <= lasting.now <= POLICY.max_age + 2 * POLICY.pause_max
 
 
@@ -213,11 +215,16 @@ def test_a_half_that_does_not_count_is_not_waited_for() -> None:
 
 def test_the_looks_back_off_and_no_traffic_makes_them_more() -> None:
     relay = Relay("there")
+    looked_at = []
     while relay.now < POLICY.max_age // 2:
         relay.commit("late")
+        before = len(relay.looks)
         relay.turn(10)
-    spread = POLICY.max_age // 2 // POLICY.pause_max
-    assert spread <= len(relay.looks) <= spread + 10
+        looked_at += [relay.now] * (len(relay.looks) - before)
+    pauses = [after - before for before, after in pairwise(looked_at)]
+    expected = [POLICY.pause_after(looks, f"late/{PARTITION}") for looks in range(1, len(looked_at))]
+    assert all(0 <= pause - least < 10 for pause, least in zip(pauses, expected, strict=True))
+    assert POLICY.pause_max * 0.9 <= expected[-1]
     assert relay.gate.waiting() == relay.count
 
 

@@ -161,6 +161,7 @@ class Gate:
             now: Monotonic ms.
         """
         self._now = now
+        self._given_up = {transaction for transaction in self._given_up if transaction.state is State.COMMITTED}
         if now - self._known_since >= KNOWN_MS:
             self._topics = {name: self._topics[name] for name in self._closed}
             self._known_since = now
@@ -188,6 +189,14 @@ class Gate:
             if closed is not None:
                 back += self._look(name, closed)
         return back
+
+    def refresh(self, names: Collection[str], found: Mapping[str, RealTopic]) -> list[Transaction]:
+        """As `learn`, in the middle of a turn: what has become worse is passed over until the next look.
+
+        Else what was admitted a moment ago would be discarded at once.
+        """
+        better = [name for name in names if name not in self._topics or _is_better(found.get(name), self._topics[name])]
+        return self.learn(better, found)
 
     def _look(self, name: str, closed: _Closed) -> list[Transaction]:
         waiting = closed.living()
@@ -239,6 +248,11 @@ class Gate:
         """What has happened since the last call."""
         taken, self._news = self._news, []
         return taken
+
+
+def _is_better(topic: RealTopic | None, before: RealTopic | None) -> bool:
+    """Whether a topic takes all that it took before."""
+    return topic is not None and not topic.lacks and (before is None or topic.partitions >= before.partitions)
 
 
 def _sight(topic: RealTopic | None) -> object:

@@ -31,7 +31,7 @@ from relay.gate import Gate
 from relay.ledger import Ledger
 from relay.outgoing import Record
 from relay.overdue import BrokerClock
-from relay.preflight import real_topic, targets
+from relay.preflight import RealTopic, real_topic, targets
 from relay.transaction import Transaction
 
 READ_AT_ONCE = 5_000
@@ -228,15 +228,18 @@ class PartitionWorker(threading.Thread):
             self._learn(names, found)
 
     def _learn(self, names: Collection[str], found: Mapping[str, TopicDescription]) -> None:
-        topics = {name: real_topic(description) for name, description in found.items()}
-        self._ledger.put_back(self._gate.learn(names, topics))
+        self._ledger.put_back(self._gate.learn(names, _real_topics(found)))
+
+    def _look_for(self, late: Sequence[Transaction]) -> None:
+        """Look at the topics of what lies in the discard topic: somebody may have just made one, and said DELIVER."""
+        names = {name for transaction in late for name in targets(transaction)}
+        self._ledger.put_back(self._gate.refresh(names, _real_topics(self._topics.look_again(names))))
 
     def _write(self, batch: Batch, now: int) -> None:
         late = batch.late()
         if late:
             batch.put_in(self._discards.fetch(batch.bodies_wanted()))
-            names = {name for transaction in late for name in targets(transaction)}
-            self._learn(names, self._topics.look_again(names))
+            self._look_for(late)
             failpoint("relay.late_fetched")
         outcome = self._outcome(batch, now)
         self._commit(outcome.records)
@@ -303,6 +306,10 @@ class PartitionWorker(threading.Thread):
 def _lacks_message(request: CheckRequest) -> bool:
     """Whether a listener is asked, and its message lies in the discard topic."""
     return request.truth is Truth.LISTENER and request.message is None
+
+
+def _real_topics(found: Mapping[str, TopicDescription]) -> dict[str, RealTopic]:
+    return {name: real_topic(description) for name, description in found.items()}
 
 
 def _ms() -> int:

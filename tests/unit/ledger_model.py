@@ -384,7 +384,8 @@ class World:
             ready += self.ledger.take_ready(messages - sum(len(found.halves) for found in ready), self.gate.admits)
         batch = take_batch(self.ledger, ready, self.now, messages)
         batch.put_in(self._fetch(batch.bodies_wanted()))
-        self._look({"real"} if batch.late() else set())
+        if batch.late():
+            self.ledger.put_back(self.gate.refresh({"real"}, self.topics))
         return batch
 
     def _look(self, names: set[str]) -> None:

@@ -280,6 +280,20 @@ def test_a_topic_that_nobody_waits_for_is_forgotten_and_waited_for_anew() -> Non
     assert relay.turn(POLICY.max_age // 2) == []
 
 
+def test_a_look_in_the_middle_of_a_turn_makes_nothing_worse_for_what_was_admitted() -> None:
+    relay = Relay("orders")
+    relay.commit("orders")
+    (admitted,) = relay.take()
+    for worse in ({}, {"orders": CLOSED}, {"orders": SMALL}):
+        assert relay.gate.refresh({"orders"}, worse) == []
+        assert relay.reason(admitted) is None
+    relay.commit("late")
+    relay.turn()
+    (freed,) = relay.gate.refresh({"late", "new"}, {"late": TOPIC})
+    assert number(freed) == 1
+    assert relay.gate.topics == {"orders": TOPIC, "late": TOPIC, "new": None}
+
+
 # --- what happens to those that wait --------------------------------------------------------------------------------
 
 
@@ -294,6 +308,16 @@ def test_one_that_is_rolled_back_meanwhile_never_goes() -> None:
     assert relay.gate.waiting() == 0
     relay.cluster["late"] = TOPIC
     assert relay.turn(POLICY.max_age) == []
+
+
+def test_one_that_is_rolled_back_when_it_was_given_up_leaves_nothing_behind() -> None:
+    relay = Relay()
+    relay.commit("late")
+    relay.turn()
+    assert [number(transaction) for transaction in relay.gate.relieve(lambda _: True)] == [0]
+    relay.ledger.read_ops([op(9, entry(OpKind.ROLLBACK, 0, "0", 0, 0), source=OpSource.CHECKER)])
+    assert relay.turn() == []
+    assert relay.gate._given_up == set()
 
 
 def test_one_whose_commit_comes_again_goes_once() -> None:

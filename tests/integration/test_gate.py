@@ -32,6 +32,8 @@ GOOD = 3_000
 KEYS = 20
 HOUR_MS = 3_600_000
 WAITS = "transactions wait for a real topic"
+QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
+"""The partitions of a relay that dies are soon another one's."""
 READER = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
 
 
@@ -59,11 +61,14 @@ def _delete(site: Site, name: str) -> None:
     wait_until(lambda: site.topic(name) not in site.admin.list_topics(timeout=10).topics)
 
 
-def _manifests(site: Site) -> dict[str, Manifest]:
+def _discarded(site: Site) -> tuple[dict[str, Manifest], dict[bytes, bytes | None]]:
+    """The manifests in the discard topic by transaction id, and the values of the messages by key."""
     records = read_committed(site.kafka(), [site.channel.discard_topic])
-    found = [parse_manifest(record.value) for record in records if (record.key or b"").endswith(b"/manifest")]
-    assert len({manifest.transaction_id for manifest in found}) == len(found), "discarded twice"
-    return {manifest.transaction_id: manifest for manifest in found}
+    values = {record.key or b"": record.value for record in records}
+    assert len(values) == len(records), "discarded twice"
+    found = [parse_manifest(value) for key, value in values.items() if key.endswith(b"/manifest")]
+    messages = {key: parse_envelope(value).value for key, value in values.items() if not key.endswith(b"/manifest")}
+    return {manifest.transaction_id: manifest for manifest in found}, messages
 
 
 def _values(site: Site, topic: str) -> list[bytes]:
@@ -147,7 +152,7 @@ def test_one_bad_transaction_of_each_kind_among_thousands_keeps_nobody(own: Site
             expected[log.commit(*messages, group=group, listed=listed)] = (reason, messages)
     log.flush()
     assert len(expected) == len(bad)
-    allowed = {"OUTBOX_ALLOWED_TOPICS": json.dumps({"orders": ["*"]}), "OUTBOX_TOPIC_MISSING_MAX_AGE": "1500"}
+    allowed = {"OUTBOX_ALLOWED_TOPICS": json.dumps({"orders": ["*"]}), "OUTBOX_TOPIC_MISSING_MAX_AGE": "500"}
     relay = own.relay(extra=allowed)
     own.wait_visible(2 * GOOD, "a", "b")
     own.wait_settled()
@@ -162,12 +167,7 @@ def test_one_bad_transaction_of_each_kind_among_thousands_keeps_nobody(own: Site
 
 def _check_discarded(site: Site, expected: dict[str, tuple[DiscardReason, list[RawMessage]]]) -> None:
     """Each bad one lies in the discard topic, whole and with its reason, and so does the half that nobody can read."""
-    manifests = _manifests(site)
-    values = {
-        record.key: parse_envelope(record.value).value
-        for record in read_committed(site.kafka(), [site.channel.discard_topic])
-        if not (record.key or b"").endswith(b"/manifest")
-    }
+    manifests, values = _discarded(site)
     for id_, (reason, messages) in expected.items():
         manifest = manifests.pop(id_)
         assert (manifest.reason, manifest.decision) == (reason, OpKind.COMMIT), manifest.detail
@@ -209,11 +209,11 @@ def test_what_waits_for_its_topic_is_delivered_in_order_once_that_can_take_it(ow
         _create(own, "grows")
         allow_only(own, ResourceType.TOPIC, own.topic("closed"), *READER)
         own.checker()
-        relay = own.relay()
+        relay = own.relay(extra=QUICK)
         own.wait_visible(1, "there")
         _wait_for_news(relay, [own.topic("late")])
         relay.kill()
-        relay = own.relay()
+        relay = own.relay(extra=QUICK)
         _wait_for_news(relay, [own.topic("late")])
         _create(own, "late")
         own.wait_visible(2, "there")
@@ -230,7 +230,7 @@ def test_what_waits_for_its_topic_is_delivered_in_order_once_that_can_take_it(ow
         assert not doubled(own.read("late", "grows", "closed", "there"))
         assert [record.partition for record in own.read("grows")] == [5]
         own.wait_settled()
-        assert _manifests(own) == {}
+        assert _discarded(own) == ({}, {})
         assert "allowed_topics is not set" in relay.output()
 
 
@@ -249,7 +249,7 @@ def test_a_right_that_is_taken_while_the_relay_knows_the_topic_stops_nobody_for_
     log.flush()
     own.wait_visible(2, "there")
     assert sorted(_values(own, "there")) == [b"2", b"3"]
-    assert [manifest.reason for manifest in _manifests(own).values()] == [DiscardReason.NOT_AUTHORIZED]
-    assert refused in _manifests(own)
+    manifests, _ = _discarded(own)
+    assert {id_: manifest.reason for id_, manifest in manifests.items()} == {refused: DiscardReason.NOT_AUTHORIZED}
     assert _values(own, "closed") == [b"before"]
     assert "taken over anew" in relay.output(), "the relay knew the topic"

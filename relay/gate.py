@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from outbox.protocol.half import HalfControl
 from outbox.protocol.names import Channel
 from relay.allow import EVERYTHING, AllowList
-from relay.preflight import PASSING, RealTopic, inspect
+from relay.half import Target
+from relay.preflight import PASSING, RealTopic, inspect_targets
 from relay.transaction import State, Transaction
 
 KNOWN_MS = 5_000
@@ -113,33 +113,33 @@ class Gate:
         """
         topics = self._topics
         for half in transaction.halves.values():
-            control = half.control
-            topic = topics.get(control.topic) if control else None
-            if control is None or topic is None or not topic.takes(control.partition):
+            target = half.target()
+            topic = topics.get(target.topic) if target else None
+            if target is None or topic is None or not topic.takes(target.partition):
                 return self._admits(transaction)
         return True
 
     def _admits(self, transaction: Transaction) -> bool:
         if transaction.discarded:  # it is out of its order anyway, and nobody waits for it
             return True
-        finding = inspect(transaction, self._topics, self._channel, None, self.allowed)
+        finding = inspect_targets(transaction, self._topics, self._channel, self.allowed)
         if finding is None or finding.reason not in PASSING:
             return True
-        controls = [half.control for half in transaction.counted() if half.control]
-        unknown = next((control.topic for control in controls if control.topic not in self._topics), None)
+        targets = [target for half in transaction.counted() if (target := half.target())]
+        unknown = next((target.topic for target in targets if target.topic not in self._topics), None)
         if unknown is not None:
             self._unknown.setdefault(unknown, []).append(transaction)
             return False
         if transaction in self._given_up:
             self._given_up.discard(transaction)
             return True
-        name = next(control.topic for control in controls if not self._is_open(control))
+        name = next(target.topic for target in targets if not self._is_open(target))
         self._wait(transaction, name, finding.detail)
         return False
 
-    def _is_open(self, control: HalfControl) -> bool:
-        topic = self._topics.get(control.topic)
-        return topic is not None and topic.takes(control.partition)
+    def _is_open(self, target: Target) -> bool:
+        topic = self._topics.get(target.topic)
+        return topic is not None and topic.takes(target.partition)
 
     def _wait(self, transaction: Transaction, name: str, detail: str) -> None:
         closed = self._closed.get(name)

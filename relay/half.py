@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, Header
@@ -10,6 +12,17 @@ from outbox.protocol.op import OpEntry, OpSource
 
 OVERHEAD = 500
 """Bytes of a half beside key and value, about: its headers, and what the ledger keeps of it."""
+
+
+class Target(NamedTuple):
+    """Where a message shall go: its real topic, and a partition of it or `ANY_PARTITION`."""
+
+    topic: str
+    partition: int
+
+
+_shared = lru_cache(maxsize=4_096)(Target)
+"""Very many halves have the same."""
 
 
 @dataclass(slots=True)
@@ -24,6 +37,7 @@ class Half:
         headers: All headers, control headers too.
         control: The parsed control headers; None if they cannot be parsed.
         error: Why they cannot be parsed.
+        aim: Without control headers: where it shall go, if that is known.
     """
 
     offset: int
@@ -33,6 +47,11 @@ class Half:
     headers: tuple[Header, ...]
     control: HalfControl | None
     error: str = ""
+    aim: Target | None = None
+
+    def target(self) -> Target | None:
+        """Where it shall go; None if its control headers cannot be parsed, or only the discard topic says so."""
+        return self.aim if self.control is None else _shared(self.control.topic, self.control.partition)
 
     def envelope(self) -> Envelope:
         """The half out of its place."""
@@ -40,7 +59,7 @@ class Half:
 
     def without_body(self) -> Half:
         """What the ledger must remember of a half whose record lies in the discard topic."""
-        return Half(self.offset, self.append_time, None, None, (), None)
+        return Half(self.offset, self.append_time, None, None, (), None, "", self.target())
 
     def size(self) -> int:
         """About how many bytes it holds in memory."""

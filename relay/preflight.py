@@ -6,16 +6,16 @@ again and again, because of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
-from outbox.protocol.half import ANY_PARTITION, HalfControl
+from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.names import Channel, is_internal_topic, looks_internal
 from relay.allow import EVERYTHING, AllowList
-from relay.half import Half
+from relay.half import Half, Target
 from relay.transaction import Finding, Transaction
 
 if TYPE_CHECKING:  # it talks to Kafka, this module must not
@@ -87,47 +87,64 @@ def inspect(
         now: The broker's time, ms; without it timestamps are not looked at.
         allowed: Who may write where.
     """
-    if not transaction.complete():
-        missing = len(transaction.decision.positions) - len(transaction.counted()) if transaction.decision else 0
-        return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
-    findings: list[Finding] = []
-    for half in transaction.counted():
-        finding = _inspect(half, topics, channel, now, allowed)
-        if finding is not None:
-            findings.append(finding)
-    return min(findings, key=lambda finding: finding.reason in PASSING, default=None)
+    return _incomplete(transaction) or _gravest(
+        _inspect_target(transaction.group, half, topics, channel, allowed) or _inspect_record(half, topics, now)
+        for half in transaction.counted()
+    )
 
 
-def _inspect(
-    half: Half, topics: Mapping[str, RealTopic | None], channel: Channel, now: int | None, allowed: AllowList
+def inspect_targets(
+    transaction: Transaction, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
 ) -> Finding | None:
-    control = half.control
-    if control is None:
+    """As `inspect`, by what is known of a transaction whose bodies were let go: where its messages shall go."""
+    return _incomplete(transaction) or _gravest(
+        _inspect_target(transaction.group, half, topics, channel, allowed) for half in transaction.counted()
+    )
+
+
+def _incomplete(transaction: Transaction) -> Finding | None:
+    if transaction.complete():
+        return None
+    missing = len(transaction.decision.positions) - len(transaction.counted()) if transaction.decision else 0
+    return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
+
+
+def _gravest(findings: Iterable[Finding | None]) -> Finding | None:
+    return min(filter(None, findings), key=lambda finding: finding.reason in PASSING, default=None)
+
+
+def _inspect_target(
+    group: str, half: Half, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
+) -> Finding | None:
+    target = half.target()
+    if target is None:
         return Finding(DiscardReason.MALFORMED, half.error)
-    if is_internal_topic(control.topic, channel) or looks_internal(control.topic):
-        return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {control.topic} is internal")
-    if not allowed.allows(control.group, control.topic):
-        return Finding(DiscardReason.FORBIDDEN, f"producer group {control.group} may not write to {control.topic}")
-    topic = topics.get(control.topic)
-    closed = _inspect_topic(control, topic)
-    return closed if closed or topic is None else _inspect_record(half, control.topic, topic, now)
+    if is_internal_topic(target.topic, channel) or looks_internal(target.topic):
+        return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
+    if not allowed.allows(group, target.topic):
+        return Finding(DiscardReason.FORBIDDEN, f"producer group {group} may not write to {target.topic}")
+    return _inspect_topic(target, topics.get(target.topic))
 
 
-def _inspect_topic(control: HalfControl, topic: RealTopic | None) -> Finding | None:
+def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding | None:
     """What keeps a message from its real topic, and may pass."""
     if topic is None:
-        return Finding(DiscardReason.TOPIC_MISSING, f"topic {control.topic} does not exist")
+        return Finding(DiscardReason.TOPIC_MISSING, f"topic {target.topic} does not exist")
     if topic.lacks:
-        return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks} on topic {control.topic}")
-    if not topic.takes(control.partition):
+        return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks} on topic {target.topic}")
+    if not topic.takes(target.partition):
         return Finding(
             DiscardReason.PARTITION_OUT_OF_RANGE,
-            f"topic {control.topic} has {topic.partitions} partitions, the message names partition {control.partition}",
+            f"topic {target.topic} has {topic.partitions} partitions, the message names partition {target.partition}",
         )
     return None
 
 
-def _inspect_record(half: Half, name: str, topic: RealTopic, now: int | None) -> Finding | None:
+def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int | None) -> Finding | None:
+    name = half.control.topic if half.control else ""
+    topic = topics.get(name)
+    if topic is None:
+        return Finding(DiscardReason.MALFORMED, half.error)
     size = record_size(half)
     age = 0 if now is None else now - half.timestamp()
     if topic.key_required and half.key is None:

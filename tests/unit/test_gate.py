@@ -200,6 +200,18 @@ def test_what_is_final_is_handed_out_at_once_to_be_discarded(target: str, reason
     assert relay.looks == []
 
 
+def test_what_waits_waits_on_when_its_body_is_let_go() -> None:
+    relay = Relay(allowed=AllowList({GROUP: ("late",)}))
+    relay.commit("late")
+    relay.commit("late", "secret")
+    pending = [relay.ledger._pending[transaction_id(number)] for number in range(2)]
+    for transaction in pending:
+        transaction.replace({half.offset: half.without_body() for half in transaction.all_halves()})
+    assert relay.turn() == [1], "what is final is seen without a body, too"
+    relay.cluster["late"] = TOPIC
+    assert relay.turn(2 * POLICY.pause) == [0]
+
+
 def test_a_half_that_does_not_count_is_not_waited_for() -> None:
     relay = Relay("there")
     control = HalfControl("late", -1, transaction_id(0), 1, GROUP, Truth.ROW)

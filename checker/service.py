@@ -19,7 +19,6 @@ from checker.databases import Database, by_database
 from checker.fence import Answers
 from checker.settings import CheckerSettings
 from checker.verdicts import Verdict, op_entry
-from outbox.channel import verify_channel
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
@@ -27,6 +26,7 @@ from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.service.contract_watch import ContractWatch
 from outbox.service.health import Health
 
 POLL_SECONDS = 0.1
@@ -57,7 +57,14 @@ class CheckerService:
             raise ConfigurationError(
                 "no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file"
             )
-        self._channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
+        self._contract = ContractWatch(
+            admin_client(settings.connection()),
+            settings.channel_names(),
+            settings.contract(),
+            metrics.CONTRACT,
+            settings.contract_interval / 1000,
+        )
+        self._channel = self._contract.description
         self._databases = {
             name: Database(name, database, self._channel.channel.name, self._report)
             for name, database in self._map.items()
@@ -82,17 +89,18 @@ class CheckerService:
 
         Raises:
             ConfigurationError: A database cannot be used at start.
+            UnsafeError: A topic of the channel was deleted, made again, or grew.
         """
         for database in self._databases.values():
             database.verify()
             database.start()
         self._consumer.subscribe([self._channel.channel.check_topic])
         log.info("checker started", channel=self._channel.channel.name, databases=sorted(self._databases))
-        self._health.not_ready = None
         try:
             while not self._stop.is_set():
                 self._turn()
         finally:
+            self._contract.stop()
             for database in self._databases.values():
                 database.stop()
             self._producer.flush(5)
@@ -111,6 +119,8 @@ class CheckerService:
             metrics.VERDICTS.labels("", Verdict.UNMAPPED).inc(len(unmapped))
         self._producer.poll(0)
         self._watch_databases()
+        self._contract.check()
+        self._health.not_ready = self._contract.not_ready()
         self._health.turned()
 
     def _watch_databases(self) -> None:

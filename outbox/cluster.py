@@ -37,7 +37,7 @@ class TopicDescription:
         name: Its name.
         id: Its id, as a UUID; another one after the topic was deleted and made again.
         partitions: How many it has.
-        replication: Replicas of its first partition.
+        replication: Replicas of the partition that has the fewest.
         settings: Its configuration.
     """
 
@@ -103,7 +103,7 @@ def describe_topics(
             name,
             str(uuid.UUID(bytes=_topic_id(description.topic_id))),
             len(description.partitions),
-            len(description.partitions[0].replicas),
+            min(len(partition.replicas) for partition in description.partitions),
             settings[name],
         )
         for name, description in found.items()

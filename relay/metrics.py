@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from outbox.service.contract_watch import contract_gauge
+
 REGISTRY = CollectorRegistry()
+
+CONTRACT = contract_gauge(REGISTRY)
 
 MESSAGES = Counter("outbox_relay_messages", "Messages made visible on real topics", registry=REGISTRY)
 TRANSACTIONS = Counter("outbox_relay_transactions", "Transactions settled, by outcome", ["outcome"], registry=REGISTRY)

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
-from outbox.channel import verify_channel
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import OutboxError
 from outbox.protocol.errors import ProtocolError
+from outbox.service.contract_watch import ContractWatch
+from outbox.service.exits import UnsafeError
 from outbox.service.health import Health
 from outbox.topics import TopicCache
 from relay import metrics
@@ -34,6 +35,8 @@ RETRY_SECONDS = 1.0
 FENCED_SECONDS = 5.0
 """How long a fenced partition waits for a new generation of the group before this process asks for one."""
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
+DRAIN_SECONDS = 4.0
+"""So long the open Kafka transaction may take when the process is asked to stop; then its next owner does it anew."""
 _GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation in this machine's byte order
 
 log = structlog.get_logger()
@@ -57,7 +60,10 @@ class RelayService:
         self._stop = stop
         self._health = health
         admin = admin_client(settings.connection())
-        self._channel = verify_channel(admin, settings.channel_names())
+        self._contract = ContractWatch(
+            admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval / 1000
+        )
+        self._channel = self._contract.description
         self._topics = TopicCache(admin)
         self._checks = CheckSender(settings.connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
@@ -67,7 +73,7 @@ class RelayService:
         self._group_metadata = b""
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
-        self._intake = Intake(self._consumer, self._channel)
+        self._intake = Intake(self._consumer, self._channel, self._contract.soon)
 
     def _consumer_config(self) -> dict[str, object]:
         return {
@@ -89,7 +95,7 @@ class RelayService:
         """Serve until asked to stop.
 
         Raises:
-            ConfigurationError: A partition has no checkpoint, or one that cannot be trusted.
+            UnsafeError: Topics or checkpoints are not what they were: going on would be a guess.
         """
         self._subscribe()
         log.info("relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
@@ -97,7 +103,8 @@ class RelayService:
             while not self._stop.is_set():
                 self._turn()
         finally:
-            self._give_up(list(self._workers))
+            self._contract.stop()
+            self._give_up(list(self._workers), DRAIN_SECONDS)
             self._consumer.close()
             log.info("relay stopped")
 
@@ -116,18 +123,20 @@ class RelayService:
         self._intake.throttle(self._workers)
         self._look_for_op_ends()
         self._checks.poll()
+        self._contract.check()
         self._health.not_ready = self._not_ready()
         self._health.turned()
 
     def _not_ready(self) -> str | None:
         unserved = sorted(self._unserved.keys() | self._fenced.keys())
-        return f"partitions {unserved} are not served yet" if unserved else None
+        return f"partitions {unserved} are not served yet" if unserved else self._contract.not_ready()
 
     # --- who owns what ------------------------------------------------------------------------------------------
 
     def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Serve the partition numbers of which both half and op partition are ours; pause the others."""
         self._group_metadata = consumer.consumer_group_metadata()
+        self._refuse_new(partitions)
         numbers: dict[int, int] = defaultdict(int)
         for assigned in partitions:
             numbers[assigned.partition] += 1
@@ -143,16 +152,28 @@ class RelayService:
         self._intake.assigned(partitions, idle)
         log.info("partitions assigned", serving=sorted(self._workers), paused=sorted({tp.partition for tp in idle}))
 
+    def _refuse_new(self, partitions: Sequence[TopicPartition]) -> None:
+        """A channel that grew while it is served: ordering keys have moved (R29)."""
+        new = sorted({tp.partition for tp in partitions if tp.partition >= self._channel.partitions})
+        if new:
+            raise UnsafeError(
+                f"partitions {new} are new, the channel had {self._channel.partitions}: ordering keys move to other "
+                "partitions; see docs/operations.md before this channel is served again"
+            )
+        self._contract.soon()
+
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._give_up({tp.partition for tp in partitions})
         self._unserved.clear()
         self._fenced.clear()
         log.info("partitions revoked", partitions=sorted({tp.partition for tp in partitions}))
 
-    def _give_up(self, numbers: Iterable[int]) -> None:
+    def _give_up(self, numbers: Iterable[int], seconds: float = STOP_SECONDS) -> None:
         workers = [self._workers.pop(number) for number in list(numbers) if number in self._workers]
         with ThreadPoolExecutor(max(len(workers), 1)) as pool:
-            list(pool.map(lambda worker: worker.stop(STOP_SECONDS), workers))
+            list(pool.map(lambda worker: worker.stop(seconds), workers))
+        if late := [worker.partition for worker in workers if worker.is_alive()]:
+            log.warning("an open batch did not end in time, its next owner does it anew", partitions=late)
 
     def _watch_workers(self) -> None:
         """A worker that failed is replaced; one that was fenced is given up until the next generation."""
@@ -164,6 +185,7 @@ class RelayService:
             worker.stop(STOP_SECONDS)
             metrics.FAILURES.inc()
             self._topics.forget()
+            self._contract.soon()
             if isinstance(failure, ProtocolError):
                 raise failure  # a newer format, or a checkpoint that cannot be written: nothing may be skipped
             if not isinstance(failure, (DeliveryError, OutboxError)):

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AdminClient,
     ConfigResource,
@@ -127,7 +127,7 @@ def _settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict
 
 
 def end_offsets(
-    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT
+    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT, *, stable: bool = False
 ) -> dict[str, tuple[int, ...]]:
     """The end offset (high watermark) of each partition of some topics, with no more rights than DESCRIBE.
 
@@ -137,10 +137,12 @@ def end_offsets(
         admin: Client of the cluster.
         partitions: The topics, with the number of partitions of each.
         timeout: Seconds for the one request.
+        stable: The last stable offset instead, up to which a read_committed reader sees everything.
     """
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     places = {TopicPartition(name, number): latest for name, count in partitions.items() for number in range(count)}
-    answers = admin.list_offsets(places, request_timeout=timeout) if places else {}
+    answers = admin.list_offsets(places, isolation_level=level, request_timeout=timeout) if places else {}
     offsets = {}
     for place, future in answers.items():
         with suppress(KafkaException):

@@ -25,6 +25,7 @@ from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, DeliveryError
 from relay.discard_reader import DiscardReader
 from relay.intake import Intake
 from relay.partition import PartitionWorker
+from relay.real_topics import watch_real_topics
 from relay.restore import read_checkpoints, restore_ledger
 from relay.settings import RelaySettings
 
@@ -65,6 +66,7 @@ class RelayService:
         )
         self._channel = self._contract.description
         self._topics = TopicCache(admin)
+        self._real_topics = watch_real_topics(admin, self._topics)
         self._checks = CheckSender(settings.connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
         self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
@@ -98,12 +100,14 @@ class RelayService:
             UnsafeError: Topics or checkpoints are not what they were: going on would be a guess.
         """
         self._subscribe()
+        self._real_topics.start()
         log.info("relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
         try:
             while not self._stop.is_set():
                 self._turn()
         finally:
             self._contract.stop()
+            self._real_topics.stop()
             self._give_up(list(self._workers), DRAIN_SECONDS)
             self._consumer.close()
             log.info("relay stopped")
@@ -123,9 +127,19 @@ class RelayService:
         self._intake.throttle(self._workers)
         self._look_for_op_ends()
         self._checks.poll()
+        self._tell()
         self._contract.check()
+        self._real_topics.check()
         self._health.not_ready = self._not_ready()
         self._health.turned()
+
+    def _tell(self) -> None:
+        """How far the workers are behind what was fetched last."""
+        metrics.SERVED.set(len(self._workers))
+        for number, worker in self._workers.items():
+            place = TopicPartition(self._channel.half.name, number)
+            _, end = self._consumer.get_watermark_offsets(place, cached=True)
+            metrics.LAG.labels(number).set(max(end - worker.head(), 0))
 
     def _not_ready(self) -> str | None:
         unserved = sorted(self._unserved.keys() | self._fenced.keys())
@@ -174,6 +188,8 @@ class RelayService:
             list(pool.map(lambda worker: worker.stop(seconds), workers))
         if late := [worker.partition for worker in workers if worker.is_alive()]:
             log.warning("an open batch did not end in time, its next owner does it anew", partitions=late)
+        for worker in workers:
+            metrics.forget(worker.partition)
 
     def _watch_workers(self) -> None:
         """A worker that failed is replaced; one that was fenced is given up until the next generation."""
@@ -183,7 +199,8 @@ class RelayService:
             failure = worker.failure
             del self._workers[number]
             worker.stop(STOP_SECONDS)
-            metrics.FAILURES.inc()
+            metrics.forget(number)
+            metrics.FAILURES.labels(_cause(failure)).inc()
             self._topics.forget()
             self._contract.soon()
             if isinstance(failure, ProtocolError):
@@ -216,12 +233,13 @@ class RelayService:
         """
         if not numbers:
             return {}
+        began = time.monotonic()
         with ThreadPoolExecutor(len(numbers)) as pool:
             deliveries = dict(zip(numbers, pool.map(self._fence, numbers), strict=True))
         owned = {number: delivery for number, delivery in deliveries.items() if delivery is not None}
         starts: dict[tuple[str, int], int] = {}
         for number, delivery in owned.items():
-            starts |= self._serve(number, delivery, assign=assign)
+            starts |= self._serve(number, delivery, began, assign=assign)
         return starts
 
     def _fence(self, number: int) -> Delivery | None:
@@ -235,7 +253,7 @@ class RelayService:
         log.warning("a partition cannot be taken over yet", partition=number, reason=reason)
         self._unserved[number] = time.monotonic() + RETRY_SECONDS
 
-    def _serve(self, number: int, delivery: Delivery, *, assign: bool) -> dict[tuple[str, int], int]:
+    def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[tuple[str, int], int]:
         try:
             committed = read_checkpoints(self._consumer, self._channel, number)
             ledger = restore_ledger(
@@ -264,6 +282,7 @@ class RelayService:
             self._current_group_metadata,
             self._checks.ask,
             self._settings.batch_messages,
+            began,
         )
         self._workers[number] = worker
         self._unserved.pop(number, None)
@@ -287,6 +306,13 @@ class RelayService:
                 self._op_end_asked = time.monotonic()
                 if self._intake.is_at_op_end(number):
                     worker.saw_op_end(now)
+
+
+def _cause(failure: BaseException | None) -> str:
+    """The label of a failure."""
+    if isinstance(failure, DeliveryError):
+        return "fenced" if failure.fenced else "kafka_transaction"
+    return "cluster" if isinstance(failure, OutboxError) else "bug"
 
 
 def generation(group_metadata: bytes) -> int:

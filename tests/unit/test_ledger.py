@@ -865,7 +865,7 @@ def test_an_unknown_answer_counts_once_and_moves_the_number_of_the_check() -> No
     ledger.read_halves([half(0, 1, truth=Truth.LISTENER)])
     answers = [entry(UNKNOWN, 1, "0", 0, 0, checks=checks, reason=f"answer {checks}") for checks in (1, 1, 3, 2)]
     ledger.read_ops([op(0, *answers, source=LISTENER)])
-    assert ledger.counts["unknown"] == 4
+    assert ledger.counts["unknown_listener"] == 4
     ledger.ops_read_until(LATE)
     (request,) = ledger.take_due(LATE)
     assert request.check == 4, "after a hand-over it goes on where the former owner was"

@@ -9,8 +9,8 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from outbox.channel import ChannelDescription
-from outbox.service.exits import UnsafeError
 from relay.partition import PartitionWorker
+from relay.restore import outside_the_topic
 
 log = structlog.get_logger()
 
@@ -82,10 +82,7 @@ class Intake:
             if message.topic() == self._op_topic:
                 self._next_op[message.partition() or 0] = message.offset() or 0
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
-            raise UnsafeError(
-                f"the checkpoint of {message.topic()}/{message.partition()} is outside the topic: records that were "
-                "not settled are gone (retention, or the topic was cut by hand); nothing was skipped"
-            )
+            raise outside_the_topic(message.topic() or "", message.partition() or 0)
         elif error.fatal():
             raise KafkaException(error)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from outbox.channel import ChannelDescription
-from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.service.exits import UnsafeError
 from relay.ledger import Ledger
@@ -59,16 +59,39 @@ def restore_ledger(
         KafkaException: The end of the half partition cannot be seen now.
         UnsafeError: A checkpoint cannot be trusted; the message says why.
     """
+    half, op = verify_checkpoints(consumer, channel, number, committed)
+    return Ledger(channel.half.id, number, half, op, policy, parking, ordered=ordered)
+
+
+def verify_checkpoints(
+    consumer: Consumer, channel: ChannelDescription, number: int, committed: Sequence[TopicPartition]
+) -> tuple[HalfCheckpoint, OpCheckpoint]:
+    """What the committed offsets of a half and an op partition say.
+
+    Raises:
+        KafkaException: The ends of the half partition cannot be seen now.
+        UnsafeError: A checkpoint cannot be trusted; the message says why.
+    """
     half, op = committed
     try:
         half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, channel.half.id)
         op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id)
     except ProtocolError as error:
         raise UnsafeError(f"partition {number}: {error}") from error
-    _, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
+    start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
     if end < half_checkpoint.head:
         raise UnsafeError(
             f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
             "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
         )
-    return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, parking, ordered=ordered)
+    if start > half_checkpoint.offset:
+        raise outside_the_topic(channel.half.name, number)
+    return half_checkpoint, op_checkpoint
+
+
+def outside_the_topic(topic: str, number: int) -> UnsafeError:
+    """Records that were not settled are gone."""
+    return UnsafeError(
+        f"the checkpoint of {topic}/{number} is outside the topic: records that were not settled are gone "
+        "(retention, or the topic was cut by hand); nothing was skipped"
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from outbox.doctor import Finding
 from outbox.service.exits import guarded
+from outbox.service.findings import show_findings
 from outbox.service.health import Health, serve_health
 from outbox.service.logs import configure_logs
 from outbox.service.settings import ServiceSettings
@@ -40,7 +42,7 @@ def run_service(
     """
 
     def serve() -> None:
-        settings = settings_type(**{name: value for name, value in given.items() if value is not None})
+        settings = _load(settings_type, given)
         configure_logs(settings.log_level, settings.log_format)
         health = Health()
         if settings.http_port:
@@ -48,3 +50,27 @@ def run_service(
         make(settings, stop_on_signals(), health).run()
 
     guarded(serve)
+
+
+def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
+    """Look at everything that a service needs, print what was found, and end.
+
+    Args:
+        settings_type: Type of its settings.
+        given: Settings from the command line; None is not given.
+        examine: Looks.
+
+    Raises:
+        SystemExit: Something is wrong.
+    """
+
+    def check() -> None:
+        settings = _load(settings_type, given)
+        configure_logs("error", settings.log_format)
+        show_findings(examine(settings))
+
+    guarded(check)
+
+
+def _load(settings_type: type[S], given: Mapping[str, Any]) -> S:
+    return settings_type(**{name: value for name, value in given.items() if value is not None})

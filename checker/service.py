@@ -71,13 +71,13 @@ class CheckerService:
         }
         with checked_properties():
             self._producer = Producer(
-                {"enable.idempotence": True, "linger.ms": 5, **settings.connection(), "on_delivery": _report_op}
+                {"enable.idempotence": True, "linger.ms": 5, **settings.polled_connection(), "on_delivery": _report_op}
             )
             self._consumer = Consumer(
                 {
                     "auto.offset.reset": "earliest",  # old requests are dropped by age
                     "session.timeout.ms": 10_000,
-                    **settings.connection(),
+                    **settings.polled_connection(),
                     "enable.auto.commit": True,
                     "group.id": self._channel.channel.checker_group,
                     "partition.assignment.strategy": "range",
@@ -116,7 +116,7 @@ class CheckerService:
         if unmapped:
             groups = sorted({request.group for request in unmapped})
             log.error("no database is configured for these producer groups", groups=groups, count=len(unmapped))
-            metrics.VERDICTS.labels("", Verdict.UNMAPPED).inc(len(unmapped))
+            metrics.VERDICTS.labels(Verdict.UNMAPPED).inc(len(unmapped))
         self._producer.poll(0)
         self._watch_databases()
         self._contract.check()
@@ -157,7 +157,7 @@ class CheckerService:
         by_partition: dict[int, list[OpEntry]] = defaultdict(list)
         for request in {request.transaction_id: request for request in requests}.values():
             verdict, row = answers[request.transaction_id]
-            metrics.VERDICTS.labels("", verdict).inc()
+            metrics.VERDICTS.labels(verdict).inc()
             entry = op_entry(request, verdict, row)
             if entry is not None:
                 by_partition[entry.partition].append(entry)

@@ -10,6 +10,7 @@ from outbox.service.described import Check, with_settings
 from outbox.service.run import check_service, run_service
 from relay import metrics
 from relay.examine import examine
+from relay.progress import RelayProgress
 from relay.service import RelayService
 from relay.settings import RelaySettings
 
@@ -31,4 +32,4 @@ def run(
     if check:
         check_service(RelaySettings, given, examine)
         return
-    run_service(RelaySettings, given, metrics.REGISTRY, RelayService)
+    run_service(RelaySettings, given, metrics.REGISTRY, RelayService, RelayProgress(metrics.REGISTRY))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from outbox.protocol.discard import DiscardReason
 from outbox.service.contract_watch import contract_gauge
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -112,6 +113,16 @@ BLOCKED_SECONDS = Gauge(
     ["topic"],
     registry=REGISTRY,
 )
+
+# From the beginning at 0, so that a rate sees the first one.
+for _outcome in ("delivered", "late", "rolled_back", "removed"):
+    TRANSACTIONS.labels(_outcome)
+for _reason in DiscardReason:
+    DISCARDS.labels(_reason)
+for _kind in ("op_lost", "contradiction"):
+    EVENTS.labels(_kind)
+for _cause in ("fenced", "kafka_transaction", "cluster"):
+    FAILURES.labels(_cause)
 
 _OF_A_PARTITION = (PENDING, HELD, OLDEST_SECONDS, LAG, DISCARDED)
 

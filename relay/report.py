@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -31,6 +32,10 @@ def written(batch: Batch, outcome: Outcome, partition: int) -> None:
             log.info("discarded transactions leave", what=what, partition=partition, count=len(some), one=some[0].id)
     for half in batch.malformed:
         log.error("a half cannot be parsed and is discarded", partition=partition, offset=half.offset)
+    if log.is_enabled_for(logging.DEBUG):
+        for transaction in outcome.delivered:
+            offsets = [half.offset for half in transaction.counted()]
+            log.debug("delivered", transaction=transaction.id, partition=partition, first=offsets[0], last=offsets[-1])
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
     metrics.MESSAGES.inc(sum(len(transaction.counted()) for transaction in outcome.delivered))
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))

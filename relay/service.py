@@ -67,7 +67,7 @@ class RelayService:
         self._channel = self._contract.description
         self._topics = TopicCache(admin)
         self._real_topics = watch_real_topics(admin, self._topics)
-        self._checks = CheckSender(settings.connection(), self._channel.channel)
+        self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
         self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
         self._fenced: dict[int, float] = {}  # partition: when it was fenced (monotonic)
@@ -85,7 +85,7 @@ class RelayService:
             "queued.min.messages": 100_000,
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
-            **self._settings.connection(),
+            **self._settings.polled_connection(),
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "group.id": self._channel.channel.relay_group,
@@ -244,7 +244,7 @@ class RelayService:
 
     def _fence(self, number: int) -> Delivery | None:
         try:
-            return Delivery(self._settings.connection(), self._channel.channel.transactional_id(number))
+            return Delivery(self._settings.polled_connection(), self._channel.channel.transactional_id(number))
         except DeliveryError as error:
             self._try_later(number, str(error))
             return None

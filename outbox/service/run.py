@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -13,6 +14,7 @@ from outbox.service.exits import guarded
 from outbox.service.findings import show_findings
 from outbox.service.health import Health, serve_health
 from outbox.service.logs import configure_logs
+from outbox.service.progress import Figures, told
 from outbox.service.settings import ServiceSettings
 from outbox.service.signals import stop_on_signals
 
@@ -31,6 +33,7 @@ def run_service(
     given: Mapping[str, Any],
     registry: CollectorRegistry,
     make: Callable[[S, threading.Event, Health], Service],
+    progress: Callable[[], Figures] | None = None,
 ) -> None:
     """Run a service until SIGTERM or SIGINT.
 
@@ -39,15 +42,18 @@ def run_service(
         given: Settings from the command line; None is not given.
         registry: Its metrics.
         make: Makes it, from settings, the event that asks it to stop, and its health.
+        progress: Gives figures for the progress line.
     """
 
     def serve() -> None:
         settings = _load(settings_type, given)
-        configure_logs(settings.log_level, settings.log_format)
+        terminal = configure_logs(settings.log_level, settings.log_format)
         health = Health()
         if settings.http_port:
             serve_health(settings.http_host, settings.http_port, health, registry)
-        make(settings, stop_on_signals(), health).run()
+        service = make(settings, stop_on_signals(), health)
+        with told(progress, terminal) if progress else nullcontext():
+            service.run()
 
     guarded(serve)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pydantic_settings import (
 from outbox.contract import Contract
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
+from outbox.service.logs import LIBRDKAFKA
 from outbox.settings import kafka_properties, read_toml, refuse_properties
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
@@ -75,7 +77,11 @@ class ServiceSettings(BaseSettings):
     profile: Literal["production", "development"] = Field(
         "production", description="development: topics need no second replica, and may lose messages."
     )
-    contract_interval: Milliseconds = Field(3_600_000, ge=1, description="Pause between two looks at the topics.")
+    contract_interval: Milliseconds = Field(
+        60_000,
+        ge=1,
+        description="Pause between two looks at what the topics are; librdkafka tells of no deleted topic.",
+    )
     http_port: Annotated[int, Unit("port")] = Field(
         0, ge=0, le=65_535, description="Port of /livez, /readyz and /metrics; 0: none."
     )
@@ -113,8 +119,12 @@ class ServiceSettings(BaseSettings):
         return Channel(self.channel)
 
     def connection(self) -> dict[str, str]:
-        """Librdkafka properties for any client of this process."""
-        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka}
+        """Librdkafka properties for a client that is asked now and then: its errors are raised, it logs nothing."""
+        return {"log_level": "0", "bootstrap.servers": self.bootstrap_servers, **self.kafka}
+
+    def polled_connection(self) -> dict[str, Any]:
+        """The same for a client that is polled all the time, and so hands its log lines over to ours."""
+        return {"logger": logging.getLogger(LIBRDKAFKA), "bootstrap.servers": self.bootstrap_servers, **self.kafka}
 
     def contract(self) -> Contract:
         """What the site asks of its topics."""

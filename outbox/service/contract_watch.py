@@ -114,7 +114,7 @@ class ContractWatch:
             raise UnsafeError("; ".join(map(str, stopping)))
 
     def _found(self, topics: Mapping[str, TopicDescription]) -> list[Problem]:
-        changed = list(changes(self._known, topics))
+        changed = list(changes(self._channel, self._known, topics))
         told = {problem.rule for problem in changed}
         # That a topic has grown or was deleted says more than that its count differs, or that it is not there.
         others = [problem for problem in channel_problems(self._channel, topics) if problem.rule not in told]

@@ -93,10 +93,15 @@ def test_what_changes_while_a_service_runs_stops_it() -> None:
     known = _topics()
     again = {**_with("c.half", id="other"), "c.op": replace(known["c.op"], partitions=6)}
     del again["c.discard"]
-    found = {problem.rule: str(problem) for problem in changes(known, again)}
+    found = {problem.rule: str(problem) for problem in changes(CHANNEL, known, again)}
     assert found.keys() == {Rule.RECREATED, Rule.PARTITIONS, Rule.MISSING}
     assert found.keys() <= STOPS
     assert "its id is other, and was id-c.half" in found[Rule.RECREATED]
     assert "from 4 to 6 partitions" in found[Rule.PARTITIONS]
     assert "c.discard was deleted" in found[Rule.MISSING]
-    assert list(changes(known, known)) == []
+    assert list(changes(CHANNEL, known, known)) == []
+
+
+def test_the_check_topic_may_grow() -> None:
+    assert list(changes(CHANNEL, _topics(), _with("c.check", partitions=9))) == []
+    assert _rules(_with("c.check", partitions=9)) == []

@@ -105,6 +105,8 @@ class RelayService:
         try:
             while not self._stop.is_set():
                 self._turn()
+        except UnsafeError as error:
+            raise self._contract.cause_of(error) from error
         finally:
             self._contract.stop()
             self._real_topics.stop()

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import TopicDescription, describe_topics
 from outbox.contract import KAFKAS_OWN, STOPS, Contract, Problem, Rule, changes, channel_problems, contract_problems
-from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable
+from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
 from outbox.protocol.names import Channel
 from outbox.service.exits import UnsafeError
 from outbox.service.periodic import Periodic
@@ -95,6 +95,14 @@ class ContractWatch:
             UnsafeError: A rule is broken that stops it.
         """
         self._periodic.check()
+
+    def cause_of(self, error: UnsafeError) -> UnsafeError:
+        """What is behind an error: a topic that was deleted also takes its checkpoints along."""
+        try:
+            problems = _that_stop(self._found(describe_all(self._admin, self._channel)))
+        except OutboxError:
+            return error
+        return UnsafeError("; ".join(map(str, problems))) if problems else error
 
     def stop(self) -> None:
         """Watch no longer."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from outbox.doctor import Finding
 from outbox.service.exits import guarded
@@ -46,6 +46,7 @@ def run_service(
     """
 
     def serve() -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
         settings = _load(settings_type, given)
         terminal = configure_logs(settings.log_level, settings.log_format)
         health = Health()

@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from outbox import Message, Outbox
+from outbox.channel import verify_channel
+from outbox.discarded import read_discard_topic
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.service.exits import Exit
@@ -40,8 +42,14 @@ def _refused(site: Site, outbox: Outbox, *values: str) -> list[str]:
     for future in site.admin.delete_topics([site.topic("gone")]).values():
         future.result(20)
     site.relay(extra=QUICK)
-    wait_until(lambda: len(_list(site)) == len(values), explain=site.logs)
+    _wait_for(site, len(values))
     return ids
+
+
+def _wait_for(site: Site, count: int) -> None:
+    """Wait until so many transactions lie in the discard topic."""
+    channel = verify_channel(site.admin, site.channel)
+    wait_until(lambda: len(read_discard_topic(site.kafka(), channel).manifests) == count, explain=site.logs)
 
 
 def _operators_ops(site: Site) -> list[OpEntry]:
@@ -97,7 +105,7 @@ def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: Outbox) -
 def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outbox: Outbox, verb: str) -> None:
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
-    wait_until(lambda: len(_list(site)) == 1, explain=site.logs)
+    _wait_for(site, 1)
     result = run_command(site, "discarded", verb, entry.transaction_id, "--yes")
     assert result.returncode == Exit.FINDINGS
     assert "NOT THIS ONE: it is undecided" in result.stdout
@@ -110,7 +118,7 @@ def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: Outbox) -
     producer = Producer(site.kafka())
     producer.produce(site.channel.half_topic, b"no half", b"k", 0)
     assert producer.flush(10) == 0
-    wait_until(lambda: "unknown" in run_command(site, "discarded", "list").stdout, explain=site.logs)
+    _wait_for(site, 1)
     refused = run_command(site, "discarded", "deliver", "--all", "--yes")
     assert refused.returncode == Exit.FINDINGS
     assert "can only be dropped" in refused.stdout

@@ -10,7 +10,7 @@ WORKERS ?= 2
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture bench-library bench-memory bench-relay lint format stack lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture bench-library bench-memory bench-relay lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ format: setup ## Format the code
 
 stack: setup ## Start Kafka and Postgres, print how to connect, stop with Ctrl-C
 	$(BIN)/outbox stack up
+
+tables: setup ## Write the tables of docs/operations.md that the code gives
+	$(BIN)/python -m tests.documents
 
 lock: setup ## Pin every dependency anew
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-build.in -o requirements-build.txt

@@ -7,11 +7,16 @@ from typing import Annotated
 import typer
 
 from checker import metrics
+from checker.examine import examine
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
-from outbox.service.run import run_service
+from outbox.service.described import Check, with_settings
+from outbox.service.run import check_service, run_service
 
-app = typer.Typer(help="Run the checker: it asks the callback tables what became of undecided transactions.")
+app = typer.Typer(
+    cls=with_settings(CheckerSettings),
+    help="Run the checker: it asks the callback tables what became of undecided transactions.",
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -19,7 +24,11 @@ def run(
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     channel: Annotated[str | None, typer.Option(help="Channel to serve.")] = None,
     http_port: Annotated[int | None, typer.Option(help="Port of /livez, /readyz and /metrics; 0: none.")] = None,
+    check: Check = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Run the checker until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
     given = {"bootstrap_servers": bootstrap_servers, "channel": channel, "http_port": http_port}
+    if check:
+        check_service(CheckerSettings, given, examine)
+        return
     run_service(CheckerSettings, given, metrics.REGISTRY, CheckerService)

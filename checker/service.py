@@ -19,7 +19,6 @@ from checker.databases import Database, by_database
 from checker.fence import Answers
 from checker.settings import CheckerSettings
 from checker.verdicts import Verdict, op_entry
-from outbox.channel import verify_channel
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
@@ -27,6 +26,7 @@ from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.service.contract_watch import ContractWatch
 from outbox.service.health import Health
 
 POLL_SECONDS = 0.1
@@ -57,20 +57,27 @@ class CheckerService:
             raise ConfigurationError(
                 "no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file"
             )
-        self._channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
+        self._contract = ContractWatch(
+            admin_client(settings.connection()),
+            settings.channel_names(),
+            settings.contract(),
+            metrics.CONTRACT,
+            settings.contract_interval / 1000,
+        )
+        self._channel = self._contract.description
         self._databases = {
             name: Database(name, database, self._channel.channel.name, self._report)
             for name, database in self._map.items()
         }
         with checked_properties():
             self._producer = Producer(
-                {"enable.idempotence": True, "linger.ms": 5, **settings.connection(), "on_delivery": _report_op}
+                {"enable.idempotence": True, "linger.ms": 5, **settings.polled_connection(), "on_delivery": _report_op}
             )
             self._consumer = Consumer(
                 {
                     "auto.offset.reset": "earliest",  # old requests are dropped by age
                     "session.timeout.ms": 10_000,
-                    **settings.connection(),
+                    **settings.polled_connection(),
                     "enable.auto.commit": True,
                     "group.id": self._channel.channel.checker_group,
                     "partition.assignment.strategy": "range",
@@ -82,17 +89,18 @@ class CheckerService:
 
         Raises:
             ConfigurationError: A database cannot be used at start.
+            UnsafeError: A topic of the channel was deleted, made again, or grew.
         """
         for database in self._databases.values():
             database.verify()
             database.start()
         self._consumer.subscribe([self._channel.channel.check_topic])
         log.info("checker started", channel=self._channel.channel.name, databases=sorted(self._databases))
-        self._health.not_ready = None
         try:
             while not self._stop.is_set():
                 self._turn()
         finally:
+            self._contract.stop()
             for database in self._databases.values():
                 database.stop()
             self._producer.flush(5)
@@ -108,9 +116,11 @@ class CheckerService:
         if unmapped:
             groups = sorted({request.group for request in unmapped})
             log.error("no database is configured for these producer groups", groups=groups, count=len(unmapped))
-            metrics.VERDICTS.labels("", Verdict.UNMAPPED).inc(len(unmapped))
+            metrics.VERDICTS.labels(Verdict.UNMAPPED).inc(len(unmapped))
         self._producer.poll(0)
         self._watch_databases()
+        self._contract.check()
+        self._health.not_ready = self._contract.not_ready()
         self._health.turned()
 
     def _watch_databases(self) -> None:
@@ -147,7 +157,7 @@ class CheckerService:
         by_partition: dict[int, list[OpEntry]] = defaultdict(list)
         for request in {request.transaction_id: request for request in requests}.values():
             verdict, row = answers[request.transaction_id]
-            metrics.VERDICTS.labels("", verdict).inc()
+            metrics.VERDICTS.labels(verdict).inc()
             entry = op_entry(request, verdict, row)
             if entry is not None:
                 by_partition[entry.partition].append(entry)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator
 
-from outbox.service.settings import ServiceSettings, refuse_ours
+from outbox.service.settings import ServiceSettings, Unit, refuse_ours
 from outbox.settings import TableNames
 
 _OURS = {
@@ -42,8 +42,10 @@ class CheckerSettings(ServiceSettings):
         "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its callback tables."
     )
     table_prefix: str = Field("outbox", description="Beginning of their names.")
-    databases: dict[str, DatabaseSettings] = Field(default_factory=dict, description="Databases by name.")
-    batch: Annotated[int, Field(ge=1, description="Check requests read at once.")] = 5_000
+    databases: dict[str, DatabaseSettings] = Field(
+        default_factory=dict, description="Several, by name, as tables of the TOML file."
+    )
+    batch: Annotated[int, Unit("requests")] = Field(5_000, ge=1, description="Check requests read at once.")
 
     @field_validator("kafka")
     @classmethod

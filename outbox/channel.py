@@ -10,20 +10,14 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.cluster import REQUEST_TIMEOUT, TopicDescription, admin_client, answer, describe_topics
+from outbox.contract import channel_problems, topic_settings
 from outbox.errors import ChannelError
 from outbox.group_offsets import commit_missing
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.names import Channel
 
-_RETENTION_MS = 14 * 24 * 3600 * 1000
-_ENVELOPE_BYTES = 4_194_304
-"""What a record with an envelope may have: a half of Kafka's default size, in base64, with room to spare (R23)."""
-
-_COMMON = {"message.timestamp.type": "LogAppendTime"}
-_DELETE = {**_COMMON, "cleanup.policy": "delete", "retention.ms": str(_RETENTION_MS)}
-_COMPACT = {**_COMMON, "cleanup.policy": "compact"}
-_REQUIRED = ("cleanup.policy", "message.timestamp.type")
-_ENVELOPE = {"max.message.bytes": str(_ENVELOPE_BYTES)}
+SAFE = 3
+"""With so many replicas a topic can have `min.insync.replicas=2` and still lose a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,49 +48,9 @@ def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUES
     topics = describe_topics(admin, channel.topics, timeout)
     problems = channel_problems(channel, topics)
     if problems:
-        raise ChannelError("; ".join(problems))
+        raise ChannelError("; ".join(map(str, problems)))
     half = topics[channel.half_topic]
     return ChannelDescription(channel, half, topics[channel.op_topic], half.partitions)
-
-
-def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -> list[str]:
-    """What is wrong with a channel's topics, one sentence each, with what to do."""
-    missing = [name for name in channel.topics if name not in topics]
-    if missing:
-        fix = f"run `outbox channel create --channel {channel.name}`"
-        return [f"topic {', '.join(missing)} of channel {channel.name!r} does not exist: {fix}"]
-    problems = [
-        f"topic {name} has {topics[name].partitions} partitions and {channel.half_topic} has "
-        f"{topics[channel.half_topic].partitions}: they must have the same number"
-        for name in (channel.op_topic, channel.discard_topic)
-        if topics[name].partitions != topics[channel.half_topic].partitions
-    ]
-    for name, settings in _topic_settings(channel).items():
-        problems += [
-            f"topic {name} has {setting}={topics[name].settings.get(setting)}: set it to {settings[setting]}"
-            for setting in _REQUIRED
-            if topics[name].settings.get(setting) != settings[setting]
-        ]
-    return problems + _size_problems(channel, topics)
-
-
-def _topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
-    return {
-        channel.half_topic: _DELETE,
-        channel.op_topic: _DELETE,
-        channel.check_topic: {**_DELETE, **_ENVELOPE},
-        channel.discard_topic: {**_COMPACT, **_ENVELOPE},
-    }
-
-
-def _size_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -> list[str]:
-    """A half that fits into the half topic must fit into an envelope (R23)."""
-    least = 2 * topics[channel.half_topic].max_message_bytes
-    return [
-        f"topic {name} has max.message.bytes={topics[name].max_message_bytes}: set it to {least} or more"
-        for name in (channel.check_topic, channel.discard_topic)
-        if topics[name].max_message_bytes < least
-    ]
 
 
 def create_channel(
@@ -117,13 +71,14 @@ def create_channel(
         ConfigurationError: The cluster does not answer, or refuses.
     """
     admin = admin_client(kafka)
-    settings = _topic_settings(channel)
+    settings = topic_settings(channel)
+    safe = {"unclean.leader.election.enable": "false", **({"min.insync.replicas": "2"} if replication >= SAFE else {})}
     new = [
         NewTopic(
             name,
             num_partitions=partitions,
             replication_factor=replication,
-            config=settings[name],
+            config={**settings[name], **safe},
         )
         for name in channel.topics
     ]

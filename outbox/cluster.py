@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AclOperation,
     AdminClient,
@@ -38,7 +38,7 @@ class TopicDescription:
         name: Its name.
         id: Its id, as a UUID; another one after the topic was deleted and made again.
         partitions: How many it has.
-        replication: Replicas of its first partition.
+        replication: Replicas of the partition that has the fewest.
         settings: Its configuration.
         lacks: A right that this client lacks to write to it; empty if it may, or was not asked for. Where it may not
             even describe the topic, the rest is empty.
@@ -137,7 +137,7 @@ def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
         name,
         str(uuid.UUID(bytes=_topic_id(topic.topic_id))),
         len(topic.partitions),
-        len(topic.partitions[0].replicas),
+        min(len(partition.replicas) for partition in topic.partitions),
         {setting: entry.value for setting, entry in settings.items()},
         "" if operations is None or AclOperation.WRITE in operations else "WRITE",
     )
@@ -149,7 +149,7 @@ def _topic_id(topic_id: Any) -> bytes:
 
 
 def end_offsets(
-    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT
+    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT, *, stable: bool = False
 ) -> dict[str, tuple[int, ...]]:
     """The end offset (high watermark) of each partition of some topics, with no more rights than DESCRIBE.
 
@@ -159,10 +159,12 @@ def end_offsets(
         admin: Client of the cluster.
         partitions: The topics, with the number of partitions of each.
         timeout: Seconds for the one request.
+        stable: The last stable offset instead, up to which a read_committed reader sees everything.
     """
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     places = {TopicPartition(name, number): latest for name, count in partitions.items() for number in range(count)}
-    answers = admin.list_offsets(places, request_timeout=timeout) if places else {}
+    answers = admin.list_offsets(places, isolation_level=level, request_timeout=timeout) if places else {}
     offsets = {}
     for place, future in answers.items():
         with suppress(KafkaException):

@@ -11,8 +11,8 @@ import psycopg
 import sqlalchemy
 
 from outbox.callback_table import CallbackTable
-from outbox.channel import channel_problems
 from outbox.cluster import admin_client, describe_topics
+from outbox.contract import channel_problems
 from outbox.errors import ConfigurationError
 from outbox.group_offsets import committed_offsets
 from outbox.protocol.names import Channel
@@ -59,9 +59,7 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel) -> Iterator[Findin
         return
     yield Finding("broker", "", "answers")
     problems = channel_problems(channel, topics)
-    for problem in problems:
-        what, _, fix = problem.partition(": ")
-        yield Finding("channel", what, fix)
+    yield from (Finding("channel", problem.what, problem.fix) for problem in problems)
     if problems:
         return
     partitions = topics[channel.half_topic].partitions

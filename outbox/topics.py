@@ -87,6 +87,10 @@ class TopicCache:
         at, topic = self._known.get(name, (-math.inf, None))
         return topic if at >= time.monotonic() - REMEMBER_SECONDS else None
 
+    def seen(self) -> dict[str, int]:
+        """The topics that were ever seen here, with the partitions that each had; some may be gone."""
+        return {name: topic.partitions for name, (_, topic) in self._known.items()}
+
     def forget(self) -> None:
         """Ask anew from now on: something that was sent to a topic failed."""
         self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from outbox.cluster import checked_properties
 from outbox.failpoints import failpoint
+from relay import metrics
 from relay.outgoing import Record
 
 TRANSACTION_TIMEOUT_MS = 15_000
@@ -79,6 +80,7 @@ class Delivery:
             producer.init_transactions(TAKE_OVER_SECONDS)
         except KafkaException as error:
             raise _delivery_error("taking the partition over", error) from error
+        metrics.PRODUCERS.inc()
         return producer
 
     def _report(self, error: KafkaError | None, _message: Message) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from outbox.channel import ChannelDescription
-from outbox.errors import ConfigurationError
 from relay.partition import PartitionWorker
+from relay.restore import outside_the_topic
 
 log = structlog.get_logger()
 
@@ -23,10 +23,12 @@ class Intake:
     Args:
         consumer: The subscribed consumer.
         channel: The channel.
+        odd: Called when Kafka says something of the channel's topics that is no record.
     """
 
-    def __init__(self, consumer: Consumer, channel: ChannelDescription) -> None:
+    def __init__(self, consumer: Consumer, channel: ChannelDescription, odd: Callable[[], None]) -> None:
         self._consumer = consumer
+        self._odd = odd
         self._half_topic = channel.half.name
         self._op_topic = channel.op.name
         self._next_half: dict[int, int] = {}
@@ -42,7 +44,7 @@ class Intake:
         """Feed the workers.
 
         Raises:
-            ConfigurationError: A checkpoint lies outside its topic.
+            UnsafeError: A checkpoint lies outside its topic.
             KafkaException: The consumer cannot go on.
         """
         halves: dict[int, list[Message]] = defaultdict(list)
@@ -80,14 +82,12 @@ class Intake:
             if message.topic() == self._op_topic:
                 self._next_op[message.partition() or 0] = message.offset() or 0
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
-            raise ConfigurationError(
-                f"the checkpoint of {message.topic()}/{message.partition()} is outside the topic: records that were "
-                "not settled are gone (retention, or the topic was cut by hand); nothing was skipped"
-            )
+            raise outside_the_topic(message.topic() or "", message.partition() or 0)
         elif error.fatal():
             raise KafkaException(error)
         else:
             log.warning("consumer", error=error.str())
+            self._odd()
 
     def is_at_op_end(self, number: int) -> bool:
         """Whether everything that the op partition holds now was handed over."""

@@ -10,7 +10,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, OpCheckpoint
@@ -275,6 +275,21 @@ class Ledger:
         """How many transactions are undecided, incomplete, held behind an earlier one, or not taken yet."""
         return len(self._pending)
 
+    def held(self) -> int:
+        """How many committed transactions wait behind an earlier one of their ordering key."""
+        behind = (queue for queue in self._lanes.values() if len(queue) > 1)
+        waiting = (transaction for queue in behind for transaction in islice(queue, 1, None))
+        return sum(transaction.state is State.COMMITTED and self._is_pending(transaction) for transaction in waiting)
+
+    def oldest_pending(self) -> int | None:
+        """Append time of the oldest pending transaction, ms of broker time; None if nothing is pending."""
+        oldest = next(iter(self._pending.values()), None)
+        return None if oldest is None else oldest.first().append_time
+
+    def head(self) -> int:
+        """Offset of the half that is read next."""
+        return max(self._head, self._restored_head)
+
     # --- halves -------------------------------------------------------------------------------------------------
 
     def _add(self, half: Half, control: HalfControl) -> None:
@@ -402,6 +417,7 @@ class Ledger:
             return
         transaction.move(event)
         if event is Event.UNKNOWN:
+            self.counts[f"unknown_{source}"] += 1
             self._count_unknown(transaction, entry)
         elif event is Event.CONTRADICTION:
             self.counts["contradiction"] += 1
@@ -414,7 +430,6 @@ class Ledger:
 
     def _count_unknown(self, transaction: Transaction, entry: OpEntry) -> None:
         """An answer counts once: it carries the number of the check that it answers."""
-        self.counts["unknown"] += 1
         if entry.checks > transaction.unknown_answers:
             transaction.unknown_answers = entry.checks
             transaction.last_answer = entry.reason
@@ -464,6 +479,8 @@ class Ledger:
 
     def _settle(self, transaction: Transaction) -> None:
         """A transaction is through: it was handed out, or is never to be."""
+        if transaction.state is State.ROLLED_BACK and not transaction.discarded:
+            self.counts["rolled_back"] += 1
         if transaction.discarded is None:
             self._leave(transaction)
         elif transaction.state is State.READY:

@@ -1,25 +1,136 @@
-"""Metrics of the relay; no label ever holds an id."""
+"""Metrics of the relay; no label ever holds an id or a key. docs/operations.md has a table of them."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from outbox.protocol.discard import DiscardReason
+from outbox.service.contract_watch import contract_gauge
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
 REGISTRY = CollectorRegistry()
 
+CONTRACT = contract_gauge(REGISTRY)
+
+# What became visible, and what did not.
 MESSAGES = Counter("outbox_relay_messages", "Messages made visible on real topics", registry=REGISTRY)
-TRANSACTIONS = Counter("outbox_relay_transactions", "Transactions settled, by outcome", ["outcome"], registry=REGISTRY)
-EVENTS = Counter("outbox_relay_events", "What the ledger counts, by kind", ["kind"], registry=REGISTRY)
-CHECKS = Counter("outbox_relay_check_requests", "Check requests sent", registry=REGISTRY)
-FAILURES = Counter("outbox_relay_failures", "Kafka transactions that failed and were done anew", registry=REGISTRY)
+TRANSACTIONS = Counter(
+    "outbox_relay_transactions",
+    "Transactions that ended: delivered, late (from the discard topic), rolled_back, removed (from the discard topic)",
+    ["outcome"],
+    registry=REGISTRY,
+)
+DISCARDS = Counter(
+    "outbox_relay_discards",
+    "Transactions that went to the discard topic, by reason; UNDECIDED: they are parked",
+    ["reason"],
+    registry=REGISTRY,
+)
+PARKED = Counter("outbox_relay_parked_halves", "Halves moved undecided to the discard topic", registry=REGISTRY)
+
+# What waits.
 PENDING = Gauge("outbox_relay_pending", "Transactions undecided, incomplete or held", ["partition"], registry=REGISTRY)
+HELD = Gauge(
+    "outbox_relay_held",
+    "Committed transactions that wait behind an earlier one of their ordering key",
+    ["partition"],
+    registry=REGISTRY,
+)
 WAITING = Gauge(
     "outbox_relay_waiting", "Committed transactions that wait for their real topic", ["partition"], registry=REGISTRY
 )
-COMMIT_SECONDS = Histogram("outbox_relay_commit_seconds", "Time of one Kafka transaction", registry=REGISTRY)
-PARKED = Counter("outbox_relay_parked_halves", "Halves moved undecided to the discard topic", registry=REGISTRY)
+OLDEST_SECONDS = Gauge(
+    "outbox_relay_oldest_pending_seconds",
+    "Age of the oldest pending transaction, by broker time; 0: none",
+    ["partition"],
+    registry=REGISTRY,
+)
+LAG = Gauge("outbox_relay_lag", "Halves that are not read yet", ["partition"], registry=REGISTRY)
 DISCARDED = Gauge(
     "outbox_relay_discarded",
-    "Transactions in the discard topic, by what they lack",
+    "Transactions in the discard topic, by what they lack: undecided or undeliverable",
     ["partition", "kind"],
     registry=REGISTRY,
 )
+SERVED = Gauge("outbox_relay_partitions_served", "Half partitions that this process serves", registry=REGISTRY)
+
+# Decisions and checks.
+OPS = Counter(
+    "outbox_relay_ops",
+    "Op entries that told something new, by kind (commit, rollback, deliver, unknown) and who wrote them",
+    ["kind", "source"],
+    registry=REGISTRY,
+)
+EVENTS = Counter(
+    "outbox_relay_events",
+    "What else the ledger counts, by kind: op_lost, contradiction, op_settled (too late), stray and so on",
+    ["kind"],
+    registry=REGISTRY,
+)
+CHECKS = Counter("outbox_relay_check_requests", "Check requests sent", registry=REGISTRY)
+
+# Kafka transactions.
+COMMIT_SECONDS = Histogram(
+    "outbox_relay_commit_seconds",
+    "Time of one Kafka transaction, from its first message to its commit",
+    registry=REGISTRY,
+    buckets=_SECONDS,
+)
+BATCH_MESSAGES = Histogram(
+    "outbox_relay_batch_messages",
+    "Records of one Kafka transaction, tombstones and discards among them",
+    registry=REGISTRY,
+    buckets=_MESSAGES,
+)
+PRODUCERS = Counter(
+    "outbox_relay_producers",
+    "Transactional producers made: one at each take-over, and a fresh one after whatever is suspicious (R17)",
+    registry=REGISTRY,
+)
+FAILURES = Counter(
+    "outbox_relay_failures",
+    "Partitions taken over anew because something failed, by cause",
+    ["cause"],
+    registry=REGISTRY,
+)
+RESTORE_SECONDS = Histogram(
+    "outbox_relay_restore_seconds",
+    "Time from the take-over of a partition until it is served",
+    registry=REGISTRY,
+    buckets=_SECONDS,
+)
+
+# Real topics.
+LSO_LAG = Gauge(
+    "outbox_relay_real_topic_lso_lag",
+    "Records that read_committed readers do not see yet, because a transaction before them is open; the most of a "
+    "topic's partitions",
+    ["topic"],
+    registry=REGISTRY,
+)
+BLOCKED_SECONDS = Gauge(
+    "outbox_relay_real_topic_blocked_seconds",
+    "How long one open transaction has kept read_committed readers of a topic back; 0: not at all",
+    ["topic"],
+    registry=REGISTRY,
+)
+
+# From the beginning at 0, so that a rate sees the first one.
+for _outcome in ("delivered", "late", "rolled_back", "removed"):
+    TRANSACTIONS.labels(_outcome)
+for _reason in DiscardReason:
+    DISCARDS.labels(_reason)
+for _kind in ("op_lost", "contradiction"):
+    EVENTS.labels(_kind)
+for _cause in ("fenced", "kafka_transaction", "cluster"):
+    FAILURES.labels(_cause)
+
+_OF_A_PARTITION = (PENDING, HELD, OLDEST_SECONDS, LAG, DISCARDED)
+
+
+def forget(partition: int) -> None:
+    """This process does not serve a partition any more: another one tells what waits there."""
+    for gauge in _OF_A_PARTITION:
+        gauge.remove_by_labels({"partition": str(partition)})

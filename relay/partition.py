@@ -6,6 +6,7 @@ the thread; the service then takes the partition over anew, from the committed c
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -44,6 +45,8 @@ HEARTBEAT_SECONDS = 3_600.0
 TICK_SECONDS = 0.05
 HALVES_AWAITED_SECONDS = 1.0
 """So long ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
+TELL_SECONDS = 1.0
+"""What waits is counted so often: it costs more, the more waits."""
 ASK_AT_ONCE = 500
 """Check requests on parked transactions of listeners, whose first halves must be fetched."""
 
@@ -64,6 +67,7 @@ class PartitionWorker(threading.Thread):
         group_metadata: Gives the newest metadata of the subscribed consumer.
         ask: Sends check requests.
         batch_messages: Messages in one Kafka transaction, about.
+        began: When the take-over began (monotonic, seconds).
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class PartitionWorker(threading.Thread):
         group_metadata: Callable[[], bytes],
         ask: Callable[[Sequence[CheckRequest]], None],
         batch_messages: int,
+        began: float,
     ) -> None:
         super().__init__(name=f"partition-{partition}", daemon=True)
         self.partition = partition
@@ -91,9 +96,11 @@ class PartitionWorker(threading.Thread):
         self._group_metadata = group_metadata
         self._ask = ask
         self._batch_messages = batch_messages
+        self._began = began
         self._clock = BrokerClock()
         self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
+        self._told_at = -math.inf
         self._committed = (ledger.half_checkpoint(), ledger.op_checkpoint())
         self._committed_at = time.monotonic()
         self._halves: deque[Message] = deque()
@@ -127,6 +134,10 @@ class PartitionWorker(threading.Thread):
         """Whether the half partition, and the op partition, should be paused."""
         return len(self._halves) >= INBOX, len(self._ops) >= INBOX
 
+    def head(self) -> int:
+        """Offset of the half that is read next; more may be in the inbox."""
+        return self._ledger.head()
+
     def stop(self, timeout: float) -> None:
         """Let the open Kafka transaction finish, then end; the producer is let go."""
         with self._wake:
@@ -143,6 +154,7 @@ class PartitionWorker(threading.Thread):
         """Read, decide, deliver, until asked to stop or something fails."""
         try:
             self._restore_discards()
+            metrics.RESTORE_SECONDS.observe(time.monotonic() - self._began)
             while not self._stopping:
                 self._wait()
                 self._read()
@@ -213,7 +225,7 @@ class PartitionWorker(threading.Thread):
             self._learn(unknown, self._topics.look_up(unknown))
             taken = sum(len(transaction.halves) for transaction in ready)
             ready += self._ledger.take_ready(messages - taken, gate.admits)
-        report.waiting(gate.take_news(), self.partition)
+        report.at_gate(gate.take_news(), self.partition)
         return ready
 
     def _look_again(self, names: Collection[str]) -> None:
@@ -273,6 +285,8 @@ class PartitionWorker(threading.Thread):
         with metrics.COMMIT_SECONDS.time():
             self._delivery.commit(records, offsets, self._group_metadata())
         self._committed, self._committed_at = (half, op), time.monotonic()
+        if records:
+            metrics.BATCH_MESSAGES.observe(len(records))
 
     def _ask_overdue(self) -> None:
         now = self._clock.now(_ms())
@@ -292,15 +306,11 @@ class PartitionWorker(threading.Thread):
         return [replace(request, message=halves[place[1]].envelope()) for request, place in places if place]
 
     def _count(self) -> None:
-        metrics.PENDING.labels(self.partition).set(self._ledger.pending())
-        metrics.WAITING.labels(self.partition).set(self._gate.waiting())
-        for kind, number in zip(("undecided", "undeliverable"), self._ledger.discarded(), strict=True):
-            metrics.DISCARDED.labels(self.partition, kind).set(number)
-        for kind, count in (self._ledger.counts - self._counted).items():
-            metrics.EVENTS.labels(kind).inc(count)
-            if kind == "op_lost":
-                log.error("LOST: committed halves are not in the half topic", partition=self.partition, count=count)
+        report.counted(self._ledger.counts - self._counted, self.partition)
         self._counted = self._ledger.counts.copy()
+        if time.monotonic() - self._told_at > TELL_SECONDS:
+            report.waiting(self._ledger, self._gate.waiting(), self._clock.now(_ms()))
+            self._told_at = time.monotonic()
 
 
 def _lacks_message(request: CheckRequest) -> bool:

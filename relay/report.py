@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import structlog
 
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.op import OpSource
 from relay import metrics
 from relay.batch import Batch, Outcome
 from relay.discards import Move
 from relay.gate import News
+from relay.ledger import Ledger
 from relay.transaction import Finding, Transaction
+
+_SOURCES = frozenset(OpSource)
 
 log = structlog.get_logger()
 
@@ -21,21 +26,25 @@ def written(batch: Batch, outcome: Outcome, partition: int) -> None:
     """A Kafka transaction was committed. What may be thousands is told in one line, with one of the ids."""
     for transaction, finding in outcome.refused:
         _refused(transaction, finding)
-    for half in batch.malformed:
-        log.error("a half cannot be parsed and is discarded", partition=partition, offset=half.offset)
     _parked(batch.moves, partition)
     late = [transaction for transaction in outcome.delivered if transaction.discarded]
     for what, some in (("delivered", late), ("removed", batch.removed)):
         if some:
             log.info("discarded transactions leave", what=what, partition=partition, count=len(some), one=some[0].id)
-    if batch.ready:
-        metrics.MESSAGES.inc(sum(len(transaction.counted()) for transaction in outcome.delivered))
-        metrics.TRANSACTIONS.labels("taken").inc(len(batch.ready))
+    for half in batch.malformed:
+        log.error("a half cannot be parsed and is discarded", partition=partition, offset=half.offset)
+    if log.is_enabled_for(logging.DEBUG):
+        for transaction in outcome.delivered:
+            offsets = [half.offset for half in transaction.counted()]
+            log.debug("delivered", transaction=transaction.id, partition=partition, first=offsets[0], last=offsets[-1])
+    metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
+    metrics.MESSAGES.inc(sum(len(transaction.counted()) for transaction in outcome.delivered))
+    metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
 
 
-def waiting(news: Sequence[News], partition: int) -> None:
+def at_gate(news: Sequence[News], partition: int) -> None:
     """Transactions begin to wait for real topics, or wait no longer."""
     for topic, detail in news:
         if detail:
@@ -53,7 +62,7 @@ def _refused(transaction: Transaction, finding: Finding) -> None:
         reason=str(finding.reason),
         detail=finding.detail,
     )
-    metrics.TRANSACTIONS.labels(f"discarded_{finding.reason.lower()}").inc()
+    metrics.DISCARDS.labels(finding.reason).inc()
 
 
 def _parked(moves: Sequence[Move], partition: int) -> None:
@@ -71,3 +80,35 @@ def _parked(moves: Sequence[Move], partition: int) -> None:
             one=some[0].transaction.id,
         )
         metrics.PARKED.inc(sum(len(move.halves) for move in some))
+        metrics.DISCARDS.labels(DiscardReason.UNDECIDED).inc(len({move.transaction.id for move in some}))
+
+
+def counted(counts: Counter[str], partition: int) -> None:
+    """What a ledger has counted since the last time."""
+    for kind, count in counts.items():
+        what, _, source = kind.partition("_")
+        if source in _SOURCES:
+            metrics.OPS.labels(what, source).inc(count)
+        elif kind == "rolled_back":
+            metrics.TRANSACTIONS.labels(kind).inc(count)
+        else:
+            metrics.EVENTS.labels(kind).inc(count)
+        if kind == "op_lost":
+            log.error("LOST: committed halves are not in the half topic", partition=partition, count=count)
+
+
+def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
+    """What waits in a half partition.
+
+    Args:
+        ledger: Its ledger.
+        for_topics: Committed transactions that wait for their real topic.
+        now: The broker's time, ms.
+    """
+    partition, oldest = ledger.partition, ledger.oldest_pending()
+    metrics.PENDING.labels(partition).set(ledger.pending())
+    metrics.HELD.labels(partition).set(ledger.held())
+    metrics.WAITING.labels(partition).set(for_topics)
+    metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
+    for kind, number in zip(("undecided", "undeliverable"), ledger.discarded(), strict=True):
+        metrics.DISCARDED.labels(partition, kind).set(number)

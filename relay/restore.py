@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from outbox.channel import ChannelDescription
-from outbox.errors import ConfigurationError
-from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
+from outbox.service.exits import UnsafeError
 from relay.ledger import Ledger
 from relay.overdue import CheckPolicy
 from relay.parking import ParkingPolicy
@@ -27,7 +27,7 @@ def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: in
 
     Raises:
         KafkaException: They cannot be read now.
-        ConfigurationError: There are none: starting at a guess would lose or double (R22).
+        UnsafeError: There are none: starting at a guess would lose or double (R22).
     """
     places = [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
     committed = consumer.committed(places, _TIMEOUT)
@@ -35,7 +35,7 @@ def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: in
         if place.error is not None:
             raise KafkaException(place.error)
         if place.offset == OFFSET_INVALID:
-            raise ConfigurationError(
+            raise UnsafeError(
                 f"{place.topic}/{number} has no checkpoint in group {channel.channel.relay_group}: for a new channel "
                 f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before, find "
                 "out who removed it: starting at a guess would lose or double messages"
@@ -57,18 +57,41 @@ def restore_ledger(
 
     Raises:
         KafkaException: The end of the half partition cannot be seen now.
-        ConfigurationError: A checkpoint cannot be trusted; the message says why.
+        UnsafeError: A checkpoint cannot be trusted; the message says why.
+    """
+    half, op = verify_checkpoints(consumer, channel, number, committed)
+    return Ledger(channel.half.id, number, half, op, policy, parking, ordered=ordered)
+
+
+def verify_checkpoints(
+    consumer: Consumer, channel: ChannelDescription, number: int, committed: Sequence[TopicPartition]
+) -> tuple[HalfCheckpoint, OpCheckpoint]:
+    """What the committed offsets of a half and an op partition say.
+
+    Raises:
+        KafkaException: The ends of the half partition cannot be seen now.
+        UnsafeError: A checkpoint cannot be trusted; the message says why.
     """
     half, op = committed
     try:
         half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, channel.half.id)
         op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id)
     except ProtocolError as error:
-        raise ConfigurationError(f"partition {number}: {error}") from error
-    _, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
+        raise UnsafeError(f"partition {number}: {error}") from error
+    start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
     if end < half_checkpoint.head:
-        raise ConfigurationError(
+        raise UnsafeError(
             f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
             "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
         )
-    return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, parking, ordered=ordered)
+    if start > half_checkpoint.offset:
+        raise outside_the_topic(channel.half.name, number)
+    return half_checkpoint, op_checkpoint
+
+
+def outside_the_topic(topic: str, number: int) -> UnsafeError:
+    """Records that were not settled are gone."""
+    return UnsafeError(
+        f"the checkpoint of {topic}/{number} is outside the topic: records that were not settled are gone "
+        "(retention, or the topic was cut by hand); nothing was skipped"
+    )

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
-from outbox.channel import verify_channel
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import OutboxError
 from outbox.protocol.errors import ProtocolError
+from outbox.service.contract_watch import ContractWatch
+from outbox.service.exits import UnsafeError
 from outbox.service.health import Health
 from outbox.topics import TopicCache
 from relay import metrics
@@ -25,6 +26,7 @@ from relay.discard_reader import DiscardReader
 from relay.gate import Gate
 from relay.intake import Intake
 from relay.partition import PartitionWorker
+from relay.real_topics import watch_real_topics
 from relay.restore import read_checkpoints, restore_ledger
 from relay.settings import RelaySettings
 
@@ -35,6 +37,8 @@ RETRY_SECONDS = 1.0
 FENCED_SECONDS = 5.0
 """How long a fenced partition waits for a new generation of the group before this process asks for one."""
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
+DRAIN_SECONDS = 4.0
+"""So long the open Kafka transaction may take when the process is asked to stop; then its next owner does it anew."""
 _GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation in this machine's byte order
 
 log = structlog.get_logger()
@@ -58,10 +62,14 @@ class RelayService:
         self._stop = stop
         self._health = health
         admin = admin_client(settings.connection())
-        self._channel = verify_channel(admin, settings.channel_names())
+        self._contract = ContractWatch(
+            admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval / 1000
+        )
+        self._channel = self._contract.description
         self._topics = TopicCache(admin, writing=True)
         self._allowed = settings.allow_list()
-        self._checks = CheckSender(settings.connection(), self._channel.channel)
+        self._real_topics = watch_real_topics(admin, self._topics)
+        self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
         self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
         self._fenced: dict[int, float] = {}  # partition: when it was fenced (monotonic)
@@ -69,7 +77,7 @@ class RelayService:
         self._group_metadata = b""
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
-        self._intake = Intake(self._consumer, self._channel)
+        self._intake = Intake(self._consumer, self._channel, self._contract.soon)
 
     def _consumer_config(self) -> dict[str, object]:
         return {
@@ -79,7 +87,7 @@ class RelayService:
             "queued.min.messages": 100_000,
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
-            **self._settings.connection(),
+            **self._settings.polled_connection(),
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "group.id": self._channel.channel.relay_group,
@@ -91,17 +99,22 @@ class RelayService:
         """Serve until asked to stop.
 
         Raises:
-            ConfigurationError: A partition has no checkpoint, or one that cannot be trusted.
+            UnsafeError: Topics or checkpoints are not what they were: going on would be a guess.
         """
         self._subscribe()
+        self._real_topics.start()
         log.info("relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
         if self._settings.allowed_topics is None:
             log.info("every producer group may write to every topic that is not internal: allowed_topics is not set")
         try:
             while not self._stop.is_set():
                 self._turn()
+        except UnsafeError as error:
+            raise self._contract.cause_of(error) from error
         finally:
-            self._give_up(list(self._workers))
+            self._contract.stop()
+            self._real_topics.stop()
+            self._give_up(list(self._workers), DRAIN_SECONDS)
             self._consumer.close()
             log.info("relay stopped")
 
@@ -120,18 +133,30 @@ class RelayService:
         self._intake.throttle(self._workers)
         self._look_for_op_ends()
         self._checks.poll()
+        self._tell()
+        self._contract.check()
+        self._real_topics.check()
         self._health.not_ready = self._not_ready()
         self._health.turned()
 
+    def _tell(self) -> None:
+        """How far the workers are behind what was fetched last."""
+        metrics.SERVED.set(len(self._workers))
+        for number, worker in self._workers.items():
+            place = TopicPartition(self._channel.half.name, number)
+            _, end = self._consumer.get_watermark_offsets(place, cached=True)
+            metrics.LAG.labels(number).set(max(end - worker.head(), 0))
+
     def _not_ready(self) -> str | None:
         unserved = sorted(self._unserved.keys() | self._fenced.keys())
-        return f"partitions {unserved} are not served yet" if unserved else None
+        return f"partitions {unserved} are not served yet" if unserved else self._contract.not_ready()
 
     # --- who owns what ------------------------------------------------------------------------------------------
 
     def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Serve the partition numbers of which both half and op partition are ours; pause the others."""
         self._group_metadata = consumer.consumer_group_metadata()
+        self._refuse_new(partitions)
         numbers: dict[int, int] = defaultdict(int)
         for assigned in partitions:
             numbers[assigned.partition] += 1
@@ -147,16 +172,30 @@ class RelayService:
         self._intake.assigned(partitions, idle)
         log.info("partitions assigned", serving=sorted(self._workers), paused=sorted({tp.partition for tp in idle}))
 
+    def _refuse_new(self, partitions: Sequence[TopicPartition]) -> None:
+        """A channel that grew while it is served: ordering keys have moved (R29)."""
+        new = sorted({tp.partition for tp in partitions if tp.partition >= self._channel.partitions})
+        if new:
+            raise UnsafeError(
+                f"partitions {new} are new, the channel had {self._channel.partitions}: ordering keys move to other "
+                "partitions; see docs/operations.md before this channel is served again"
+            )
+        self._contract.soon()
+
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._give_up({tp.partition for tp in partitions})
         self._unserved.clear()
         self._fenced.clear()
         log.info("partitions revoked", partitions=sorted({tp.partition for tp in partitions}))
 
-    def _give_up(self, numbers: Iterable[int]) -> None:
+    def _give_up(self, numbers: Iterable[int], seconds: float = STOP_SECONDS) -> None:
         workers = [self._workers.pop(number) for number in list(numbers) if number in self._workers]
         with ThreadPoolExecutor(max(len(workers), 1)) as pool:
-            list(pool.map(lambda worker: worker.stop(STOP_SECONDS), workers))
+            list(pool.map(lambda worker: worker.stop(seconds), workers))
+        if late := [worker.partition for worker in workers if worker.is_alive()]:
+            log.warning("an open batch did not end in time, its next owner does it anew", partitions=late)
+        for worker in workers:
+            metrics.forget(worker.partition)
 
     def _watch_workers(self) -> None:
         """A worker that failed is replaced; one that was fenced is given up until the next generation."""
@@ -166,8 +205,10 @@ class RelayService:
             failure = worker.failure
             del self._workers[number]
             worker.stop(STOP_SECONDS)
-            metrics.FAILURES.inc()
+            metrics.forget(number)
+            metrics.FAILURES.labels(_cause(failure)).inc()
             self._topics.forget()
+            self._contract.soon()
             if isinstance(failure, ProtocolError):
                 raise failure  # a newer format, or a checkpoint that cannot be written: nothing may be skipped
             if not isinstance(failure, (DeliveryError, OutboxError)):
@@ -198,17 +239,18 @@ class RelayService:
         """
         if not numbers:
             return {}
+        began = time.monotonic()
         with ThreadPoolExecutor(len(numbers)) as pool:
             deliveries = dict(zip(numbers, pool.map(self._fence, numbers), strict=True))
         owned = {number: delivery for number, delivery in deliveries.items() if delivery is not None}
         starts: dict[tuple[str, int], int] = {}
         for number, delivery in owned.items():
-            starts |= self._serve(number, delivery, assign=assign)
+            starts |= self._serve(number, delivery, began, assign=assign)
         return starts
 
     def _fence(self, number: int) -> Delivery | None:
         try:
-            return Delivery(self._settings.connection(), self._channel.channel.transactional_id(number))
+            return Delivery(self._settings.polled_connection(), self._channel.channel.transactional_id(number))
         except DeliveryError as error:
             self._try_later(number, str(error))
             return None
@@ -217,7 +259,7 @@ class RelayService:
         log.warning("a partition cannot be taken over yet", partition=number, reason=reason)
         self._unserved[number] = time.monotonic() + RETRY_SECONDS
 
-    def _serve(self, number: int, delivery: Delivery, *, assign: bool) -> dict[tuple[str, int], int]:
+    def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[tuple[str, int], int]:
         try:
             committed = read_checkpoints(self._consumer, self._channel, number)
             ledger = restore_ledger(
@@ -247,6 +289,7 @@ class RelayService:
             self._current_group_metadata,
             self._checks.ask,
             self._settings.batch_messages,
+            began,
         )
         self._workers[number] = worker
         self._unserved.pop(number, None)
@@ -270,6 +313,13 @@ class RelayService:
                 self._op_end_asked = time.monotonic()
                 if self._intake.is_at_op_end(number):
                     worker.saw_op_end(now)
+
+
+def _cause(failure: BaseException | None) -> str:
+    """The label of a failure."""
+    if isinstance(failure, DeliveryError):
+        return "fenced" if failure.fenced else "kafka_transaction"
+    return "cluster" if isinstance(failure, OutboxError) else "bug"
 
 
 def generation(group_metadata: bytes) -> int:

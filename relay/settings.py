@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import chain
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from outbox.service.settings import ServiceSettings, refuse_ours
+from outbox.contract import Contract
+from outbox.service.settings import Bytes, Milliseconds, ServiceSettings, Unit, refuse_ours
 from relay.allow import AllowList
 from relay.gate import GatePolicy
 from relay.overdue import CheckPolicy
@@ -32,27 +34,33 @@ _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 class RelaySettings(ServiceSettings):
     """Settings of the relay; see `ServiceSettings` for where they come from."""
 
-    transaction_timeout: int = Field(6_000, ge=1, description="Age of a half at its first check, ms.")
-    check_interval: int = Field(30_000, ge=1, description="Pause after the first check, ms; doubles each time.")
-    check_interval_max: int = Field(600_000, ge=1, description="Longest pause between checks, ms.")
-    check_max: int = Field(15, ge=1, description="UNKNOWN answers after which a transaction is parked.")
-    undecided_max_age: int = Field(86_400_000, ge=1, description="Age at which an undecided one is parked, ms.")
-    group_pending_max: int = Field(
+    transaction_timeout: Milliseconds = Field(6_000, ge=1, description="Age of a half at its first check.")
+    check_interval: Milliseconds = Field(30_000, ge=1, description="Pause after the first check; doubles each time.")
+    check_interval_max: Milliseconds = Field(600_000, ge=1, description="Longest pause between checks.")
+    check_max: Annotated[int, Unit("answers")] = Field(
+        15, ge=1, description="UNKNOWN answers after which a transaction is parked."
+    )
+    undecided_max_age: Milliseconds = Field(
+        86_400_000, ge=1, description="Age at which an undecided transaction is parked."
+    )
+    group_pending_max: Annotated[int, Unit("halves")] = Field(
         100_000,
         ge=1,
         description="Halves of a producer group that may pend in one partition; then its oldest are parked.",
     )
-    group_pending_bytes_max: int = Field(67_108_864, ge=1, description="Their bytes, about.")
-    ordering: Literal["key", "none"] = Field("key", description="Order per (group, ordering key), or none.")
-    topic_missing_max_age: int = Field(
+    group_pending_bytes_max: Bytes = Field(67_108_864, ge=1, description="Their bytes, about.")
+    ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
+    topic_missing_max_age: Milliseconds = Field(
         60_000,
         ge=0,
-        description="How long a real topic is looked for that is missing, too small or closed to the relay, ms.",
+        description="How long a real topic is looked for that is missing, too small or closed to the relay.",
     )
     allowed_topics: dict[str, tuple[str, ...]] | None = Field(
         None, description="Real topics by producer group: exact names, or prefixes that end in '*'. Without it: all."
     )
-    batch_messages: int = Field(5_000, ge=1, description="Messages in one Kafka transaction, about.")
+    batch_messages: Annotated[int, Unit("messages")] = Field(
+        5_000, ge=1, description="Messages in one Kafka transaction, about."
+    )
 
     @field_validator("kafka")
     @classmethod
@@ -74,6 +82,10 @@ class RelaySettings(ServiceSettings):
     def gate_policy(self) -> GatePolicy:
         """How long to wait for a real topic."""
         return GatePolicy(self.topic_missing_max_age)
+
+    def contract(self) -> Contract:
+        """What the site asks of its topics: they must keep what is undecided four times as long as it may be (R23)."""
+        return replace(super().contract(), retention_ms=4 * self.undecided_max_age)
 
     def check_policy(self) -> CheckPolicy:
         """When to ask."""

@@ -95,7 +95,11 @@ def _serve(stack: Stack, console: Console) -> None:
 
 
 def _variables(stack: Stack) -> dict[str, str]:
-    return {"OUTBOX_BOOTSTRAP_SERVERS": stack.bootstrap_servers, "OUTBOX_POSTGRES_URL": stack.postgres_url}
+    return {
+        "OUTBOX_BOOTSTRAP_SERVERS": stack.bootstrap_servers,
+        "OUTBOX_POSTGRES_URL": stack.postgres_url,
+        "OUTBOX_PROFILE": "development",
+    }
 
 
 def _table(stack: Stack) -> Table:

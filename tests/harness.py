@@ -137,6 +137,7 @@ class Site:
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
             "OUTBOX_GROUP": "orders",
+            "OUTBOX_PROFILE": "development",
             "OUTBOX_TRANSACTION_TIMEOUT": "1000",
             "OUTBOX_CHECK_INTERVAL": "500",
             "OUTBOX_CHECK_INTERVAL_MAX": "1000",

@@ -39,7 +39,12 @@ from outbox.testing import settled
 from stack import Stack
 
 QUIET_SECONDS = 120.0
-SETTINGS = {"OUTBOX_TRANSACTION_TIMEOUT": "2000", "OUTBOX_CHECK_INTERVAL": "1000", "OUTBOX_CHECK_INTERVAL_MAX": "4000"}
+SETTINGS = {
+    "OUTBOX_PROFILE": "development",
+    "OUTBOX_TRANSACTION_TIMEOUT": "2000",
+    "OUTBOX_CHECK_INTERVAL": "1000",
+    "OUTBOX_CHECK_INTERVAL_MAX": "4000",
+}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 console = Console(width=None if sys.stdout.isatty() else 100)

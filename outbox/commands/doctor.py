@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from outbox.callback_table import CallbackTable
 from outbox.commands.options import (
@@ -22,7 +20,8 @@ from outbox.commands.options import (
 from outbox.doctor import Finding, examine_database, examine_kafka, examine_versions
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
-from outbox.service.exits import Exit, guarded
+from outbox.service.exits import guarded
+from outbox.service.findings import show_findings
 from outbox.settings import TableNames
 
 app = typer.Typer(help="Check broker, channel, table, grants and versions.")
@@ -42,9 +41,7 @@ def doctor(
         findings = list(examine_versions())
         findings += examine_kafka(connection(bootstrap_servers), Channel(channel))
         findings += _database(postgres_url, CallbackTable(TableNames(schema, table_prefix)))
-        _show(findings)
-        if not all(finding.fine for finding in findings):
-            raise SystemExit(Exit.FINDINGS)
+        show_findings(findings)
 
     guarded(run)
 
@@ -57,13 +54,3 @@ def _database(url: str, table: CallbackTable) -> Iterator[Finding]:
         return
     with opened:
         yield from examine_database(opened, table)
-
-
-def _show(findings: list[Finding]) -> None:
-    table = Table("", "what", "finding", "fix", box=None)
-    for finding in findings:
-        if finding.fine:
-            table.add_row("[green]ok[/]", finding.what, finding.fix, "")
-        else:
-            table.add_row("[red]!![/]", finding.what, finding.problem, finding.fix)
-    Console().print(table)

@@ -5,22 +5,42 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from pydantic import ValidationError
 
-from outbox.errors import OutboxError
+from outbox.errors import ConfigurationError, OutboxError
 from outbox.protocol.errors import ProtocolError
 
 
 class Exit(enum.IntEnum):
-    """How a command ends."""
+    """How a command ends; docs/operations.md has the same table."""
 
-    OK = 0
-    FAILED = 1
-    FINDINGS = 2
-    UNPROVABLE = 3
-    CONFIGURATION = 4
+    OK = 0, "It did what it was asked to do; a service was asked to stop, and stopped."
+    FAILED = 1, "It failed in a way that it does not know: the traceback says where. Start it again, and report it."
+    FINDINGS = 2, "It looked, and found something wrong; or the command line is wrong."
+    UNPROVABLE = 3, "It cannot prove what it was asked to prove."
+    CONFIGURATION = 4, "Settings, connection, rights or tables are not what it needs. Correct them, start it again."
+    UNSAFE = (
+        5,
+        "Topics or checkpoints are not what they were: going on would be a guess. Look before you start it again.",
+    )
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """A code with its meaning."""
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made
+
+
+class UnsafeError(ConfigurationError):
+    """Topics or checkpoints are not what they were, and going on would be a guess: a human must look (R18, R22, R23).
+
+    The command ends with `Exit.UNSAFE`.
+    """
 
 
 def fail(message: str, code: Exit = Exit.CONFIGURATION) -> NoReturn:
@@ -35,6 +55,8 @@ def guarded(command: Callable[[], None]) -> None:
         command()
     except ValidationError as error:
         fail("; ".join(_setting(detail["loc"], detail["msg"]) for detail in error.errors(include_input=False)))
+    except UnsafeError as error:
+        fail(str(error), Exit.UNSAFE)
     except (OutboxError, ProtocolError) as error:
         fail(str(error))
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from outbox.doctor import Finding
 from outbox.service.exits import guarded
+from outbox.service.findings import show_findings
 from outbox.service.health import Health, serve_health
 from outbox.service.logs import configure_logs
+from outbox.service.progress import Figures, told
 from outbox.service.settings import ServiceSettings
 from outbox.service.signals import stop_on_signals
 
@@ -29,6 +33,7 @@ def run_service(
     given: Mapping[str, Any],
     registry: CollectorRegistry,
     make: Callable[[S, threading.Event, Health], Service],
+    progress: Callable[[], Figures] | None = None,
 ) -> None:
     """Run a service until SIGTERM or SIGINT.
 
@@ -37,14 +42,42 @@ def run_service(
         given: Settings from the command line; None is not given.
         registry: Its metrics.
         make: Makes it, from settings, the event that asks it to stop, and its health.
+        progress: Gives figures for the progress line.
     """
 
     def serve() -> None:
-        settings = settings_type(**{name: value for name, value in given.items() if value is not None})
-        configure_logs(settings.log_level, settings.log_format)
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
+        settings = _load(settings_type, given)
+        terminal = configure_logs(settings.log_level, settings.log_format)
         health = Health()
         if settings.http_port:
             serve_health(settings.http_host, settings.http_port, health, registry)
-        make(settings, stop_on_signals(), health).run()
+        service = make(settings, stop_on_signals(), health)
+        with told(progress, terminal) if progress else nullcontext():
+            service.run()
 
     guarded(serve)
+
+
+def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
+    """Look at everything that a service needs, print what was found, and end.
+
+    Args:
+        settings_type: Type of its settings.
+        given: Settings from the command line; None is not given.
+        examine: Looks.
+
+    Raises:
+        SystemExit: Something is wrong.
+    """
+
+    def check() -> None:
+        settings = _load(settings_type, given)
+        configure_logs("error", settings.log_format)
+        show_findings(examine(settings))
+
+    guarded(check)
+
+
+def _load(settings_type: type[S], given: Mapping[str, Any]) -> S:
+    return settings_type(**{name: value for name, value in given.items() if value is not None})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,8 +18,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from outbox.contract import Contract
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
+from outbox.service.logs import LIBRDKAFKA
 from outbox.settings import kafka_properties, read_toml, refuse_properties
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
@@ -43,24 +47,51 @@ def refuse_ours(kafka: dict[str, str], ours: Mapping[str, str]) -> dict[str, str
     return kafka
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of a setting, for `--help` and the documents."""
+
+    name: str
+
+
+Milliseconds = Annotated[int, Unit("ms")]
+Bytes = Annotated[int, Unit("bytes")]
 KafkaProperties = Annotated[dict[str, str], NoDecode, BeforeValidator(_properties)]
 
 
 class ServiceSettings(BaseSettings):
     """What relay and checker have in common.
 
-    Times are in ms where the name does not say otherwise.
+    Each number has a unit, and each field a description: `--help` and docs/operations.md show them.
     """
 
     model_config = SettingsConfigDict(env_prefix="OUTBOX_", extra="ignore", frozen=True)
 
     channel: str = Field(DEFAULT_CHANNEL, description="Channel that this process serves.")
     bootstrap_servers: str = Field(description="Kafka's bootstrap servers, host:port, separated by commas.")
-    kafka: KafkaProperties = Field(default_factory=dict, repr=False, description="More librdkafka properties.")
-    http_port: int = Field(0, description="Port of /livez, /readyz and /metrics; 0: none.")
+    kafka: KafkaProperties = Field(
+        default_factory=dict,
+        repr=False,
+        description="More librdkafka properties, such as TLS and SASL: a table, in the environment a JSON object.",
+    )
+    profile: Literal["production", "development"] = Field(
+        "production", description="development: topics need no second replica, and may lose messages."
+    )
+    contract_interval: Milliseconds = Field(
+        60_000,
+        ge=1,
+        description="Pause between two looks at what the topics are; librdkafka tells of no deleted topic.",
+    )
+    http_port: Annotated[int, Unit("port")] = Field(
+        0, ge=0, le=65_535, description="Port of /livez, /readyz and /metrics; 0: none."
+    )
     http_host: str = Field("127.0.0.1", description="Address that they listen on.")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, else JSON.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug: also each transaction, with its offsets."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="auto: text with a progress line on a terminal, else JSON."
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -88,5 +119,13 @@ class ServiceSettings(BaseSettings):
         return Channel(self.channel)
 
     def connection(self) -> dict[str, str]:
-        """Librdkafka properties for any client of this process."""
-        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka}
+        """Librdkafka properties for a client that is asked now and then: its errors are raised, it logs nothing."""
+        return {"log_level": "0", "bootstrap.servers": self.bootstrap_servers, **self.kafka}
+
+    def polled_connection(self) -> dict[str, Any]:
+        """The same for a client that is polled all the time, and so hands its log lines over to ours."""
+        return {"logger": logging.getLogger(LIBRDKAFKA), "bootstrap.servers": self.bootstrap_servers, **self.kafka}
+
+    def contract(self) -> Contract:
+        """What the site asks of its topics."""
+        return Contract() if self.profile == "production" else Contract(replicas=1, in_sync=1)

@@ -1,4 +1,7 @@
-"""SIGTERM and SIGINT set a flag, and nothing else: a handler that raises would throw away fetched messages."""
+"""SIGTERM and SIGINT set a flag, and nothing else: a handler that raises would throw away fetched messages.
+
+A second signal sets it again, which changes nothing.
+"""
 
 from __future__ import annotations
 

@@ -33,11 +33,12 @@ _TERMINATE_SECONDS = 10.0
 _TAIL = 3_000
 
 _QUICK = {
+    "OUTBOX_PROFILE": "development",
     "OUTBOX_TRANSACTION_TIMEOUT": "500",
     "OUTBOX_CHECK_INTERVAL": "500",
     "OUTBOX_CHECK_INTERVAL_MAX": "1000",
 }
-"""ms: what nobody decided is asked for after half a second, not after six."""
+"""One replica will do; ms: what nobody decided is asked for after half a second, not after six."""
 
 
 @dataclass(frozen=True, slots=True)

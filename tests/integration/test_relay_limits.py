@@ -7,6 +7,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 
 from outbox import Message
 from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.service.exits import Exit
 from tests.harness import Site
 
 
@@ -34,5 +35,5 @@ def test_a_checkpoint_beyond_the_end_of_the_half_partition_stops_the_relay(site:
     consumer.commit(offsets=[TopicPartition(half.name, 0, 0, metadata)], asynchronous=False)
     consumer.close()
     relay = site.relay()
-    assert relay.wait() == 4
+    assert relay.wait() == Exit.UNSAFE
     assert "has lost records" in relay.output()

@@ -166,6 +166,18 @@ def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Sit
     assert checker.running
 
 
+def test_a_service_stops_when_it_is_asked_to_though_kafka_is_down(own: Stack, site: Site) -> None:
+    services = _services(site)
+    with site.outbox() as outbox:
+        publish_bulk(site, outbox, numbered(site, 0, 2_000))
+    own.kafka.kill()
+    try:
+        assert [service.terminate() for service in services] == [0, 0], site.logs()
+    finally:
+        own.kafka.start()
+    assert "Traceback" not in site.logs()
+
+
 @contextmanager
 def _without_its_standby(own: Stack) -> Iterator[Callable[[int], None]]:
     """Every COMMIT waits for a standby that is not there; the function cancels the wait of a backend."""

@@ -865,7 +865,7 @@ def test_an_unknown_answer_counts_once_and_moves_the_number_of_the_check() -> No
     ledger.read_halves([half(0, 1, truth=Truth.LISTENER)])
     answers = [entry(UNKNOWN, 1, "0", 0, 0, checks=checks, reason=f"answer {checks}") for checks in (1, 1, 3, 2)]
     ledger.read_ops([op(0, *answers, source=LISTENER)])
-    assert ledger.counts["unknown"] == 4
+    assert ledger.counts["unknown_listener"] == 4
     ledger.ops_read_until(LATE)
     (request,) = ledger.take_due(LATE)
     assert request.check == 4, "after a hand-over it goes on where the former owner was"
@@ -916,3 +916,32 @@ def _run(halves: list[Half], ops: list[OpRecord], reads: tuple[str, ...], then: 
     delivered += take(ledger)
     assert delivered == [1, 2]
     assert ledger.half_checkpoint() == HalfCheckpoint(3, 3)
+
+
+# --- what waits -----------------------------------------------------------------------------------------------------
+
+
+def test_held_are_those_that_are_committed_behind_an_earlier_one() -> None:
+    ledger = new_ledger()
+    ledger.read_halves([half(offset, number, key=b"k") for offset, number in enumerate((1, 2, 3, 4))])
+    ledger.read_halves([half(4, 5, key=b"other")])
+    ledger.read_ops([op(0, commit(2, 1), commit(4, 3), commit(5, 4))])
+    assert (ledger.held(), ledger.pending()) == (2, 5), "the one of the other key is free, the third is undecided"
+    ledger.read_ops([op(1, commit(1, 0))])
+    assert take(ledger) == [5, 1, 2]
+    assert (ledger.held(), ledger.pending()) == (1, 2)
+    ledger.read_ops([op(2, rollback(3, 2))])
+    assert take(ledger) == [4]
+    assert (ledger.held(), ledger.pending()) == (0, 0)
+    assert ledger.counts["rolled_back"] == 1
+
+
+def test_the_oldest_pending_is_the_first_that_was_appended() -> None:
+    ledger = new_ledger()
+    assert ledger.oldest_pending() is None
+    ledger.read_halves([half(0, 1), half(1, 2)])
+    first, second = half(0, 1).append_time, half(1, 2).append_time
+    assert ledger.oldest_pending() == first
+    ledger.read_ops([op(0, rollback(1, 0))])
+    assert ledger.oldest_pending() == second
+    assert ledger.head() == 2

@@ -1,0 +1,52 @@
+"""What an examination found, as a table; and the examination of a service's channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from outbox.cluster import admin_client
+from outbox.contract import channel_problems, contract_problems
+from outbox.doctor import Finding
+from outbox.errors import ConfigurationError
+from outbox.service.contract_watch import describe_all
+from outbox.service.exits import Exit
+from outbox.service.settings import ServiceSettings
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Print one line and one fix for each finding.
+
+    Raises:
+        SystemExit: Something is wrong (`Exit.FINDINGS`).
+    """
+    found = list(findings)
+    table = Table("", "what", "finding", "fix", box=None)
+    for finding in found:
+        if finding.fine:
+            table.add_row("[green]ok[/]", finding.what, finding.fix, "")
+        else:
+            table.add_row("[red]!![/]", finding.what, finding.problem, finding.fix)
+    Console().print(table)
+    if not all(finding.fine for finding in found):
+        raise SystemExit(Exit.FINDINGS)
+
+
+def examine_channel(settings: ServiceSettings) -> Iterator[Finding]:
+    """Settings, broker, and the contract of the channel's topics."""
+    yield Finding("settings", "", f"are valid, profile {settings.profile}")
+    channel = settings.channel_names()
+    try:
+        admin = admin_client(settings.connection())
+        topics = describe_all(admin, channel)
+    except ConfigurationError as error:
+        yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA")
+        return
+    yield Finding("broker", "", "answers")
+    problems = [*channel_problems(channel, topics), *contract_problems(channel, topics, settings.contract())]
+    yield from (Finding(f"contract: {problem.rule}", problem.what, problem.fix) for problem in problems)
+    if not problems:
+        partitions = topics[channel.half_topic].partitions
+        yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")

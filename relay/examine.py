@@ -1,0 +1,53 @@
+"""`outbox relay --check`: what a relay would find, without joining the group or writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, KafkaException
+
+from outbox.channel import ChannelDescription, verify_channel
+from outbox.cluster import admin_client, checked_properties
+from outbox.doctor import Finding
+from outbox.service.exits import UnsafeError
+from outbox.service.findings import examine_channel
+from relay.restore import read_checkpoints, verify_checkpoints
+from relay.settings import RelaySettings
+
+
+def examine(settings: RelaySettings) -> Iterator[Finding]:
+    """Settings, broker, contract, and the checkpoints of all partitions."""
+    found = list(examine_channel(settings))
+    yield from found
+    if all(finding.fine for finding in found):
+        channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
+        yield from _checkpoints(settings, channel)
+
+
+def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterator[Finding]:
+    with checked_properties():
+        consumer = Consumer(
+            {
+                **settings.connection(),
+                "enable.auto.commit": False,
+                "group.id": channel.channel.relay_group,  # never joined
+                "isolation.level": "read_committed",
+            }
+        )
+    try:
+        for number in range(channel.partitions):
+            yield _checkpoint(consumer, channel, number)
+    finally:
+        consumer.close()
+
+
+def _checkpoint(consumer: Consumer, channel: ChannelDescription, number: int) -> Finding:
+    what = f"partition {number}"
+    try:
+        half, op = verify_checkpoints(consumer, channel, number, read_checkpoints(consumer, channel, number))
+    except UnsafeError as error:
+        return Finding(what, str(error), "see docs/operations.md: starting at a guess would lose or double")
+    except KafkaException as error:
+        return Finding(what, f"its checkpoint cannot be read: {error.args[0].str()}", "look at the group's coordinator")
+    waiting = f"{len(half.unsettled)} halves unsettled" if half.unsettled else "nothing pending"
+    return Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {waiting}; op offset {op.offset}")

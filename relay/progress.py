@@ -1,0 +1,53 @@
+"""How far the relay is, in figures that its metrics give."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from outbox.service.progress import Figures
+
+
+class RelayProgress:
+    """The relay's figures; rates are those since the last call.
+
+    Args:
+        registry: The relay's metrics.
+        clock: Seconds of any clock that never goes back.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._delivered = 0
+        self._at = clock()
+
+    def __call__(self) -> Figures:
+        """The present figures."""
+        found = self._found()
+        delivered, now = found["outbox_relay_messages_total"], self._clock()
+        rate = (delivered - self._delivered) / max(now - self._at, 0.001)
+        self._delivered, self._at = delivered, now
+        return {
+            "delivered": delivered,
+            "per_second": round(rate),
+            "rolled_back": found["rolled_back"],
+            "pending": found["outbox_relay_pending"],
+            "held": found["outbox_relay_held"],
+            "lag": found["outbox_relay_lag"],
+            "discarded": found["outbox_relay_discarded"],
+            "partitions": found["outbox_relay_partitions_served"],
+        }
+
+    def _found(self) -> dict[str, int]:
+        """The sums of all samples by name, and of the transactions that were rolled back."""
+        sums: dict[str, int] = {"rolled_back": 0}
+        for metric in self._registry.collect():
+            sums[metric.name] = 0
+            for sample in metric.samples:
+                sums[sample.name] = sums.get(sample.name, 0) + int(sample.value)
+                if sample.labels.get("outcome") == "rolled_back" and sample.name.endswith("_total"):
+                    sums["rolled_back"] += int(sample.value)
+        return sums

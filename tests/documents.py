@@ -1,0 +1,88 @@
+"""The tables of docs/operations.md that the code gives: exit codes, settings, metrics. `make tables` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from prometheus_client.metrics import MetricWrapperBase
+
+import checker.metrics
+import relay.metrics
+from checker.settings import CheckerSettings
+from outbox.contract import STOPS, Rule
+from outbox.service.described import DescribedSetting, describe_settings
+from outbox.service.exits import Exit
+from outbox.service.settings import ServiceSettings
+from relay.settings import RelaySettings
+
+END = "<!-- end of table -->"
+OPERATIONS = Path(__file__).parents[1] / "docs/operations.md"
+
+
+def filled(text: str) -> str:
+    """A document with its tables as they must be."""
+    for name, table in _tables().items():
+        start = f"<!-- table: {name} -->\n"
+        before, found, rest = text.partition(start)
+        _, end, after = rest.partition(END)
+        if not found or not end or start in after:
+            raise ValueError(f"the document must have one place for the table {name!r}")
+        text = before + start + table + END + after
+    return text
+
+
+def _tables() -> dict[str, str]:
+    common = {setting.name for setting in describe_settings(ServiceSettings)}
+    return {
+        "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
+        "contract": _table(("rule", "a running service"), _rules()),
+        "settings of both": _settings(describe_settings(ServiceSettings)),
+        "settings of the relay": _settings(row for row in describe_settings(RelaySettings) if row.name not in common),
+        "settings of the checker": _settings(
+            row for row in describe_settings(CheckerSettings) if row.name not in common
+        ),
+        "metrics of the relay": _metrics(relay.metrics),
+        "metrics of the checker": _metrics(checker.metrics),
+    }
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _rules() -> Iterator[tuple[str, str]]:
+    for rule in Rule:
+        yield f"`{rule}`", "stops (`UNSAFE`)" if rule in STOPS else "goes on, not ready"
+
+
+def _settings(settings: Iterable[DescribedSetting]) -> str:
+    rows = (
+        (f"`{row.name}`", f"`{row.variable}`", row.default, row.unit, row.meaning.replace("|", "\\|"))
+        for row in settings
+    )
+    return _table(("in the file", "in the environment", "default", "unit or words", "meaning"), rows)
+
+
+def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:
+    """The metrics of a service."""
+    return [found for found in vars(module).values() if isinstance(found, MetricWrapperBase)]
+
+
+def exposed(metric: MetricWrapperBase) -> str:
+    """The name by which a metric is queried; a histogram has `_bucket`, `_sum` and `_count` behind it."""
+    return f"{metric._name}_total" if metric._type == "counter" else metric._name
+
+
+def _metrics(module: ModuleType) -> str:
+    rows = (
+        (f"`{exposed(metric)}`", str(metric._type), ", ".join(metric._labelnames), metric._documentation)
+        for metric in metrics_of(module)
+    )
+    return _table(("metric", "type", "labels", "is"), rows)
+
+
+if __name__ == "__main__":
+    OPERATIONS.write_text(filled(OPERATIONS.read_text()))

@@ -1,0 +1,56 @@
+"""An operator's decisions on what lies in the discard topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox.discarded import DiscardTopic, _entry, _note, why_not
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
+from outbox.protocol.envelope import Envelope
+from outbox.protocol.half import Truth
+from outbox.protocol.names import OP_HEADER
+from outbox.protocol.op import OpKind, OpSource, encode_op, parse_op
+from outbox.protocol.positions import Positions
+
+ID = "01937b5e-0000-7000-8000-000000000001"
+TOPIC_ID = "01937b5e-0000-7000-8000-00000000000a"
+
+
+def manifest(reason: DiscardReason = DiscardReason.TOO_LARGE) -> Manifest:
+    offsets = ((0, 17), (1, 11), (2, 30), (4, 12))
+    positions = Positions.of([0, 1, 4])
+    return Manifest(ID, "orders", Truth.ROW, TOPIC_ID, 3, reason, "why", OpKind.COMMIT, positions, offsets, 1)
+
+
+@pytest.mark.parametrize("kind", [OpKind.DELIVER, OpKind.ROLLBACK])
+def test_a_decision_is_on_what_the_manifest_lists(kind: OpKind) -> None:
+    value, _ = encode_op([_entry(manifest(), kind, "ann: it fits now")], OpSource.OPERATOR)
+    source, (entry,) = parse_op(value, ((OP_HEADER, b"1;operator"),))
+    assert (source, entry.kind, entry.transaction_id, entry.reason) == (OpSource.OPERATOR, kind, ID, "ann: it fits now")
+    assert (entry.topic_id, entry.partition, entry.positions) == (TOPIC_ID, 3, manifest().positions)
+    assert (entry.first_offset, entry.last_offset) == (11, 17), "of the halves that count"
+
+
+@pytest.mark.parametrize("reason", list(DiscardReason))
+def test_only_what_is_decided_and_can_be_parsed_is_an_operators_affair(reason: DiscardReason) -> None:
+    undecided, malformed = reason is DiscardReason.UNDECIDED, reason is DiscardReason.MALFORMED
+    assert bool(why_not(manifest(reason), OpKind.DELIVER)) is (undecided or malformed)
+    assert bool(why_not(manifest(reason), OpKind.ROLLBACK)) is undecided
+
+
+def test_the_discard_topic_is_known_by_its_last_records() -> None:
+    found = DiscardTopic()
+    headers = (("outbox-target", b"orders:-1"),)
+    _note(found, message_key(ID, 0), Envelope(b"key", b"value", headers, 1, 17).encode())
+    _note(found, message_key(ID, 1), Envelope(None, None, (), 1, 11).encode())
+    _note(found, manifest_key(ID), manifest().encode())
+    assert list(found.manifests) == [ID]
+    messages = {position: (offset, message) for position, offset, message in found.messages_of(manifest())}
+    first, second = messages[0][1], messages[1][1]
+    assert first is not None
+    assert second is not None
+    assert (first.target, first.size, first.has_key, second.size, second.has_key) == ("orders:-1", 8, True, 0, False)
+    assert messages[4] == (12, None)
+    for key in (message_key(ID, 0), message_key(ID, 1), manifest_key(ID)):
+        _note(found, key, None)
+    assert (found.manifests, found.messages) == ({}, {})

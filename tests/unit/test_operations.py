@@ -1,0 +1,88 @@
+"""What operators read is what the code does: exit codes, settings, metrics, alerts, runbooks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+import checker.metrics
+import relay.metrics
+from checker.settings import CheckerSettings
+from outbox.service.described import describe_settings
+from outbox.service.settings import ServiceSettings
+from relay.settings import RelaySettings
+from tests.documents import OPERATIONS, exposed, filled, metrics_of
+
+ALERTS = Path(__file__).parents[2] / "docs/alerts.yml"
+METRICS = {exposed(metric): metric for module in (relay.metrics, checker.metrics) for metric in metrics_of(module)}
+
+
+def _rules() -> list[Mapping[str, Any]]:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+RULES = _rules()
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+
+
+def test_the_tables_for_operators_are_those_of_the_code() -> None:
+    text = OPERATIONS.read_text()
+    assert filled(text) == text, "run `make tables`"
+
+
+@pytest.mark.parametrize("settings", [RelaySettings, CheckerSettings])
+def test_each_setting_has_a_meaning_and_each_number_a_unit(settings: type[ServiceSettings]) -> None:
+    rows = list(describe_settings(settings))
+    assert [row.name for row in rows if not row.meaning] == []
+    assert [row.name for row in rows if row.default.isdigit() and not row.unit] == []
+
+
+def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
+    assert [name for name, metric in METRICS.items() if not metric._documentation] == []
+    labels = {label for metric in METRICS.values() for label in metric._labelnames}
+    assert labels == {"partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"}
+
+
+def _selectors(rule: Mapping[str, Any]) -> Iterator[tuple[str, set[str]]]:
+    """The metrics of an alert's expression, with the labels by which they are selected."""
+    promql_parser.parse(rule["expr"])
+    for name, selector in re.findall(r"\b(outbox_\w+)(?:\{([^}]*)\})?", rule["expr"]):
+        yield name, set(re.findall(r"(\w+)=", selector))
+
+
+@every_rule
+def test_an_alert_is_about_metrics_and_labels_that_exist(rule: Mapping[str, Any]) -> None:
+    found = list(_selectors(rule))
+    assert found
+    for name, labels in found:
+        metric = METRICS.get(name) or METRICS[re.sub(r"_(bucket|sum|count)$", "", name)]
+        assert labels <= set(metric._labelnames)
+
+
+@every_rule
+def test_an_alert_says_what_is_the_matter_and_where_its_runbook_is(rule: Mapping[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    assert rule["annotations"]["summary"]
+    assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+    (section,) = re.findall(rf"^### {rule['alert']}\n(.*?)(?=^##|\Z)", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^- \*\*(.+?):\*\* \S", section, re.MULTILINE) == ["Means", "Look at", "Do"]
+
+
+def test_each_runbook_is_of_an_alert() -> None:
+    sections = re.findall(r"^### (Outbox\w+)$", OPERATIONS.read_text(), re.MULTILINE)
+    assert sections == [rule["alert"] for rule in RULES]
+    assert len(set(sections)) == len(sections)
+
+
+def test_a_wrong_expression_or_metric_is_found() -> None:
+    with pytest.raises(ValueError, match="paren"):
+        list(_selectors({"expr": "sum(outbox_relay_lag"}))
+    with pytest.raises(KeyError):
+        test_an_alert_is_about_metrics_and_labels_that_exist({"expr": "outbox_relay_no_such_metric > 0"})

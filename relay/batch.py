@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,7 +57,7 @@ class Batch:
         return {name for transaction in self.ready for name in targets(transaction)}
 
 
-def take_batch(ledger: Ledger, now: int, messages: int) -> Batch:
+def take_batch(ledger: Ledger, now: int, messages: int, size: int = sys.maxsize) -> Batch:
     """Take what can be written now.
 
     What is ready is taken before what is moved: the bodies of a half that goes to the discard topic with this batch
@@ -66,9 +67,10 @@ def take_batch(ledger: Ledger, now: int, messages: int) -> Batch:
         ledger: It holds for settled what it hands out.
         now: The broker's time, ms.
         messages: How many, about.
+        size: How many bytes of what is ready, about.
     """
     removed = ledger.take_removed()
-    ready = ledger.take_ready(messages)
+    ready = ledger.take_ready(messages, size)
     return Batch(removed, ready, ledger.take_parked(now, messages), ledger.take_malformed())
 
 

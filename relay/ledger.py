@@ -7,6 +7,7 @@ that Kafka transaction fails, the ledger is thrown away and made anew from the c
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from relay.discards import Discards, Move, alive, from_manifest, is_resumed_by, 
 from relay.early import EarlyOp, EarlyOps
 from relay.half import Half, OpRecord
 from relay.overdue import CheckPolicy, Overdue
+from relay.pacing import Ready
 from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
 from relay.transaction import Event, Finding, State, Transaction
 
@@ -67,7 +69,8 @@ class Ledger:
         self._unsettled: dict[int, None] = dict.fromkeys(half.unsettled)
         self._pending: dict[str, Transaction] = {}
         self._lanes: dict[tuple[str, bytes], deque[Transaction]] = {}
-        self._ready: deque[Transaction] = deque()  # free, or they were when they came here
+        self._ready: deque[tuple[Transaction, Ready]] = deque()  # free, or they were when they came here
+        self._ready_messages = self._ready_bytes = 0
         self._waiting: list[tuple[int, int, Transaction]] = []  # heap: the last offset that the decision lists
         self._malformed: deque[Half] = deque()
         self._early = EarlyOps()
@@ -126,8 +129,12 @@ class Ledger:
 
     # --- out ----------------------------------------------------------------------------------------------------
 
-    def take_ready(self, messages: int) -> list[Transaction]:
-        """Committed transactions in their order, up to about so many messages; they count as settled from now on.
+    def ready(self) -> Ready:
+        """What `take_ready` could hand out, about."""
+        return Ready(self._ready_messages, self._ready_bytes)
+
+    def take_ready(self, messages: int, size: int = sys.maxsize) -> list[Transaction]:
+        """Committed transactions in their order, up to about so many messages and bytes; they count as settled now.
 
         One whose listed positions cannot all be found is among them: `Transaction.complete()` is False (INCOMPLETE).
         Of those that lie in the discard topic (`Transaction.discarded`) the bodies must be fetched from there. What
@@ -135,11 +142,12 @@ class Ledger:
         """
         taken = self._discards.take_resumed(messages)
         messages -= sum(len(transaction.halves) for transaction in taken)
-        while self._ready and messages > 0:
-            transaction = self._ready.popleft()
+        while self._ready and messages > 0 and size > 0:
+            transaction = self._pop_ready()
             if self._is_free(transaction):
                 transaction.move(Event.FREED)
                 messages -= len(transaction.halves)
+                size -= transaction.size
                 self._settle(transaction)
                 taken.append(transaction)
         return taken
@@ -419,7 +427,19 @@ class Ledger:
         if transaction.state is State.ROLLED_BACK:
             self._settle(transaction)
         elif self._is_free(transaction):
-            self._ready.append(transaction)
+            self._push_ready(transaction)
+
+    def _push_ready(self, transaction: Transaction) -> None:
+        weight = Ready(len(transaction.halves), transaction.size)
+        self._ready.append((transaction, weight))
+        self._ready_messages += weight.messages
+        self._ready_bytes += weight.bytes
+
+    def _pop_ready(self) -> Transaction:
+        transaction, weight = self._ready.popleft()
+        self._ready_messages -= weight.messages
+        self._ready_bytes -= weight.bytes
+        return transaction
 
     def _judge_waiting(self) -> None:
         """Judge again those whose last half lies behind the head by now."""
@@ -473,7 +493,7 @@ class Ledger:
         if not queue:
             del self._lanes[lane]
         elif self._is_free(queue[0]):
-            self._ready.append(queue[0])
+            self._push_ready(queue[0])
 
     def _request(self, transaction: Transaction) -> CheckRequest:
         positions, first, last = transaction.seen()

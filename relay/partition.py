@@ -28,6 +28,7 @@ from relay.discard_reader import DiscardReader
 from relay.ledger import Ledger
 from relay.outgoing import Record
 from relay.overdue import BrokerClock
+from relay.pacing import BatchPolicy, Pacing
 from relay.preflight import real_topic
 
 READ_AT_ONCE = 5_000
@@ -58,7 +59,7 @@ class PartitionWorker(threading.Thread):
         topics: Real topics, for pre-flight.
         group_metadata: Gives the newest metadata of the subscribed consumer.
         ask: Sends check requests.
-        batch_messages: Messages in one Kafka transaction, about.
+        policy: What closes a batch.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class PartitionWorker(threading.Thread):
         topics: TopicCache,
         group_metadata: Callable[[], bytes],
         ask: Callable[[Sequence[CheckRequest]], None],
-        batch_messages: int,
+        policy: BatchPolicy,
     ) -> None:
         super().__init__(name=f"partition-{partition}", daemon=True)
         self.partition = partition
@@ -83,7 +84,8 @@ class PartitionWorker(threading.Thread):
         self._topics = topics
         self._group_metadata = group_metadata
         self._ask = ask
-        self._batch_messages = batch_messages
+        self._policy = policy
+        self._pacing = Pacing(policy)
         self._clock = BrokerClock()
         self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
@@ -150,9 +152,10 @@ class PartitionWorker(threading.Thread):
         self._clock.saw(self._discards.newest_append, _ms())
 
     def _wait(self) -> None:
+        left = self._pacing.wait(_ms())
         with self._wake:
             if not self._halves and not self._ops and not self._stopping:
-                self._wake.wait(TICK_SECONDS)
+                self._wake.wait(TICK_SECONDS if left is None else left / 1000)
 
     def _read(self) -> None:
         halves = [decode_half(message) for message in self._take_halves()]
@@ -187,8 +190,10 @@ class PartitionWorker(threading.Thread):
         return offset < self._ledger.read_limit(offset)
 
     def _settle(self) -> None:
+        if not self._pacing.leaves(self._ledger.ready(), _ms()):
+            return
         now = self._clock.now(_ms())
-        batch = take_batch(self._ledger, now, self._batch_messages)
+        batch = take_batch(self._ledger, now, self._policy.messages, self._policy.bytes)
         if batch:
             self._write(batch, now)
         elif self._commit_is_due():

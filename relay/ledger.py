@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count
 
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, OpCheckpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -25,6 +25,7 @@ from relay.overdue import CheckPolicy, Overdue
 from relay.pacing import Ready
 from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
 from relay.transaction import Event, Finding, State, Transaction
+from relay.unsettled import Unsettled
 
 EARLY_OPS = 100_000
 """Ops kept for halves that lie ahead."""
@@ -62,15 +63,15 @@ class Ledger:
         self._ordered = ordered
         self._policy = policy
         self._restored_head = half.head
-        self._restored = frozenset(half.unsettled)
         self._head = half.offset
         self._op_head = op.offset
         self._restored_op_head = op.head
-        self._unsettled: dict[int, None] = dict.fromkeys(half.unsettled)
+        self._unsettled = Unsettled(half.unsettled, half.head)
         self._pending: dict[str, Transaction] = {}
         self._lanes: dict[tuple[str, bytes], deque[Transaction]] = {}
         self._ready: deque[tuple[Transaction, Ready]] = deque()  # free, or they were when they came here
         self._ready_messages = self._ready_bytes = 0
+        self._unsayable: list[Transaction] = []  # ready, but a checkpoint without them would be too long
         self._waiting: list[tuple[int, int, Transaction]] = []  # heap: the last offset that the decision lists
         self._malformed: deque[Half] = deque()
         self._early = EarlyOps()
@@ -99,13 +100,20 @@ class Ledger:
                 self.counts["half_reread"] += 1
                 continue
             self._head = offset + 1
-            if offset < self._restored_head and offset not in self._restored:
+            if offset >= self._restored_head:
+                self._unsettled.read(offset)
+            elif offset not in self._unsettled:
                 continue
-            self._unsettled[offset] = None
             if half.control is None:
                 self._malformed.append(half)
             else:
                 self._add(half, half.control)
+        self._judge_waiting()
+        self._drop_lost_ops()
+
+    def restored(self) -> None:
+        """All halves were read that the checkpoint names unsettled: reading goes on at its head."""
+        self._head = max(self._head, self._restored_head)
         self._judge_waiting()
         self._drop_lost_ops()
 
@@ -142,15 +150,35 @@ class Ledger:
         """
         taken = self._discards.take_resumed(messages)
         messages -= sum(len(transaction.halves) for transaction in taken)
+        self._look_again()
         while self._ready and messages > 0 and size > 0:
             transaction = self._pop_ready()
-            if self._is_free(transaction):
-                transaction.move(Event.FREED)
-                messages -= len(transaction.halves)
-                size -= transaction.size
-                self._settle(transaction)
-                taken.append(transaction)
+            if not self._is_free(transaction):
+                continue
+            if not self._is_sayable(transaction):
+                self._unsayable.append(transaction)
+                continue
+            transaction.move(Event.FREED)
+            messages -= len(transaction.halves)
+            size -= transaction.size
+            self._settle(transaction)
+            taken.append(transaction)
         return taken
+
+    def _is_sayable(self, transaction: Transaction) -> bool:
+        """Whether the checkpoint string could say that a transaction is settled, among all that is not."""
+        if self._unsettled.is_narrow():
+            return True
+        offsets = [half.offset for _, half in transaction.by_offset()]
+        if transaction.discarded:
+            return not any(offset in self._unsettled for offset in offsets)
+        return self._unsettled.fits(offsets)
+
+    def _look_again(self) -> None:
+        """What could not be said before is looked at anew, the lowest first: from the edges of a run all can be."""
+        for transaction in sorted(self._unsayable, key=lambda found: found.by_offset()[0][1].offset):
+            self._push_ready(transaction)
+        self._unsayable.clear()
 
     def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
         """A transaction that was handed out cannot be delivered: it goes to the discard topic, or stays there.
@@ -181,13 +209,14 @@ class Ledger:
         moves = self._discards.take_followers()
         for move in moves:
             messages -= len(move.halves)
-            for half in move.halves:
-                del self._unsettled[half.offset]
+            self._unsettled.settle_late(half.offset for half in move.halves)  # nothing doubles: see _is_sayable
             self._judge(move.transaction)
         until = min(now, self._overdue.ops_known_until())
         for transaction, why in self._parking.choose(self._pending, self._room, until):
             if messages <= 0:
                 break
+            if not self._is_sayable(transaction):
+                continue
             messages -= len(transaction.halves)
             moves.append(self._park(transaction, why))
         return moves
@@ -200,8 +229,7 @@ class Ledger:
         """Halves that cannot be parsed; they count as settled from now on."""
         taken = list(self._malformed)
         self._malformed.clear()
-        for half in taken:
-            del self._unsettled[half.offset]
+        self._unsettled.settle_late(half.offset for half in taken)
         return taken
 
     def take_due(self, now: int) -> list[CheckRequest]:
@@ -224,8 +252,8 @@ class Ledger:
     def half_checkpoint(self) -> HalfCheckpoint:
         """Progress of the half partition: the lowest unsettled half, the head, and what is unsettled between."""
         head = max(self._head, self._restored_head)
-        unsettled = tuple(self._unsettled)
-        return HalfCheckpoint(unsettled[0] if unsettled else head, head, unsettled)
+        unsettled = self._unsettled.runs()
+        return HalfCheckpoint(unsettled[0].start if unsettled else head, head, unsettled)
 
     def op_checkpoint(self) -> OpCheckpoint:
         """Progress of the op partition: no op is passed whose half lies ahead, or that decided what lies discarded."""
@@ -236,15 +264,10 @@ class Ledger:
     def read_limit(self, next_half: int) -> int:
         """Halves from this offset on may not be read yet: a checkpoint could not name them all.
 
-        The head stays within a window above the lowest unsettled half, so that one undecided transaction does not hold
-        up a busy partition: a narrow one that a bitmap can say, or a wide one as long as few halves are unsettled.
-
         Args:
             next_half: Offset of the half that would be read next.
         """
-        lowest = next(iter(self._unsettled), next_half)
-        more = max(FEW - len(self._unsettled), 0)
-        return max(lowest + WINDOW, min(next_half + more, lowest + FAR), self._restored_head)
+        return max(min(self._unsettled.limit(next_half), next_half + self._parking.more()), self._restored_head)
 
     def early_ops_full(self) -> bool:
         """Whether no more ops for halves ahead can be kept."""
@@ -305,8 +328,12 @@ class Ledger:
         """A half follows its parked transaction; of a decided one it is a straggler, for all that counts was read."""
         transaction = self._discards.parked(control.transaction_id)
         if transaction is None:
-            del self._unsettled[half.offset]
+            self._unsettled.settle_late([half.offset])
             self.counts["stray"] += 1
+            return
+        if any(known.offset == half.offset for known in transaction.all_halves()):
+            self._unsettled.settle_late([half.offset])  # it lies there already
+            self.counts["half_reread"] += 1
             return
         if not transaction.add(control.position, half):
             self.counts["half_copy"] += 1
@@ -318,7 +345,8 @@ class Ledger:
     # --- parking ------------------------------------------------------------------------------------------------
 
     def _room(self) -> Room:
-        return Room(next(iter(self._unsettled), self._head), self._head, len(self._unsettled))
+        lowest = self._unsettled.lowest(self._head)
+        return Room(lowest, self._head, self._unsettled.islands(), self._parking.pending())
 
     def _park(self, transaction: Transaction, why: str) -> Move:
         """Let an undecided transaction go; those that it held up may be free now."""
@@ -472,16 +500,18 @@ class Ledger:
         elif transaction.state is State.READY:
             self._discards.leave(transaction)
         else:
-            for half in self._discards.remove(transaction):
-                del self._unsettled[half.offset]
+            self._unsettled.settle_late(half.offset for half in self._discards.remove(transaction))
         self._overdue.forget(transaction)
 
     def _leave(self, transaction: Transaction) -> None:
         """A transaction's halves are settled."""
         del self._pending[transaction.id]
         self._parking.settled(transaction)
-        for half in transaction.all_halves():
-            del self._unsettled[half.offset]
+        offsets = (half.offset for half in transaction.all_halves())
+        if transaction.state is State.ROLLED_BACK:
+            self._unsettled.settle_late(offsets)
+        else:
+            self._unsettled.settle(offsets)
         if transaction.lane is not None and self._lanes[transaction.lane][0] is transaction:
             self._advance(transaction.lane)
 

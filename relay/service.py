@@ -64,7 +64,7 @@ class RelayService:
         self._group_metadata = b""
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
-        self._intake = Intake(self._consumer, self._channel)
+        self._intake = Intake(self._consumer, self._channel, settings.group_instance_id)
 
     def _consumer_config(self) -> dict[str, object]:
         return {

@@ -40,7 +40,10 @@ class RelaySettings(ServiceSettings):
         ge=1,
         description="Halves of a producer group that may pend in one partition; then its oldest are parked.",
     )
-    group_pending_bytes_max: int = Field(67_108_864, ge=1, description="Their bytes, about.")
+    group_pending_bytes_max: int = Field(268_435_456, ge=1, description="Their bytes, about.")
+    pending_max: int = Field(
+        200_000, ge=1, description="Halves of all groups that may pend in one partition; then reading pauses."
+    )
     ordering: Literal["key", "none"] = Field("key", description="Order per (group, ordering key), or none.")
     batch_messages: int = Field(5_000, ge=1, description="Messages in one Kafka transaction, about.")
     batch_bytes: int = Field(16_777_216, ge=1, description="Their bytes, about.")
@@ -88,5 +91,9 @@ class RelaySettings(ServiceSettings):
     def parking_policy(self) -> ParkingPolicy:
         """When to park."""
         return ParkingPolicy(
-            self.group_pending_max, self.group_pending_bytes_max, self.undecided_max_age, self.check_max
+            self.group_pending_max,
+            self.group_pending_bytes_max,
+            self.undecided_max_age,
+            self.check_max,
+            self.pending_max,
         )

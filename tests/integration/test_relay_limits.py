@@ -6,7 +6,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
-from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
 from tests.harness import Site
 
 
@@ -29,7 +29,7 @@ def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
 def test_a_checkpoint_beyond_the_end_of_the_half_partition_stops_the_relay(site: Site) -> None:
     """As after an unclean election: new records would take the places of lost ones, and pass for settled."""
     half = site.create("orders").half
-    metadata = HalfCheckpoint(0, 10, (0,)).encode(half.id)
+    metadata = HalfCheckpoint(0, 10, runs_of([0])).encode(half.id)
     consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
     consumer.commit(offsets=[TopicPartition(half.name, 0, 0, metadata)], asynchronous=False)
     consumer.close()

@@ -10,11 +10,12 @@ from __future__ import annotations
 import enum
 import uuid
 from dataclasses import dataclass, field
+from itertools import chain
 
 from checker.verdicts import Row, Verdict, op_entry
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, parse_half
@@ -442,8 +443,8 @@ class World:
         assert half_checkpoint.head >= old_half.head, "the committed head moved backwards"
         assert op_checkpoint.offset >= old_op.offset, "the op partition's committed offset moved backwards"
         assert op_checkpoint.head >= max(op_checkpoint.offset, old_op.head)
-        unsettled = set(half_checkpoint.unsettled)
-        assert list(half_checkpoint.unsettled) == sorted(unsettled)
+        unsettled = set(chain.from_iterable(half_checkpoint.unsettled))
+        assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
         moved = self.discarded()
         for local in self.locals:

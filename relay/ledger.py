@@ -172,7 +172,7 @@ class Ledger:
         offsets = [half.offset for _, half in transaction.by_offset()]
         if transaction.discarded:
             return not any(offset in self._unsettled for offset in offsets)
-        return self._unsettled.fits(offsets)
+        return self._unsettled.fits(offsets, transaction.gaps)
 
     def _look_again(self) -> None:
         """What could not be said before is looked at anew, the lowest first: from the edges of a run all can be."""
@@ -298,8 +298,10 @@ class Ledger:
                 self._add_to_discarded(half, control)
                 return
             transaction = self._open(half, control)
+        gaps = transaction.gaps
         if not transaction.add(control.position, half):
             self.counts["half_copy"] += 1
+        self._unsettled.reserve(transaction.gaps - gaps)
         self._parking.added(transaction, half)
         early = self._early.pop(transaction.id)
         for op in early:
@@ -507,6 +509,7 @@ class Ledger:
         """A transaction's halves are settled."""
         del self._pending[transaction.id]
         self._parking.settled(transaction)
+        self._unsettled.reserve(-transaction.gaps)
         offsets = (half.offset for half in transaction.all_halves())
         if transaction.state is State.ROLLED_BACK:
             self._unsettled.settle_late(offsets)

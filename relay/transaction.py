@@ -84,6 +84,8 @@ class Transaction:
         due: When it is to be asked about next, ms of broker time.
         halves: The halves that were read, by position.
         size: Their bytes in memory, and those of the copies, about.
+        gaps: How often halves of others lie between its own.
+        last_offset: Of the half that was read last.
         copies: Further halves, with the positions that were read before; the decision's offsets say which one counts.
         state: Where it stands.
         decision: The op entry that decided it.
@@ -104,6 +106,8 @@ class Transaction:
     due: int
     halves: dict[int, Half] = field(default_factory=dict)
     size: int = 0
+    gaps: int = 0
+    last_offset: int = -1
     copies: list[tuple[int, Half]] = field(default_factory=list)
     state: State = State.PENDING
     decision: OpEntry | None = None
@@ -120,6 +124,9 @@ class Transaction:
         Returns:
             Whether it is the first one of its position.
         """
+        if self.halves and half.offset != self.last_offset + 1:
+            self.gaps += 1
+        self.last_offset = half.offset
         if position not in self.halves:
             self.halves[position] = half
             return True

@@ -25,6 +25,7 @@ class Unsettled:
         self._starts = [run.start for run in runs]
         self._stops = [run.stop for run in runs]
         self._head = head
+        self._reserved = 0
         self._late: list[int] = []  # heap: settled, but still named
 
     def __contains__(self, offset: int) -> bool:
@@ -41,8 +42,15 @@ class Unsettled:
         return self._starts[0] if self._starts else otherwise
 
     def islands(self) -> int:
-        """How many runs there are, with the one that the next offset to be read begins."""
-        return len(self._starts) + (not self._stops or self._stops[-1] != self._head)
+        """How many runs there are, with the one that the next offset to be read begins, and those reserved."""
+        return len(self._starts) + (not self._stops or self._stops[-1] != self._head) + self._reserved
+
+    def reserve(self, more: int) -> None:
+        """Keep room for so many runs more: a transaction that lies scattered leaves so many holes, whole as it goes.
+
+        So the one with the lowest offset can always be settled.
+        """
+        self._reserved += more
 
     def is_narrow(self) -> bool:
         """Whether a bitmap can say anything, and so whatever is settled next."""
@@ -66,11 +74,17 @@ class Unsettled:
         Args:
             next_half: Offset of the half that would be read next.
         """
-        return self.lowest(next_half) + (FAR if self.islands() < FEW else WINDOW)
+        lowest = self.lowest(next_half)
+        return max(lowest + WINDOW, min(next_half + FEW - self.islands(), lowest + FAR))
 
-    def fits(self, offsets: Iterable[int]) -> bool:
-        """Whether the string could still name all if these ascending offsets were settled now."""
-        return self.is_narrow() or self.islands() + sum(map(self._more, _groups(offsets))) <= FEW
+    def fits(self, offsets: Iterable[int], reserved: int = 0) -> bool:
+        """Whether the string could still name all if these ascending offsets were settled now.
+
+        Args:
+            offsets: Of one transaction.
+            reserved: How many runs are reserved for it.
+        """
+        return self.is_narrow() or self.islands() - reserved + sum(map(self._more, _groups(offsets))) <= FEW
 
     def settle(self, offsets: Iterable[int]) -> None:
         """Offsets are settled, and the next checkpoint says so: what was delivered must not be delivered again."""

@@ -653,17 +653,17 @@ MANY = ParkingPolicy(pending_max=10 * FAR)
 
 def test_with_nothing_unsettled_the_window_begins_at_the_next_half() -> None:
     ledger = new_ledger(HalfCheckpoint(70, 70), parking=MANY)
-    assert ledger.read_limit(70) == 70 + FAR
-    assert ledger.read_limit(500) == 500 + FAR, "offsets may have gaps"
+    assert ledger.read_limit(70) == 70 + WINDOW
+    assert ledger.read_limit(500) == 500 + WINDOW, "offsets may have gaps"
 
 
 def test_the_window_begins_at_the_lowest_unsettled_half() -> None:
     ledger = new_ledger(parking=MANY)
     ledger.read_halves(half(offset, offset) for offset in range(10, 10 + FEW))
-    assert ledger.read_limit(10 + FEW) == 10 + FAR
+    assert ledger.read_limit(10 + FEW) == 10 + WINDOW
     ledger.read_ops([op(0, commit(10, 10))])
     assert take(ledger) == [10]
-    assert ledger.read_limit(10 + FEW) == 11 + FAR
+    assert ledger.read_limit(10 + FEW) == 11 + WINDOW
 
 
 def every_other(ledger: Ledger, start: int, stop: int) -> None:
@@ -733,9 +733,9 @@ def test_beyond_the_window_there_are_at_most_few_runs() -> None:
     ledger.read_ops([op(0, *(commit(offset, offset) for offset in busy))])
     assert take(ledger) == list(busy)
     end = WINDOW + 1 + 4 * FEW
-    assert ledger.read_limit(WINDOW + 1) == FAR
+    assert ledger.read_limit(WINDOW + 1) == WINDOW + 1 + FEW - 2
     every_other(ledger, WINDOW + 1, end)
-    assert ledger.read_limit(end) == WINDOW, "no more until there is room"
+    assert ledger.read_limit(end) == end, "no more until there is room"
     assert len(ledger.half_checkpoint().unsettled) == FEW
     assert ledger.half_checkpoint().encode(TOPIC_ID)
 
@@ -758,6 +758,23 @@ def test_what_a_checkpoint_cannot_say_is_settled_waits_and_loses_neither_its_tur
     place = {offset: index for index, offset in enumerate(delivered)}
     assert all(place[offset] > place[offset - 5_000] for offset in numbers[5_000:])
     assert ledger.half_checkpoint() == HalfCheckpoint(len(numbers), len(numbers))
+
+
+def test_the_holes_that_a_scattered_transaction_will_leave_are_reserved() -> None:
+    """Otherwise it could come to be the lowest one, and not be settled for want of room."""
+    ledger, scattered = new_ledger(parking=MANY), range(0, 300, 2)
+    ledger.read_halves(
+        half(offset, 10**6, offset, key=None) if offset in scattered else half(offset, offset, key=None)
+        for offset in range(WINDOW + 1)
+    )
+    head, room = WINDOW + 1, FEW - len(scattered)
+    assert ledger.read_limit(head) == head + room
+    ledger.read_ops([op(0, *(commit(offset, offset) for offset in range(301, head, 2)))])
+    assert len(take(ledger)) == room
+    assert ledger.read_limit(head) == head
+    ledger.read_ops([op(1, entry(COMMIT, 10**6, ",".join(map(str, scattered)), 0, 298))])
+    assert take(ledger)[-1] == 10**6
+    assert ledger.half_checkpoint().encode(TOPIC_ID)
 
 
 def test_the_head_never_runs_further_ahead_than_a_checkpoint_can_say() -> None:

@@ -8,11 +8,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import relay.ledger
+import relay.parking
+import relay.unsettled
+from outbox.protocol import checkpoint
 from relay.parking import DEFAULT, ParkingPolicy
 from tests.unit.ledger_model import SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
 ROOM = relay.ledger.EARLY_OPS
+WINDOWS = {"narrow": (6, 2, 10_000), "wide": (checkpoint.WINDOW, checkpoint.FEW, checkpoint.FAR)}
+"""What a checkpoint can name: offsets in any mix, or runs, and offsets then."""
+
+
+def choose_window(name: str) -> None:
+    """Let the checkpoint name so much; a history is too short to fill what it really can."""
+    for module in (relay.unsettled, relay.parking):
+        module.WINDOW, module.FEW, module.FAR = WINDOWS[name]  # type: ignore[attr-defined]  # constants of both
 
 
 class _History(RuleBasedStateMachine):
@@ -23,14 +34,22 @@ class _History(RuleBasedStateMachine):
         self.world = World(ordered=True)
 
     @initialize(
-        ordered=st.sampled_from([True, True, False]), small_room=st.booleans(), parking=st.sampled_from([SOON, DEFAULT])
+        ordered=st.sampled_from([True, True, False]),
+        small_room=st.booleans(),
+        parking=st.sampled_from([SOON, DEFAULT]),
+        window=st.sampled_from(["wide", "narrow"]),
     )
-    def make(self, *, ordered: bool, small_room: bool, parking: ParkingPolicy) -> None:
+    def make(self, *, ordered: bool, small_room: bool, parking: ParkingPolicy, window: str = "wide") -> None:
         self.world = World(ordered=ordered, parking=parking)
         relay.ledger.EARLY_OPS = SMALL_ROOM if small_room else ROOM
+        choose_window(window)
 
     def teardown(self) -> None:
-        """In the end everything is read, asked and answered: nothing is left over, nothing is lost."""
+        """In the end everything is read, asked and answered: nothing is left over, nothing is lost.
+
+        A transaction that is wider than a narrow window may only then be read to its end.
+        """
+        choose_window("wide")
         try:
             self.world.drain()
         finally:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, runs_of
+from outbox.protocol.checkpoint import FEW, WINDOW, HalfCheckpoint, runs_of
 from relay.unsettled import Unsettled
 from tests.unit import protocol_strategies as some
 from tests.unit.protocol_documents import TOPIC
@@ -62,7 +62,7 @@ def test_within_the_window_anything_may_be_settled() -> None:
 
 def test_within_a_wide_window_as_much_as_few_runs_can_say() -> None:
     unsettled = read(WINDOW + 2_000)
-    assert unsettled.limit(0) == FAR
+    assert unsettled.limit(WINDOW + 2_000) == WINDOW + 2_000 + FEW - 1
     for offset in range(1, 2 * (FEW - 1), 2):
         assert unsettled.fits([offset])
         unsettled.settle([offset])

@@ -117,12 +117,12 @@ class TransactionalDelivery:
             How long its commit took, seconds.
         """
         client = self._producer.client
-        _call(Step.BEGIN, 0, lambda _left: client.begin_transaction())
+        call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
         self._producer.produce(records)
         failpoint("relay.produced")
         self._producer.flush()
         failpoint("relay.flushed")
-        _call(
+        call_again(
             Step.OFFSETS,
             OFFSETS_SECONDS,
             lambda left: client.send_offsets_to_transaction(list(offsets), group_metadata, left),
@@ -131,7 +131,7 @@ class TransactionalDelivery:
         self._producer.listen()
         started = time.monotonic()
         # With any other time-out librdkafka and the coordinator may come to different states.
-        _call(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
+        call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
         failpoint("relay.committed")
         return time.monotonic() - started
 
@@ -161,7 +161,7 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
     """
     producer = BatchProducer(config)
     try:
-        _call(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.client.init_transactions)
+        call_again(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.client.init_transactions)
     finally:
         producer.listen()
     return producer
@@ -172,7 +172,7 @@ def batch_size(max_message_bytes: int) -> int:
     return max(max_message_bytes - BATCH_OVERHEAD, 1)
 
 
-def _call(step: Step, seconds: float, call: Callable[[float], object]) -> None:
+def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> None:
     """Make a call, and again while it may be; it is given the seconds that are left.
 
     Raises:

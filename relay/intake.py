@@ -23,12 +23,10 @@ class Intake:
     Args:
         consumer: The subscribed consumer.
         channel: The channel.
-        instance: The consumer's `group.instance.id`, for a message.
     """
 
-    def __init__(self, consumer: Consumer, channel: ChannelDescription, instance: str) -> None:
+    def __init__(self, consumer: Consumer, channel: ChannelDescription) -> None:
         self._consumer = consumer
-        self._instance = instance
         self._half_topic = channel.half.name
         self._op_topic = channel.op.name
         self._next_half: dict[int, int] = {}
@@ -85,10 +83,6 @@ class Intake:
             raise ConfigurationError(
                 f"the checkpoint of {message.topic()}/{message.partition()} is outside the topic: records that were "
                 "not settled are gone (retention, or the topic was cut by hand); nothing was skipped"
-            )
-        elif error.code() == KafkaError.FENCED_INSTANCE_ID:
-            raise ConfigurationError(
-                f"another relay joined with this one's group_instance_id {self._instance!r}: give each process its own"
             )
         elif error.fatal():
             raise KafkaException(error)

@@ -18,9 +18,11 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.bodies import KEEP, Bodies, BodyPolicy
 from relay.discards import Discards, Move, alive, from_manifest, is_resumed_by, record_keys, to_manifest
 from relay.early import EarlyOp, EarlyOps
 from relay.half import Half, OpRecord
+from relay.lanes import Lanes
 from relay.overdue import CheckPolicy, Overdue
 from relay.pacing import Ready
 from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
@@ -43,6 +45,7 @@ class Ledger:
         op: Checkpoint of the op partition.
         policy: When to ask about undecided transactions.
         parking: When to park undecided transactions.
+        bodies: When the bodies of pending halves are let go.
         ordered: Whether transactions of one (producer group, ordering key) keep their order.
     """
 
@@ -54,6 +57,7 @@ class Ledger:
         op: OpCheckpoint,
         policy: CheckPolicy,
         parking: ParkingPolicy = DEFAULT,
+        bodies: BodyPolicy = KEEP,
         *,
         ordered: bool = True,
     ) -> None:
@@ -68,7 +72,7 @@ class Ledger:
         self._restored_op_head = op.head
         self._unsettled = Unsettled(half.unsettled, half.head)
         self._pending: dict[str, Transaction] = {}
-        self._lanes: dict[tuple[str, bytes], deque[Transaction]] = {}
+        self._lanes = Lanes(self._is_pending)
         self._ready: deque[tuple[Transaction, Ready]] = deque()  # free, or they were when they came here
         self._ready_messages = self._ready_bytes = 0
         self._unsayable: list[Transaction] = []  # ready, but a checkpoint without them would be too long
@@ -78,6 +82,7 @@ class Ledger:
         self._serial = count()
         self._overdue = Overdue(policy)
         self._parking = Parking(parking)
+        self._bodies = Bodies(bodies)
         self._discards = Discards()
 
     # --- in -----------------------------------------------------------------------------------------------------
@@ -188,7 +193,7 @@ class Ledger:
         """
         transaction.move(Event.REFUSED)
         if transaction.discarded is None:
-            transaction.copies.clear()  # its decision says that they do not count
+            transaction.copies = ()  # its decision says that they do not count
         manifest = to_manifest(transaction, finding, self.topic_id, self.partition)
         self._discards.refuse(manifest)
         return manifest
@@ -232,10 +237,14 @@ class Ledger:
         self._unsettled.settle_late(half.offset for half in taken)
         return taken
 
+    def let_bodies_go(self, now: int) -> None:
+        """Let go the bodies of what pends long, at this broker time (ms): they must be fetched again (`has_body`)."""
+        self._bodies.let_go(now)
+
     def take_due(self, now: int) -> list[CheckRequest]:
         """Check requests for the transactions that are overdue at this broker time (ms).
 
-        Those to listeners carry the first half; if it lies in the discard topic, it must be put in (`first_half`).
+        Those to listeners carry the first half; if its body is not here, it must be put in (`first_half`).
         """
         return [self._request(transaction) for transaction in self._overdue.take(now)]
 
@@ -277,13 +286,17 @@ class Ledger:
         """How many transactions lie in the discard topic undecided, and how many that cannot be delivered."""
         return self._discards.count()
 
-    def first_half(self, transaction_id: str) -> tuple[bytes, int] | None:
-        """Key and half offset of a parked transaction's first half, which a listener needs to judge it."""
-        transaction = self._discards.parked(transaction_id)
-        if transaction is None or not self._discards.is_whole(transaction):
+    def first_half(self, transaction_id: str) -> tuple[bytes | None, int] | None:
+        """Where the first half of an undecided transaction is, which a listener needs to judge it.
+
+        Returns:
+            Its key in the discard topic, None if it is not there, and its half offset.
+        """
+        transaction = self._find(transaction_id)
+        if transaction is None or (transaction.discarded and not self._discards.is_whole(transaction)):
             return None
         offset = transaction.by_offset()[0][1].offset
-        return record_keys(transaction)[offset], offset
+        return record_keys(transaction)[offset] if transaction.discarded else None, offset
 
     def pending(self) -> int:
         """How many transactions are undecided, incomplete, held behind an earlier one, or not taken yet."""
@@ -303,6 +316,7 @@ class Ledger:
             self.counts["half_copy"] += 1
         self._unsettled.reserve(transaction.gaps - gaps)
         self._parking.added(transaction, half)
+        self._bodies.added(transaction, half)
         early = self._early.pop(transaction.id)
         for op in early:
             self._apply(transaction, op.source, op.entry)
@@ -312,18 +326,18 @@ class Ledger:
     def _open(self, half: Half, control: HalfControl) -> Transaction:
         ordering_key = control.ordering_key(half.key) if self._ordered else None
         age = self._policy.transaction_timeout if control.options.immunity is None else control.options.immunity
+        group, incarnation = sys.intern(control.group), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,
-            control.group,
+            group,
             control.truth,
-            None if ordering_key is None else (control.group, ordering_key),
-            control.options.incarnation,
+            None if ordering_key is None else (group, ordering_key),
+            None if incarnation is None else sys.intern(incarnation),
             half.append_time + age,
         )
         self._pending[transaction.id] = transaction
         self._overdue.watch(transaction)
-        if transaction.lane is not None:
-            self._lanes.setdefault(transaction.lane, deque()).append(transaction)
+        self._lanes.join(transaction)
         return transaction
 
     def _add_to_discarded(self, half: Half, control: HalfControl) -> None:
@@ -337,7 +351,7 @@ class Ledger:
             self._unsettled.settle_late([half.offset])  # it lies there already
             self.counts["half_reread"] += 1
             return
-        if not transaction.add(control.position, half):
+        if not transaction.add(control.position, half.without_body()):
             self.counts["half_copy"] += 1
         self._discards.follow(transaction, half)
 
@@ -356,7 +370,7 @@ class Ledger:
         transaction.discarded = Finding(DiscardReason.UNDECIDED, why)
         halves = [half for _, half in transaction.by_offset()]
         self._leave(transaction)
-        transaction.replace({half.offset: half.without_body() for half in halves})
+        transaction.let_bodies_go()
         self._discards.park(transaction)
         self.counts["parked"] += 1
         return Move(transaction, halves)
@@ -491,9 +505,7 @@ class Ledger:
             return False
         if transaction.discarded:  # it is out of its order anyway
             return self._discards.is_whole(transaction)
-        return self._is_pending(transaction) and (
-            transaction.lane is None or self._lanes[transaction.lane][0] is transaction
-        )
+        return self._is_pending(transaction) and transaction.is_first
 
     def _settle(self, transaction: Transaction) -> None:
         """A transaction is through: it was handed out, or is never to be."""
@@ -509,27 +521,20 @@ class Ledger:
         """A transaction's halves are settled."""
         del self._pending[transaction.id]
         self._parking.settled(transaction)
+        self._bodies.settled(transaction)
         self._unsettled.reserve(-transaction.gaps)
         offsets = (half.offset for half in transaction.all_halves())
         if transaction.state is State.ROLLED_BACK:
             self._unsettled.settle_late(offsets)
         else:
             self._unsettled.settle(offsets)
-        if transaction.lane is not None and self._lanes[transaction.lane][0] is transaction:
-            self._advance(transaction.lane)
-
-    def _advance(self, lane: tuple[str, bytes]) -> None:
-        """The first of a lane is settled: the next one that is not may be free."""
-        queue = self._lanes[lane]
-        while queue and not self._is_pending(queue[0]):
-            queue.popleft()
-        if not queue:
-            del self._lanes[lane]
-        elif self._is_free(queue[0]):
-            self._push_ready(queue[0])
+        follower = self._lanes.leave(transaction)
+        if follower is not None and self._is_free(follower):
+            self._push_ready(follower)
 
     def _request(self, transaction: Transaction) -> CheckRequest:
-        positions, first, last = transaction.seen()
+        positions, lowest, highest = transaction.seen()
+        first = transaction.by_offset()[0][1]
         return CheckRequest(
             transaction.id,
             transaction.group,
@@ -537,11 +542,9 @@ class Ledger:
             self.topic_id,
             self.partition,
             positions,
-            first,
-            last,
+            lowest,
+            highest,
             transaction.unknown_answers + 1,
             transaction.incarnation,
-            transaction.first().envelope()
-            if transaction.truth is Truth.LISTENER and not transaction.discarded
-            else None,
+            first.envelope() if transaction.truth is Truth.LISTENER and first.has_body() else None,
         )

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import structlog
 from confluent_kafka import Message, TopicPartition
@@ -25,6 +26,7 @@ from relay.batch import Batch, Outcome, settle_batch, take_batch
 from relay.decode import decode_half, decode_op
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
+from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.outgoing import Record
 from relay.overdue import BrokerClock
@@ -42,7 +44,7 @@ TICK_SECONDS = 0.05
 HALVES_AWAITED_SECONDS = 1.0
 """So long ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
 ASK_AT_ONCE = 500
-"""Check requests on parked transactions of listeners, whose first halves must be fetched."""
+"""Check requests on transactions of listeners whose first halves must be fetched."""
 
 log = structlog.get_logger()
 
@@ -55,6 +57,7 @@ class PartitionWorker(threading.Thread):
         channel: The channel.
         ledger: Made from the committed checkpoint.
         delivery: Its transactional producer, already initialised.
+        half_reader: Reads single halves of it.
         discards: Reads its discard partition.
         topics: Real topics, for pre-flight.
         group_metadata: Gives the newest metadata of the subscribed consumer.
@@ -68,6 +71,7 @@ class PartitionWorker(threading.Thread):
         channel: ChannelDescription,
         ledger: Ledger,
         delivery: Delivery,
+        half_reader: HalfReader,
         discards: DiscardReader,
         topics: TopicCache,
         group_metadata: Callable[[], bytes],
@@ -80,7 +84,9 @@ class PartitionWorker(threading.Thread):
         self._channel = channel
         self._ledger = ledger
         self._delivery = delivery
+        self._half_reader = half_reader
         self._discards = discards
+        self.ready = False  # whether all that the checkpoints say is restored
         self._topics = topics
         self._group_metadata = group_metadata
         self._ask = ask
@@ -127,9 +133,11 @@ class PartitionWorker(threading.Thread):
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        self._half_reader.stop()
         self._discards.stop()
         self.join(timeout)
         self._delivery.close()
+        self._half_reader.close()
         self._discards.close()
 
     # --- the thread ---------------------------------------------------------------------------------------------
@@ -138,6 +146,8 @@ class PartitionWorker(threading.Thread):
         """Read, decide, deliver, until asked to stop or something fails."""
         try:
             self._restore_discards()
+            self._restore_halves()
+            self.ready = True
             while not self._stopping:
                 self._wait()
                 self._read()
@@ -150,6 +160,20 @@ class PartitionWorker(threading.Thread):
         """Know what lies in the discard topic before anything is delivered."""
         self._ledger.restore_discards(self._discards.read_manifests())
         self._clock.saw(self._discards.newest_append, _ms())
+
+    def _restore_halves(self) -> None:
+        """Know the keys of all unsettled halves before anything is delivered, and when they are due."""
+        began, count = time.monotonic(), 0
+        for halves in self._half_reader.read(chain.from_iterable(self._ledger.half_checkpoint().unsettled)):
+            if self._stopping:
+                return
+            self._ledger.read_halves(halves)
+            self._clock.saw(halves[-1].append_time, _ms())
+            self._ledger.let_bodies_go(self._clock.now(_ms()))
+            count += len(halves)
+        self._ledger.restored()
+        seconds = round(time.monotonic() - began, 3)
+        log.info("a partition is restored", partition=self.partition, unsettled=count, seconds=seconds)
 
     def _wait(self) -> None:
         left = self._pacing.wait(_ms())
@@ -193,6 +217,7 @@ class PartitionWorker(threading.Thread):
         if not self._pacing.leaves(self._ledger.ready(), _ms()):
             return
         now = self._clock.now(_ms())
+        self._ledger.let_bodies_go(now)
         batch = take_batch(self._ledger, now, self._policy.messages, self._policy.bytes)
         if batch:
             self._write(batch, now)
@@ -201,7 +226,9 @@ class PartitionWorker(threading.Thread):
         self._count()
 
     def _write(self, batch: Batch, now: int) -> None:
-        late = batch.late()
+        late, dropped = batch.late(), batch.halves_wanted()
+        if dropped:
+            batch.put_in_halves(self._half_reader.fetch(dropped))
         if late:
             batch.put_in(self._discards.fetch(batch.bodies_wanted()))
             failpoint("relay.late_fetched")
@@ -247,11 +274,14 @@ class PartitionWorker(threading.Thread):
         self._op_end_wanted = self._ledger.needs_op_end(now)
 
     def _with_messages(self) -> list[CheckRequest]:
-        """Some of the requests to listeners whose message lies in the discard topic, with their messages."""
+        """Some of the requests to listeners whose message is not in memory, with their messages."""
         some = [self._unasked.popleft() for _ in range(min(len(self._unasked), ASK_AT_ONCE))]
-        places = [(request, self._ledger.first_half(request.transaction_id)) for request in some]
-        halves = self._discards.fetch(dict(place for _, place in places if place)) if some else {}
-        return [replace(request, message=halves[place[1]].envelope()) for request, place in places if place]
+        found = [(request, self._ledger.first_half(request.transaction_id)) for request in some]
+        places = [(request, *place) for request, place in found if place]
+        parked = {key: offset for _, key, offset in places if key is not None}
+        halves = self._discards.fetch(parked) if parked else {}
+        halves |= self._half_reader.fetch(offset for _, key, offset in places if key is None)
+        return [replace(request, message=halves[offset].envelope()) for request, _, offset in places]
 
     def _count(self) -> None:
         metrics.PENDING.labels(self.partition).set(self._ledger.pending())
@@ -265,7 +295,7 @@ class PartitionWorker(threading.Thread):
 
 
 def _lacks_message(request: CheckRequest) -> bool:
-    """Whether a listener is asked, and its message lies in the discard topic."""
+    """Whether a listener is asked, and its message is not in memory."""
     return request.truth is Truth.LISTENER and request.message is None
 
 

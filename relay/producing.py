@@ -76,6 +76,8 @@ class Complaints:
         """Called by confluent-kafka while the producer is polled."""
         self.trouble = self.trouble or facility in self._TROUBLE
         say = log.warning if level >= logging.WARNING else log.info
+        if facility == "CONFWARN":  # a property of the consumer, given for all clients
+            say = log.debug
         say("producer", client=client, facility=facility, text=text)
 
 

@@ -10,6 +10,7 @@ from outbox.channel import ChannelDescription
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
+from relay.bodies import BodyPolicy
 from relay.ledger import Ledger
 from relay.overdue import CheckPolicy
 from relay.parking import ParkingPolicy
@@ -50,6 +51,7 @@ def restore_ledger(
     committed: Sequence[TopicPartition],
     policy: CheckPolicy,
     parking: ParkingPolicy,
+    bodies: BodyPolicy,
     *,
     ordered: bool,
 ) -> Ledger:
@@ -65,10 +67,15 @@ def restore_ledger(
         op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id)
     except ProtocolError as error:
         raise ConfigurationError(f"partition {number}: {error}") from error
-    _, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
+    low, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
     if end < half_checkpoint.head:
         raise ConfigurationError(
             f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
             "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
         )
-    return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, parking, ordered=ordered)
+    if half_checkpoint.unsettled and low > half_checkpoint.offset:
+        raise ConfigurationError(
+            f"the checkpoint of {channel.half.name}/{number} is outside the topic: records that were not settled are "
+            "gone (retention, or the topic was cut by hand); nothing was skipped"
+        )
+    return Ledger(channel.half.id, number, half_checkpoint, op_checkpoint, policy, parking, bodies, ordered=ordered)

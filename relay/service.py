@@ -21,9 +21,11 @@ from relay import metrics
 from relay.checks import CheckSender
 from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelivery
 from relay.discard_reader import DiscardReader
+from relay.half_reader import HalfReader
 from relay.intake import Intake
 from relay.ownership import Ownership
 from relay.partition import PartitionWorker
+from relay.plain_delivery import PlainDelivery
 from relay.producing import DeliveryError
 from relay.restore import read_checkpoints, restore_ledger
 from relay.settings import RelaySettings
@@ -64,7 +66,7 @@ class RelayService:
         self._group_metadata = b""
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
-        self._intake = Intake(self._consumer, self._channel, settings.group_instance_id)
+        self._intake = Intake(self._consumer, self._channel)
 
     def _consumer_config(self) -> dict[str, object]:
         return {
@@ -115,7 +117,8 @@ class RelayService:
         self._health.turned()
 
     def _not_ready(self) -> str | None:
-        waiting = self._ownership.waiting()
+        restoring = (number for number, worker in self._workers.items() if not worker.ready)
+        waiting = sorted({*self._ownership.waiting(), *restoring})
         return f"partitions {waiting} are not served yet" if waiting else None
 
     # --- who owns what ------------------------------------------------------------------------------------------
@@ -207,9 +210,19 @@ class RelayService:
             starts |= self._serve(number, delivery, assign=assign)
         return starts
 
+    def _deliver(self, number: int) -> Delivery:
+        kafka, channel = self._settings.connection(), self._channel.channel
+        transactional_id = channel.transactional_id(number)
+        if self._settings.delivery == "at_least_once":
+            return PlainDelivery(kafka, transactional_id, channel.discard_topic, self._commit_plainly)
+        return TransactionalDelivery(kafka, transactional_id)
+
+    def _commit_plainly(self, offsets: list[TopicPartition]) -> Sequence[TopicPartition]:
+        return self._consumer.commit(offsets=offsets, asynchronous=False) or ()
+
     def _fence(self, number: int) -> Delivery | None:
         try:
-            return TransactionalDelivery(self._settings.connection(), self._channel.channel.transactional_id(number))
+            return self._deliver(number)
         except DeliveryError as error:
             self._try_later(number, str(error))
             if error.fenced:
@@ -230,8 +243,11 @@ class RelayService:
                 committed,
                 self._settings.check_policy(),
                 self._settings.parking_policy(),
+                self._settings.body_policy(),
                 ordered=self._settings.ordering == "key",
             )
+            # What lies below the head and is unsettled is fetched by the worker.
+            committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
             if not assign:
                 self._intake.read_from(committed)
         except KafkaException as error:
@@ -244,6 +260,7 @@ class RelayService:
             self._channel,
             ledger,
             delivery,
+            HalfReader(self._settings.connection(), self._channel.channel, number),
             DiscardReader(self._settings.connection(), self._channel.channel, number),
             self._topics,
             self._current_group_metadata,

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from outbox.service.settings import ServiceSettings, refuse_ours
+from relay.bodies import BodyPolicy
 from relay.overdue import CheckPolicy
 from relay.pacing import BatchPolicy
 from relay.parking import ParkingPolicy
@@ -43,6 +44,11 @@ class RelaySettings(ServiceSettings):
     group_pending_bytes_max: int = Field(268_435_456, ge=1, description="Their bytes, about.")
     pending_max: int = Field(
         200_000, ge=1, description="Halves of all groups that may pend in one partition; then reading pauses."
+    )
+    body_age: int = Field(30_000, ge=0, description="Age at which the body of a pending half leaves memory, ms.")
+    body_bytes: int = Field(16_777_216, ge=0, description="Bodies kept in memory for one partition, bytes about.")
+    delivery: Literal["exactly_once", "at_least_once"] = Field(
+        "exactly_once", description="at_least_once: no Kafka transactions; the same for all relays of a channel."
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (group, ordering key), or none.")
     batch_messages: int = Field(5_000, ge=1, description="Messages in one Kafka transaction, about.")
@@ -87,6 +93,10 @@ class RelaySettings(ServiceSettings):
     def batch_policy(self) -> BatchPolicy:
         """What closes a batch."""
         return BatchPolicy(self.batch_messages, self.batch_bytes, self.batch_age)
+
+    def body_policy(self) -> BodyPolicy:
+        """When bodies leave memory."""
+        return BodyPolicy(self.body_age, self.body_bytes)
 
     def parking_policy(self) -> ParkingPolicy:
         """When to park."""

@@ -773,7 +773,7 @@ def test_the_holes_that_a_scattered_transaction_will_leave_are_reserved() -> Non
     assert len(take(ledger)) == room
     assert ledger.read_limit(head) == head
     ledger.read_ops([op(1, entry(COMMIT, 10**6, ",".join(map(str, scattered)), 0, 298))])
-    assert take(ledger)[-1] == 10**6
+    assert 10**6 in take(ledger)
     assert ledger.half_checkpoint().encode(TOPIC_ID)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from outbox import Message
-from stack.ports import Ports
+from stack.ports import Ports, is_free
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk
 
@@ -40,8 +41,9 @@ def _messages(site: Site, start: int, stop: int) -> list[Message]:
 def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(site: Site) -> None:
     site.create("orders")
     site.checker()
-    with Ports() as ports:
-        port = next(number for number in iter(ports.claim, 0) if number % 2)
+    with closing(Ports()) as ports:
+        first = ports.claim()
+    port = next(number for number in range(first, first + 500) if is_free(number) and is_free(number + 1))
     relay = site.relay(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
     wait_until(lambda: _answers(port) and _answers(port + 1), explain=site.logs)
     with site.outbox(publish_timeout=20.0) as outbox:

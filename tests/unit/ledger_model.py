@@ -22,6 +22,7 @@ from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, pa
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from relay.batch import Batch, settle_batch, take_batch
+from relay.bodies import KEEP, BodyPolicy
 from relay.discards import from_manifest, record_keys
 from relay.half import Half, OpRecord
 from relay.ledger import Ledger
@@ -94,6 +95,7 @@ def new_ledger(
     half_checkpoint: HalfCheckpoint | None = None,
     op_checkpoint: OpCheckpoint | None = None,
     parking: ParkingPolicy = DEFAULT,
+    bodies: BodyPolicy = KEEP,
     *,
     ordered: bool = True,
 ) -> Ledger:
@@ -105,6 +107,7 @@ def new_ledger(
         op_checkpoint or OpCheckpoint(0, 0),
         POLICY,
         parking,
+        bodies,
         ordered=ordered,
     )
 

@@ -7,6 +7,7 @@ started again, the later the sooner it died; one that ends because its settings 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -118,7 +119,7 @@ class Worker:
             self.process.kill()
             code = self.process.wait()
         self.forget()
-        return code
+        return Exit.OK if code == -signal.SIGTERM else code  # it was about to begin, and had nothing to finish
 
 
 class Workers:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.relay_limits`: memory of a relay with very many pending halves, and the time of its restore.
+"""`python -m benchmarks.relay.limits`: memory of a relay with very many pending halves, and the time of its restore.
 
 The halves are real, made by the library's own formats; what is settled among them is said by a checkpoint that is
 committed as a relay does. The figures go to benchmarks/results/relay_limits.json.
@@ -18,6 +18,7 @@ import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.environment import environment
+from benchmarks.results_file import FOLDER
 from outbox.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
@@ -26,7 +27,7 @@ from stack import Stack
 from stack.ports import Ports
 from tests.harness import Service, Site, wait_until
 
-RESULTS = Path(__file__).parent / "results" / "relay_limits.json"
+RESULTS = FOLDER / "relay_limits.json"
 PARTITIONS = 4
 BODY = 256
 GROUPS = 10
@@ -141,14 +142,16 @@ def main(
     pending: Annotated[int, typer.Option(help="Halves that pend at once.")] = 500_000,
     settled: Annotated[int, typer.Option(help="Halves among which few pend, at the restore.")] = 1_000_000,
 ) -> None:
-    """Measure both, and write the report."""
+    """Measure both; the report is written after each figure."""
+    report: dict[str, Any] = {}
     with Stack() as stack:
-        report = {
-            "environment": environment(stack),
-            "restore": measure_restore(stack, settled, 1_000),
-            "memory": [measure_memory(stack, pending, size) for size in (5, 1)],
-        }
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+        report["environment"] = environment(stack)
+        report["restore"] = measure_restore(stack, settled, 1_000)
+        RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+        report["memory"] = []
+        for size in (1, 5):
+            report["memory"].append(measure_memory(stack, pending, size))
+            RESULTS.write_text(json.dumps(report, indent=2) + "\n")
     typer.echo(json.dumps(report, indent=2))
 
 

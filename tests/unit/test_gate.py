@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox.protocol.checkpoint import runs_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
@@ -73,10 +74,10 @@ class Relay:
             self.look(again)
         if self.ledger.lacks_room():
             self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
-        ready = self.ledger.take_ready(ALL, self.gate.admits)
+        ready = self.ledger.take_ready(ALL, admits=self.gate.admits)
         while unknown := self.gate.unknown():
             self.look(unknown)
-            ready += self.ledger.take_ready(ALL, self.gate.admits)
+            ready += self.ledger.take_ready(ALL, admits=self.gate.admits)
         return ready
 
     def look(self, names: set[str]) -> None:
@@ -142,7 +143,7 @@ def test_what_may_pass_is_waited_for_and_then_given_up(
     assert relay.turn() == [1], "nobody else waits"
     assert relay.turn(POLICY.max_age // 2) == []
     assert relay.gate.waiting() == 1
-    assert relay.ledger.half_checkpoint().unsettled == (0,), "the checkpoint names it"
+    assert relay.ledger.half_checkpoint().unsettled == runs_of([0]), "the checkpoint names it"
     relay.cluster["late"] = after
     assert relay.turn(2 * POLICY.pause_max) == [0]
     assert relay.gate.waiting() == 0

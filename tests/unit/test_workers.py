@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from outbox.errors import ConfigurationError
 from outbox.service.exits import Exit
+from relay.settings import RelaySettings
 from relay.workers import (
     LONGEST_PAUSE_SECONDS,
     NUMBER_VARIABLE,
@@ -20,6 +22,7 @@ from relay.workers import (
     Workers,
     exit_code,
     pause_before_restart,
+    run_workers,
     worker_environment,
 )
 from tests.harness import wait_until
@@ -85,6 +88,23 @@ def test_workers_differ_in_port_and_name() -> None:
     }
     with pytest.raises(ConfigurationError, match="port 65536"):
         worker_environment(1, 65_535, "")
+
+
+def test_workers_get_what_the_command_line_said_and_log_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Mapping[str, str]] = []
+
+    def make(_command: object, environments: Sequence[Mapping[str, str]], _stop: object) -> SimpleNamespace:
+        made.extend(environments)
+        return SimpleNamespace(run=lambda: Exit.OK)
+
+    monkeypatch.setattr("relay.workers.Workers", make)
+    given = {"bootstrap_servers": "kafka:9092", "channel": "shop", "http_port": "8000", "workers": "2"}
+    settings = RelaySettings.model_validate({**given, "log_format": "text"})
+    assert run_workers(settings, given, threading.Event()) == Exit.OK
+    assert [environment["OUTBOX_HTTP_PORT"] for environment in made] == ["8000", "8001"]
+    for environment in made:
+        assert (environment["OUTBOX_BOOTSTRAP_SERVERS"], environment["OUTBOX_CHANNEL"]) == ("kafka:9092", "shop")
+        assert (environment["OUTBOX_WORKERS"], environment["OUTBOX_LOG_FORMAT"]) == ("1", "json")
 
 
 def test_the_first_that_did_not_end_well_gives_the_exit_code() -> None:

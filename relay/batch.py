@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from outbox.protocol.names import Channel
 from relay.allow import EVERYTHING, AllowList
@@ -51,6 +52,20 @@ class Batch:
         """Put in the halves that were fetched, by half offset."""
         for transaction in self.late():
             transaction.replace(bodies)
+
+    def halves_wanted(self) -> list[int]:
+        """Half offsets of what goes from the half topic, and whose bodies were let go."""
+        ready = (half for found in self.ready if not found.discarded for half in found.all_halves())
+        moved = (half for move in self.moves for half in move.halves)
+        return [half.offset for half in chain(ready, moved) if not half.has_body()]
+
+    def put_in_halves(self, bodies: Mapping[int, Half]) -> None:
+        """Put in the halves that were fetched from the half topic, by offset."""
+        for transaction in self.ready:
+            if not transaction.discarded:
+                transaction.replace(bodies)
+        for move in self.moves:
+            move.halves[:] = [bodies.get(half.offset, half) for half in move.halves]
 
     def targets(self) -> set[str]:
         """The real topics of all that is ready; the bodies must be there."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Annotated
 
 import typer
 
 from outbox.service.described import Check, with_settings
+from outbox.service.exits import guarded
+from outbox.service.health import Health
+from outbox.service.logs import configure_logs
 from outbox.service.run import check_service, run_service
+from outbox.service.signals import stop_on_signals
 from relay import metrics
 from relay.examine import examine
 from relay.progress import RelayProgress
 from relay.service import RelayService
 from relay.settings import RelaySettings
+from relay.workers import WORKERS_LOG_FORMAT, end_with_parent, run_workers
 
 app = typer.Typer(
     cls=with_settings(RelaySettings),
@@ -25,11 +31,32 @@ def run(
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     channel: Annotated[str | None, typer.Option(help="Channel to serve.")] = None,
     http_port: Annotated[int | None, typer.Option(help="Port of /livez, /readyz and /metrics; 0: none.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes on this host; http_port counts up.")] = None,
     check: Check = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Run the relay until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
-    given = {"bootstrap_servers": bootstrap_servers, "channel": channel, "http_port": http_port}
+    options = {
+        "bootstrap_servers": bootstrap_servers,
+        "channel": channel,
+        "http_port": http_port,
+        "workers": workers,
+    }
+    given = {name: str(value) for name, value in options.items() if value is not None}
     if check:
         check_service(RelaySettings, given, examine)
-        return
-    run_service(RelaySettings, given, metrics.REGISTRY, RelayService, RelayProgress(metrics.REGISTRY))
+    else:
+        guarded(lambda: _run(given))
+
+
+def _run(given: dict[str, str]) -> None:
+    settings = RelaySettings.model_validate(given)
+    if settings.workers == 1:
+        run_service(RelaySettings, given, metrics.REGISTRY, _service, RelayProgress(metrics.REGISTRY))
+    else:
+        configure_logs(settings.log_level, WORKERS_LOG_FORMAT)
+        raise SystemExit(run_workers(settings, given, stop_on_signals()))
+
+
+def _service(settings: RelaySettings, stop: threading.Event, health: Health) -> RelayService:
+    end_with_parent(stop)
+    return RelayService(settings, stop, health)

@@ -7,57 +7,71 @@ flush before it sends offsets, and a late EndTxn of the old protocol then only c
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from outbox.cluster import checked_properties
 from outbox.failpoints import failpoint
 from relay import metrics
 from relay.outgoing import Record
+from relay.producing import SETTINGS, BatchProducer, DeliveryError, delivery_error
+from relay.remedy import Fault, Remedy, Step, remedy
 
 TRANSACTION_TIMEOUT_MS = 15_000
 TAKE_OVER_SECONDS = 10.0
+OFFSETS_SECONDS = 10.0
+COMMIT_SECONDS = TRANSACTION_TIMEOUT_MS / 1000
+ABORT_SECONDS = 2.0
+PAUSE_SECONDS = 0.05
+"""Before a call is made again."""
+
 BATCH_OVERHEAD = 256
 """Bytes of a record batch beside its records, and to spare."""
 
 SUSPICIOUS_COMMIT_SECONDS = 1.0
 """A commit that took longer may have been sent twice; its producer is not used again (R17, KAFKA-17754)."""
 
-_SETTINGS: dict[str, str | int | bool] = {
-    "acks": "all",
-    "batch.size": 1_000_000,  # lowered for topics that take less, see limit_batches
-    "delivery.report.only.error": True,
-    "enable.idempotence": True,
-    "linger.ms": 1,
-    "message.max.bytes": 100_000_000,  # pre-flight compares each message with its own topic's limit
-    "message.timeout.ms": 10_000,
-    "partitioner": "murmur2_random",  # the partition that a Java producer would choose
-    "queue.buffering.max.messages": 1_000_000,
-    "retry.backoff.ms": 1,  # 100, the default, is what a small transaction waits for CONCURRENT_TRANSACTIONS
-    "retry.backoff.max.ms": 100,
-    "socket.timeout.ms": 5_000,
-    "topic.metadata.propagation.max.ms": 2_000,
-    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-}
+log = structlog.get_logger()
 
 
-class DeliveryError(Exception):
-    """A Kafka transaction whose outcome is not known to be a commit: make a fresh producer, read `committed()`.
+class Delivery(Protocol):
+    """What writes the batches of one half partition, and belongs to its owner alone."""
 
-    Args:
-        message: What failed.
-        fenced: Another owner has taken the partition over: give it up until the group has a new generation.
-    """
+    def limit_batches(self, max_message_bytes: int) -> None:
+        """Send no batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
 
-    def __init__(self, message: str, *, fenced: bool = False) -> None:
-        super().__init__(message)
-        self.fenced = fenced
+        Call it between batches only.
+
+        Args:
+            max_message_bytes: The lowest limit of the topics to come.
+
+        Raises:
+            DeliveryError: Kafka does not answer.
+        """
+
+    def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
+        """Write records, then a checkpoint that says so.
+
+        Args:
+            records: What becomes visible; may be empty.
+            offsets: The checkpoint: offsets with metadata.
+            group_metadata: Of the subscribed consumer, generation 0 or more (R15).
+
+        Raises:
+            DeliveryError: The outcome is not known to be a commit. This object is of no further use.
+        """
+
+    def close(self) -> None:
+        """Let it go without waiting; what is open is ended by the next owner's take-over."""
 
 
-class Delivery:
-    """The owner's producer. Making one fences the former owner and aborts its leftovers at once.
+class TransactionalDelivery:
+    """Exactly once: records and checkpoint in one Kafka transaction.
+
+    Making one fences the former owner and aborts its leftovers at once.
 
     Args:
         kafka: librdkafka properties for the connection.
@@ -69,109 +83,111 @@ class Delivery:
     """
 
     def __init__(self, kafka: Mapping[str, str], transactional_id: str) -> None:
-        self._config = {**_SETTINGS, **kafka, "transactional.id": transactional_id, "client.id": transactional_id}
-        self._failed: list[KafkaError] = []
-        self._producer = self._open()
-
-    def _open(self) -> Producer:
-        with checked_properties():
-            producer = Producer({**self._config, "on_delivery": self._report})
-        try:
-            producer.init_transactions(TAKE_OVER_SECONDS)
-        except KafkaException as error:
-            raise _delivery_error("taking the partition over", error) from error
-        metrics.PRODUCERS.inc()
-        return producer
-
-    def _report(self, error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            self._failed.append(error)
+        self._config = {
+            **SETTINGS,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            **kafka,
+            "transactional.id": transactional_id,
+            "client.id": transactional_id,
+        }
+        self._producer = take_over(self._config)
 
     def limit_batches(self, max_message_bytes: int) -> None:
-        """Send no batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
-
-        Call it between Kafka transactions only.
-
-        Args:
-            max_message_bytes: The lowest limit of the topics to come.
-
-        Raises:
-            DeliveryError: The transaction coordinator could not be reached within 30 s.
-        """
-        size = max(max_message_bytes - BATCH_OVERHEAD, 1)
+        """See `Delivery`."""
+        size = batch_size(max_message_bytes)
         if size < int(self._config["batch.size"]):
             self._config["batch.size"] = size
-            self.close()
-            self._producer = self._open()
+            self._replace()
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
-        """Write records and offsets in one Kafka transaction.
-
-        Args:
-            records: What becomes visible with the commit; may be empty.
-            offsets: The checkpoint: offsets with metadata.
-            group_metadata: Of the subscribed consumer, generation 0 or more (R15).
-
-        Raises:
-            DeliveryError: The outcome is not known to be a commit. This object is of no further use.
-        """
-        started = time.monotonic()
+        """See `Delivery`."""
         try:
-            self._producer.begin_transaction()
-            self._produce(records)
-            failpoint("relay.produced")
-            self._flush()
-            failpoint("relay.flushed")
-            self._producer.send_offsets_to_transaction(list(offsets), group_metadata, 10.0)
-            failpoint("relay.offsets_sent")
-            self._producer.commit_transaction(-1)
-            failpoint("relay.committed")
-        except KafkaException as error:
-            raise _delivery_error("a Kafka transaction", error) from error
-        if time.monotonic() - started > SUSPICIOUS_COMMIT_SECONDS:
-            self._producer = self._open()
+            seconds = self._commit(records, offsets, group_metadata)
+        except DeliveryError as error:
+            if error.remedy is Remedy.ABORT:
+                self._abort()
+            raise
+        if self._producer.listen() or seconds > SUSPICIOUS_COMMIT_SECONDS:
+            log.warning("a commit may have been sent twice, its producer is replaced", seconds=round(seconds, 3))
+            self._replace()
 
-    def _produce(self, records: Iterable[Record]) -> None:
-        first = True
-        for record in records:
-            self._produce_one(record)
-            if first:
-                failpoint("relay.producing")
-                first = False
+    def _commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> float:
+        """Write a Kafka transaction.
 
-    def _produce_one(self, record: Record) -> None:
-        while True:
-            try:
-                self._producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    None,
-                    None,
-                    record.timestamp,
-                    record.headers,
-                )
-            except BufferError:
-                self._producer.poll(0.1)  # the local queue is full; wait until librdkafka has sent some of it
-            else:
-                return
+        Returns:
+            How long its commit took, seconds.
+        """
+        client = self._producer.client
+        call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
+        self._producer.produce(records)
+        failpoint("relay.produced")
+        self._producer.flush()
+        failpoint("relay.flushed")
+        call_again(
+            Step.OFFSETS,
+            OFFSETS_SECONDS,
+            lambda left: client.send_offsets_to_transaction(list(offsets), group_metadata, left),
+        )
+        failpoint("relay.offsets_sent")
+        self._producer.listen()
+        started = time.monotonic()
+        # With any other time-out librdkafka and the coordinator may come to different states.
+        call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
+        failpoint("relay.committed")
+        return time.monotonic() - started
 
-    def _flush(self) -> None:
-        left = self._producer.flush(TRANSACTION_TIMEOUT_MS / 1000)
-        if self._failed:
-            raise _delivery_error("a message of a Kafka transaction", KafkaException(self._failed[0]))
-        if left:
-            raise DeliveryError(f"{left} messages were not acknowledged within {TRANSACTION_TIMEOUT_MS} ms")
+    def _abort(self) -> None:
+        """Abort what is open, so that readers need not wait for its time-out.
+
+        If that fails, the next producer does it: for the coordinator nothing may be open yet (librdkafka #4849).
+        """
+        with suppress(KafkaException):
+            self._producer.client.abort_transaction(ABORT_SECONDS)
+
+    def _replace(self) -> None:
+        self._producer.close()
+        self._producer = take_over(self._config)
 
     def close(self) -> None:
-        """Let the producer go without waiting: an open transaction is aborted by the next owner's take-over."""
-        with suppress(KafkaException):
-            self._producer.purge()
-        del self._producer
+        """See `Delivery`."""
+        self._producer.close()
 
 
-def _delivery_error(what: str, error: KafkaException) -> DeliveryError:
-    cause: KafkaError = error.args[0]
-    fenced = cause.code() in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001 - librdkafka's own codes carry an underscore
-    return DeliveryError(f"{what} failed: {cause.name()}: {cause.str()}", fenced=fenced)
+def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
+    """A transactional producer that has fenced its predecessor.
+
+    Raises:
+        ConfigurationError: Properties do not go together.
+        DeliveryError: The transaction coordinator could not be reached within 10 s.
+    """
+    producer = BatchProducer(config)
+    try:
+        call_again(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.client.init_transactions)
+    finally:
+        producer.listen()
+    metrics.PRODUCERS.inc()
+    return producer
+
+
+def batch_size(max_message_bytes: int) -> int:
+    """The largest record batch for a topic, bytes."""
+    return max(max_message_bytes - BATCH_OVERHEAD, 1)
+
+
+def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> None:
+    """Make a call, and again while it may be; it is given the seconds that are left.
+
+    Raises:
+        DeliveryError: It failed, or the time is over.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            call(max(deadline - time.monotonic(), PAUSE_SECONDS))
+        except KafkaException as error:
+            cause: KafkaError = error.args[0]
+            if remedy(Fault.of(cause), step) is not Remedy.RETRY or time.monotonic() >= deadline:
+                raise delivery_error(step, cause) from error
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return

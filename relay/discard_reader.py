@@ -6,26 +6,21 @@ Only the owner of a half partition writes to its discard partition, so what is r
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
-from outbox.cluster import checked_properties
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.discard import Manifest, parse_manifest
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.names import Channel
 from relay.decode import decode_envelope
 from relay.half import Half
+from relay.offset_reader import OffsetReader
 
 TIMEOUT_SECONDS = 10.0
-"""So long one answer of Kafka may take, and a committed record until it can be read."""
-
-POLL_SECONDS = 0.2
-READ_AT_ONCE = 1_000
-NEAR = 1_000
-"""Records that are rather read through than skipped."""
+"""So long a committed record may take until it can be read."""
 
 _MANIFEST = b"/manifest"
 
@@ -46,22 +41,9 @@ class DiscardReader:
         self._topic = channel.discard_topic
         self._partition = partition
         self._next = 0
-        self._stopped = False
         self._places: dict[bytes, int] = {}
         self._manifests: dict[bytes, Manifest] = {}
-        with checked_properties():
-            self._consumer = Consumer(
-                {
-                    "auto.offset.reset": "earliest",  # compaction may have removed the first records
-                    "fetch.queue.backoff.ms": 5,
-                    "fetch.wait.max.ms": 100,
-                    **kafka,
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "group.id": channel.relay_group,  # never joined: partitions are assigned by hand
-                    "isolation.level": "read_committed",
-                }
-            )
+        self._reader = OffsetReader(kafka, self._topic, partition, channel.relay_group)
 
     def read_manifests(self) -> list[Manifest]:
         """Read the partition to its end: the manifests of all that lies there.
@@ -70,7 +52,7 @@ class DiscardReader:
             NewerFormatError: There is one of a newer format.
             KafkaUnreachable: Kafka does not answer.
         """
-        for message in self._read_on():
+        for message in self._reader.read_on(self._next):
             self._note(message)
             self._note_manifest(message)
         found = list(self._manifests.values())
@@ -95,7 +77,7 @@ class DiscardReader:
             if time.monotonic() > deadline:
                 raise KafkaUnreachable(f"{len(missing)} records of {self._topic}/{self._partition} cannot be read")
             places = sorted(self._places[key] for key in missing if key in self._places)
-            for message in self._read_at(places):
+            for message in self._reader.read_at(places):
                 half = decode_envelope(message.value())
                 if missing.get(message.key() or b"") == half.offset:
                     found[half.offset] = half
@@ -105,15 +87,15 @@ class DiscardReader:
 
     def stop(self) -> None:
         """Let whoever reads here, or begins to, fail at once."""
-        self._stopped = True
+        self._reader.stop()
 
     def close(self) -> None:
         """Let the connection go."""
-        self._consumer.close()
+        self._reader.close()
 
     def _catch_up(self) -> None:
         """Learn where own records lie that were written since; a commit is acknowledged before it can be read."""
-        for message in self._read_on():
+        for message in self._reader.read_on(self._next):
             self._note(message)
 
     def _note(self, message: Message) -> None:
@@ -138,49 +120,3 @@ class DiscardReader:
             raise
         except ProtocolError as error:
             log.warning("a manifest cannot be read and is left alone", partition=self._partition, reason=str(error))
-
-    # --- Kafka ----------------------------------------------------------------------------------------------------
-
-    def _read_on(self) -> Iterator[Message]:
-        """The records from where reading ended up to the end of the partition."""
-        return self._read(self._next)
-
-    def _read_at(self, offsets: list[int]) -> Iterator[Message]:
-        """The records at ascending offsets."""
-        left = set(offsets)
-        for index, offset in enumerate(offsets):
-            if offset not in left:
-                continue
-            near = {other for other in offsets[index : index + NEAR] if other < offset + NEAR}
-            for message in self._read(offset):
-                if message.offset() in near:
-                    near.discard(message.offset() or 0)
-                    left.discard(message.offset() or 0)
-                    yield message
-                if not near or (message.offset() or 0) > max(near):
-                    break
-
-    def _read(self, offset: int) -> Iterator[Message]:
-        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
-        heard = time.monotonic()
-        try:
-            while time.monotonic() < heard + TIMEOUT_SECONDS and not self._stopped:
-                first = self._consumer.poll(POLL_SECONDS)
-                for message in [first, *self._consumer.consume(READ_AT_ONCE, 0)] if first is not None else []:
-                    if _is_end(message):
-                        return
-                    if message.error() is None:
-                        heard = time.monotonic()
-                        yield message
-        finally:
-            self._consumer.unassign()
-        raise KafkaUnreachable(f"the end of {self._topic}/{self._partition} was not seen")
-
-
-def _is_end(message: Message) -> bool:
-    error = message.error()
-    if error is None or not (error.fatal() or error.code() == KafkaError._PARTITION_EOF):  # noqa: SLF001 - librdkafka's own codes carry an underscore
-        return False
-    if error.fatal():
-        raise KafkaException(error)
-    return True

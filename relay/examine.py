@@ -49,5 +49,6 @@ def _checkpoint(consumer: Consumer, channel: ChannelDescription, number: int) ->
         return Finding(what, str(error), "see docs/operations.md: starting at a guess would lose or double")
     except KafkaException as error:
         return Finding(what, f"its checkpoint cannot be read: {error.args[0].str()}", "look at the group's coordinator")
-    waiting = f"{len(half.unsettled)} halves unsettled" if half.unsettled else "nothing pending"
+    unsettled = sum(map(len, half.unsettled))
+    waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
     return Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {waiting}; op offset {op.offset}")

@@ -58,8 +58,12 @@ class Half:
         return Envelope(self.key, self.value, self.headers, self.append_time, self.offset)
 
     def without_body(self) -> Half:
-        """What the ledger must remember of a half whose record lies in the discard topic."""
+        """What the ledger must remember of a half whose record can be fetched, from the half or the discard topic."""
         return Half(self.offset, self.append_time, None, None, (), None, "", self.target())
+
+    def has_body(self) -> bool:
+        """Whether it is all there; if not, its record must be fetched again."""
+        return self.control is not None or bool(self.error)
 
     def size(self) -> int:
         """About how many bytes it holds in memory."""

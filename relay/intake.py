@@ -112,12 +112,11 @@ class Intake:
         self._pause(self._places(number))
 
     def assigned(self, partitions: Sequence[TopicPartition], idle: Sequence[TopicPartition]) -> None:
-        """The consumer has a new assignment, of which some are not worked on.
+        """The consumer has new partitions, of which some are not worked on.
 
         For librdkafka a partition that was paused stays so in the next assignment.
         """
         self._resume([(place.topic, place.partition) for place in partitions])
-        self._paused.clear()
         if idle:
             self._pause([(place.topic, place.partition) for place in idle])
 

@@ -7,22 +7,27 @@ that Kafka transaction fails, the ledger is thrown away and made anew from the c
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, OpCheckpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.bodies import KEEP, Bodies, BodyPolicy
 from relay.discards import Discards, Move, alive, from_manifest, is_resumed_by, record_keys, to_manifest
 from relay.early import EarlyOp, EarlyOps
 from relay.half import Half, OpRecord
+from relay.lanes import Lanes
 from relay.overdue import CheckPolicy, Overdue
+from relay.pacing import Ready
 from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
 from relay.transaction import Event, Finding, State, Transaction
+from relay.unsettled import Unsettled
 
 EARLY_OPS = 100_000
 """Ops kept for halves that lie ahead."""
@@ -40,6 +45,7 @@ class Ledger:
         op: Checkpoint of the op partition.
         policy: When to ask about undecided transactions.
         parking: When to park undecided transactions.
+        bodies: When the bodies of pending halves are let go.
         ordered: Whether transactions of one (producer group, ordering key) keep their order.
     """
 
@@ -51,6 +57,7 @@ class Ledger:
         op: OpCheckpoint,
         policy: CheckPolicy,
         parking: ParkingPolicy = DEFAULT,
+        bodies: BodyPolicy = KEEP,
         *,
         ordered: bool = True,
     ) -> None:
@@ -60,20 +67,22 @@ class Ledger:
         self._ordered = ordered
         self._policy = policy
         self._restored_head = half.head
-        self._restored = frozenset(half.unsettled)
         self._head = half.offset
         self._op_head = op.offset
         self._restored_op_head = op.head
-        self._unsettled: dict[int, None] = dict.fromkeys(half.unsettled)
+        self._unsettled = Unsettled(half.unsettled, half.head)
         self._pending: dict[str, Transaction] = {}
-        self._lanes: dict[tuple[str, bytes], deque[Transaction]] = {}
-        self._ready: deque[Transaction] = deque()  # free, or they were when they came here
+        self._lanes = Lanes(self._is_pending)
+        self._ready: deque[tuple[Transaction, Ready]] = deque()  # free, or they were when they came here
+        self._ready_messages = self._ready_bytes = 0
+        self._unsayable: list[Transaction] = []  # ready, but a checkpoint without them would be too long
         self._waiting: list[tuple[int, int, Transaction]] = []  # heap: the last offset that the decision lists
         self._malformed: deque[Half] = deque()
         self._early = EarlyOps()
         self._serial = count()
         self._overdue = Overdue(policy)
         self._parking = Parking(parking)
+        self._bodies = Bodies(bodies)
         self._discards = Discards()
 
     # --- in -----------------------------------------------------------------------------------------------------
@@ -96,13 +105,20 @@ class Ledger:
                 self.counts["half_reread"] += 1
                 continue
             self._head = offset + 1
-            if offset < self._restored_head and offset not in self._restored:
+            if offset >= self._restored_head:
+                self._unsettled.read(offset)
+            elif offset not in self._unsettled:
                 continue
-            self._unsettled[offset] = None
             if half.control is None:
                 self._malformed.append(half)
             else:
                 self._add(half, half.control)
+        self._judge_waiting()
+        self._drop_lost_ops()
+
+    def restored(self) -> None:
+        """All halves were read that the checkpoint names unsettled: reading goes on at its head."""
+        self._head = max(self._head, self._restored_head)
         self._judge_waiting()
         self._drop_lost_ops()
 
@@ -126,8 +142,14 @@ class Ledger:
 
     # --- out ----------------------------------------------------------------------------------------------------
 
-    def take_ready(self, messages: int, admits: Callable[[Transaction], bool] = lambda _: True) -> list[Transaction]:
-        """Committed transactions in their order, up to about so many messages; they count as settled from now on.
+    def ready(self) -> Ready:
+        """What `take_ready` could hand out, about."""
+        return Ready(self._ready_messages, self._ready_bytes)
+
+    def take_ready(
+        self, messages: int, size: int = sys.maxsize, admits: Callable[[Transaction], bool] = lambda _: True
+    ) -> list[Transaction]:
+        """Committed transactions in their order, up to about so many messages and bytes; they count as settled now.
 
         One whose listed positions cannot all be found is among them: `Transaction.complete()` is False (INCOMPLETE).
         Of those that lie in the discard topic (`Transaction.discarded`) the bodies must be fetched from there. What
@@ -135,31 +157,56 @@ class Ledger:
 
         Args:
             messages: How many.
+            size: How many bytes.
             admits: Whether a transaction may go now; one that may not pends, and holds up those behind it, until it is
                 given to `put_back`.
         """
         taken = self._discards.take_resumed(messages)
         messages -= sum(len(transaction.halves) for transaction in taken)
-        while self._ready and messages > 0:
-            transaction = self._ready.popleft()
-            if self._is_free(transaction) and admits(transaction):
-                transaction.move(Event.FREED)
-                messages -= len(transaction.halves)
-                self._settle(transaction)
-                taken.append(transaction)
+        self._look_again()
+        while self._ready and messages > 0 and size > 0:
+            transaction = self._pop_ready()
+            if not self._is_free(transaction):
+                continue
+            if not self._is_sayable(transaction):  # before it is admitted: that may be said only once
+                self._unsayable.append(transaction)
+                continue
+            if not admits(transaction):
+                continue
+            transaction.move(Event.FREED)
+            messages -= len(transaction.halves)
+            size -= transaction.size
+            self._settle(transaction)
+            taken.append(transaction)
         return taken
 
     def put_back(self, transactions: Iterable[Transaction]) -> None:
         """Transactions that were not admitted may be by now; one that is not free any more is passed over."""
-        self._ready.extend(transactions)
+        for transaction in transactions:
+            self._push_ready(transaction)
 
     def lacks_room(self) -> bool:
-        """Whether pending transactions take room that others need: a group's limit, or most of the checkpoint."""
+        """Whether pending transactions take room that others need: a group's limit, most of the checkpoint, memory."""
         return self._parking.is_wanted(self._room())
 
     def crowds(self, transaction: Transaction) -> bool:
         """Whether a pending transaction takes such room: it must not wait for anything but its decision."""
         return self._parking.crowds(transaction, self._room())
+
+    def _is_sayable(self, transaction: Transaction) -> bool:
+        """Whether the checkpoint string could say that a transaction is settled, among all that is not."""
+        if self._unsettled.is_narrow():
+            return True
+        offsets = [half.offset for _, half in transaction.by_offset()]
+        if transaction.discarded:
+            return not any(offset in self._unsettled for offset in offsets)
+        return self._unsettled.fits(offsets, transaction.gaps)
+
+    def _look_again(self) -> None:
+        """What could not be said before is looked at anew, the lowest first: from the edges of a run all can be."""
+        for transaction in sorted(self._unsayable, key=lambda found: found.by_offset()[0][1].offset):
+            self._push_ready(transaction)
+        self._unsayable.clear()
 
     def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
         """A transaction that was handed out cannot be delivered: it goes to the discard topic, or stays there.
@@ -169,7 +216,7 @@ class Ledger:
         """
         transaction.move(Event.REFUSED)
         if transaction.discarded is None:
-            transaction.copies.clear()  # its decision says that they do not count
+            transaction.copies = ()  # its decision says that they do not count
         manifest = to_manifest(transaction, finding, self.topic_id, self.partition)
         self._discards.refuse(manifest)
         return manifest
@@ -190,13 +237,14 @@ class Ledger:
         moves = self._discards.take_followers()
         for move in moves:
             messages -= len(move.halves)
-            for half in move.halves:
-                del self._unsettled[half.offset]
+            self._unsettled.settle_late(half.offset for half in move.halves)  # nothing doubles: see _is_sayable
             self._judge(move.transaction)
         until = min(now, self._overdue.ops_known_until())
         for transaction, why in self._parking.choose(self._pending, self._room, until):
             if messages <= 0:
                 break
+            if not self._is_sayable(transaction):
+                continue
             messages -= len(transaction.halves)
             moves.append(self._park(transaction, why))
         return moves
@@ -209,14 +257,17 @@ class Ledger:
         """Halves that cannot be parsed; they count as settled from now on."""
         taken = list(self._malformed)
         self._malformed.clear()
-        for half in taken:
-            del self._unsettled[half.offset]
+        self._unsettled.settle_late(half.offset for half in taken)
         return taken
+
+    def let_bodies_go(self, now: int) -> None:
+        """Let go the bodies of what pends long, at this broker time (ms): they must be fetched again (`has_body`)."""
+        self._bodies.let_go(now)
 
     def take_due(self, now: int) -> list[CheckRequest]:
         """Check requests for the transactions that are overdue at this broker time (ms).
 
-        Those to listeners carry the first half; if it lies in the discard topic, it must be put in (`first_half`).
+        Those to listeners carry the first half; if its body is not here, it must be put in (`first_half`).
         """
         return [self._request(transaction) for transaction in self._overdue.take(now)]
 
@@ -233,8 +284,8 @@ class Ledger:
     def half_checkpoint(self) -> HalfCheckpoint:
         """Progress of the half partition: the lowest unsettled half, the head, and what is unsettled between."""
         head = max(self._head, self._restored_head)
-        unsettled = tuple(self._unsettled)
-        return HalfCheckpoint(unsettled[0] if unsettled else head, head, unsettled)
+        unsettled = self._unsettled.runs()
+        return HalfCheckpoint(unsettled[0].start if unsettled else head, head, unsettled)
 
     def op_checkpoint(self) -> OpCheckpoint:
         """Progress of the op partition: no op is passed whose half lies ahead, or that decided what lies discarded."""
@@ -245,15 +296,10 @@ class Ledger:
     def read_limit(self, next_half: int) -> int:
         """Halves from this offset on may not be read yet: a checkpoint could not name them all.
 
-        The head stays within a window above the lowest unsettled half, so that one undecided transaction does not hold
-        up a busy partition: a narrow one that a bitmap can say, or a wide one as long as few halves are unsettled.
-
         Args:
             next_half: Offset of the half that would be read next.
         """
-        lowest = next(iter(self._unsettled), next_half)
-        more = max(FEW - len(self._unsettled), 0)
-        return max(lowest + WINDOW, min(next_half + more, lowest + FAR), self._restored_head)
+        return max(min(self._unsettled.limit(next_half), next_half + self._parking.more()), self._restored_head)
 
     def early_ops_full(self) -> bool:
         """Whether no more ops for halves ahead can be kept."""
@@ -263,13 +309,17 @@ class Ledger:
         """How many transactions lie in the discard topic undecided, and how many that cannot be delivered."""
         return self._discards.count()
 
-    def first_half(self, transaction_id: str) -> tuple[bytes, int] | None:
-        """Key and half offset of a parked transaction's first half, which a listener needs to judge it."""
-        transaction = self._discards.parked(transaction_id)
-        if transaction is None or not self._discards.is_whole(transaction):
+    def first_half(self, transaction_id: str) -> tuple[bytes | None, int] | None:
+        """Where the first half of an undecided transaction is, which a listener needs to judge it.
+
+        Returns:
+            Its key in the discard topic, None if it is not there, and its half offset.
+        """
+        transaction = self._find(transaction_id)
+        if transaction is None or (transaction.discarded and not self._discards.is_whole(transaction)):
             return None
         offset = transaction.by_offset()[0][1].offset
-        return record_keys(transaction)[offset], offset
+        return record_keys(transaction)[offset] if transaction.discarded else None, offset
 
     def pending(self) -> int:
         """How many transactions are undecided, incomplete, held behind an earlier one, or not taken yet."""
@@ -277,9 +327,8 @@ class Ledger:
 
     def held(self) -> int:
         """How many committed transactions wait behind an earlier one of their ordering key."""
-        behind = (queue for queue in self._lanes.values() if len(queue) > 1)
-        waiting = (transaction for queue in behind for transaction in islice(queue, 1, None))
-        return sum(transaction.state is State.COMMITTED and self._is_pending(transaction) for transaction in waiting)
+        behind = (transaction for transaction in self._pending.values() if not transaction.is_first)
+        return sum(transaction.state is State.COMMITTED for transaction in behind)
 
     def oldest_pending(self) -> int | None:
         """Append time of the oldest pending transaction, ms of broker time; None if nothing is pending."""
@@ -299,9 +348,12 @@ class Ledger:
                 self._add_to_discarded(half, control)
                 return
             transaction = self._open(half, control)
+        gaps = transaction.gaps
         if not transaction.add(control.position, half):
             self.counts["half_copy"] += 1
+        self._unsettled.reserve(transaction.gaps - gaps)
         self._parking.added(transaction, half)
+        self._bodies.added(transaction, half)
         early = self._early.pop(transaction.id)
         for op in early:
             self._apply(transaction, op.source, op.entry)
@@ -311,28 +363,32 @@ class Ledger:
     def _open(self, half: Half, control: HalfControl) -> Transaction:
         ordering_key = control.ordering_key(half.key) if self._ordered else None
         age = self._policy.transaction_timeout if control.options.immunity is None else control.options.immunity
+        group, incarnation = sys.intern(control.group), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,
-            control.group,
+            group,
             control.truth,
-            None if ordering_key is None else (control.group, ordering_key),
-            control.options.incarnation,
+            None if ordering_key is None else (group, ordering_key),
+            None if incarnation is None else sys.intern(incarnation),
             half.append_time + age,
         )
         self._pending[transaction.id] = transaction
         self._overdue.watch(transaction)
-        if transaction.lane is not None:
-            self._lanes.setdefault(transaction.lane, deque()).append(transaction)
+        self._lanes.join(transaction)
         return transaction
 
     def _add_to_discarded(self, half: Half, control: HalfControl) -> None:
         """A half follows its parked transaction; of a decided one it is a straggler, for all that counts was read."""
         transaction = self._discards.parked(control.transaction_id)
         if transaction is None:
-            del self._unsettled[half.offset]
+            self._unsettled.settle_late([half.offset])
             self.counts["stray"] += 1
             return
-        if not transaction.add(control.position, half):
+        if any(known.offset == half.offset for known in transaction.all_halves()):
+            self._unsettled.settle_late([half.offset])  # it lies there already
+            self.counts["half_reread"] += 1
+            return
+        if not transaction.add(control.position, half.without_body()):
             self.counts["half_copy"] += 1
         self._discards.follow(transaction, half)
 
@@ -342,7 +398,8 @@ class Ledger:
     # --- parking ------------------------------------------------------------------------------------------------
 
     def _room(self) -> Room:
-        return Room(next(iter(self._unsettled), self._head), self._head, len(self._unsettled))
+        lowest = self._unsettled.lowest(self._head)
+        return Room(lowest, self._head, self._unsettled.islands(), self._parking.pending())
 
     def _park(self, transaction: Transaction, why: str) -> Move:
         """Let an undecided transaction go; those that it held up may be free now."""
@@ -350,7 +407,7 @@ class Ledger:
         transaction.discarded = Finding(DiscardReason.UNDECIDED, why)
         halves = [half for _, half in transaction.by_offset()]
         self._leave(transaction)
-        transaction.replace({half.offset: half.without_body() for half in halves})
+        transaction.let_bodies_go()
         self._discards.park(transaction)
         self.counts["parked"] += 1
         return Move(transaction, halves)
@@ -451,7 +508,19 @@ class Ledger:
         if transaction.state is State.ROLLED_BACK:
             self._settle(transaction)
         elif self._is_free(transaction):
-            self._ready.append(transaction)
+            self._push_ready(transaction)
+
+    def _push_ready(self, transaction: Transaction) -> None:
+        weight = Ready(len(transaction.halves), transaction.size)
+        self._ready.append((transaction, weight))
+        self._ready_messages += weight.messages
+        self._ready_bytes += weight.bytes
+
+    def _pop_ready(self) -> Transaction:
+        transaction, weight = self._ready.popleft()
+        self._ready_messages -= weight.messages
+        self._ready_bytes -= weight.bytes
+        return transaction
 
     def _judge_waiting(self) -> None:
         """Judge again those whose last half lies behind the head by now."""
@@ -473,9 +542,7 @@ class Ledger:
             return False
         if transaction.discarded:  # it is out of its order anyway
             return self._discards.is_whole(transaction)
-        return self._is_pending(transaction) and (
-            transaction.lane is None or self._lanes[transaction.lane][0] is transaction
-        )
+        return self._is_pending(transaction) and transaction.is_first
 
     def _settle(self, transaction: Transaction) -> None:
         """A transaction is through: it was handed out, or is never to be."""
@@ -486,31 +553,27 @@ class Ledger:
         elif transaction.state is State.READY:
             self._discards.leave(transaction)
         else:
-            for half in self._discards.remove(transaction):
-                del self._unsettled[half.offset]
+            self._unsettled.settle_late(half.offset for half in self._discards.remove(transaction))
         self._overdue.forget(transaction)
 
     def _leave(self, transaction: Transaction) -> None:
         """A transaction's halves are settled."""
         del self._pending[transaction.id]
         self._parking.settled(transaction)
-        for half in transaction.all_halves():
-            del self._unsettled[half.offset]
-        if transaction.lane is not None and self._lanes[transaction.lane][0] is transaction:
-            self._advance(transaction.lane)
-
-    def _advance(self, lane: tuple[str, bytes]) -> None:
-        """The first of a lane is settled: the next one that is not may be free."""
-        queue = self._lanes[lane]
-        while queue and not self._is_pending(queue[0]):
-            queue.popleft()
-        if not queue:
-            del self._lanes[lane]
-        elif self._is_free(queue[0]):
-            self._ready.append(queue[0])
+        self._bodies.settled(transaction)
+        self._unsettled.reserve(-transaction.gaps)
+        offsets = (half.offset for half in transaction.all_halves())
+        if transaction.state is State.ROLLED_BACK:
+            self._unsettled.settle_late(offsets)
+        else:
+            self._unsettled.settle(offsets)
+        follower = self._lanes.leave(transaction)
+        if follower is not None and self._is_free(follower):
+            self._push_ready(follower)
 
     def _request(self, transaction: Transaction) -> CheckRequest:
-        positions, first, last = transaction.seen()
+        positions, lowest, highest = transaction.seen()
+        first = transaction.by_offset()[0][1]
         return CheckRequest(
             transaction.id,
             transaction.group,
@@ -518,11 +581,9 @@ class Ledger:
             self.topic_id,
             self.partition,
             positions,
-            first,
-            last,
+            lowest,
+            highest,
             transaction.unknown_answers + 1,
             transaction.incarnation,
-            transaction.first().envelope()
-            if transaction.truth is Truth.LISTENER and not transaction.discarded
-            else None,
+            first.envelope() if transaction.truth is Truth.LISTENER and first.has_body() else None,
         )

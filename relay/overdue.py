@@ -56,16 +56,14 @@ class Overdue:
 
     def __init__(self, policy: CheckPolicy) -> None:
         self._policy = policy
-        self._heap: list[tuple[int, int, str]] = []
-        self._watched: dict[str, tuple[int, Transaction]] = {}
-        self._count = 0
+        self._heap: list[tuple[int, str]] = []
+        self._watched: dict[str, Transaction] = {}
         self._ops_read_until = 0
 
     def watch(self, transaction: Transaction) -> None:
         """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
-        self._count += 1
-        self._watched[transaction.id] = (self._count, transaction)
-        heapq.heappush(self._heap, (transaction.due, self._count, transaction.id))
+        self._watched[transaction.id] = transaction
+        heapq.heappush(self._heap, (transaction.due, transaction.id))
 
     def forget(self, transaction: Transaction) -> None:
         """Take a settled transaction off the clock; nothing here keeps its messages in memory."""
@@ -82,8 +80,8 @@ class Overdue:
     def next_due(self) -> int | None:
         """The earliest due time, ms of broker time."""
         while self._heap:
-            due, count, transaction_id = self._heap[0]
-            if self._is_pending(count, transaction_id):
+            due, transaction_id = self._heap[0]
+            if self._is_pending(due, transaction_id):
                 return due
             heapq.heappop(self._heap)
         return None
@@ -98,14 +96,14 @@ class Overdue:
         taken = []
         until = min(now, self._ops_read_until)
         while (due := self.next_due()) is not None and due <= until:
-            transaction = self._watched[heapq.heappop(self._heap)[2]][1]
+            transaction = self._watched[heapq.heappop(self._heap)[1]]
             transaction.asked += 1
             transaction.due = now + self._policy.pause(transaction.id, transaction.asked)
             self.watch(transaction)
             taken.append(transaction)
         return taken
 
-    def _is_pending(self, count: int, transaction_id: str) -> bool:
+    def _is_pending(self, due: int, transaction_id: str) -> bool:
         """Whether an entry is not void, and its transaction undecided."""
-        newest, transaction = self._watched.get(transaction_id, (0, None))
-        return newest == count and transaction is not None and transaction.state is State.PENDING
+        transaction = self._watched.get(transaction_id)
+        return transaction is not None and transaction.due == due and transaction.state is State.PENDING

@@ -33,12 +33,14 @@ class ParkingPolicy:
         group_pending_bytes_max: Their bytes, about.
         undecided_max_age: Age at which an undecided transaction is parked, ms.
         check_max: UNKNOWN answers after which it is parked.
+        pending_max: Halves of all groups that may pend in one half partition; then no more are read.
     """
 
     group_pending_max: int = 100_000
-    group_pending_bytes_max: int = 64 * 1024 * 1024
+    group_pending_bytes_max: int = 256 * 1024 * 1024
     undecided_max_age: int = 86_400_000
     check_max: int = 15
+    pending_max: int = 200_000
 
 
 DEFAULT = ParkingPolicy()
@@ -54,25 +56,27 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much of a checkpoint string is taken.
+    """How much is taken of what a checkpoint string can say, and of what may be kept in memory.
 
     Args:
         lowest: Offset of the lowest unsettled half.
         head: The offset to be read next.
-        unsettled: How many halves are unsettled.
+        islands: How many runs the unsettled halves are.
+        pending: The part of the halves that may pend which does.
     """
 
     lowest: int
     head: int
-    unsettled: int
+    islands: int
+    pending: float = 0.0
 
     def taken(self) -> float:
-        """The part of it that is taken; at 1 no further half may be read.
+        """The part that is taken; at 1 no further half may be read.
 
-        Either the span is narrow enough for a bitmap, or few halves of a wide one are unsettled.
+        Either the span is narrow enough for a bitmap, or what is unsettled in a wide one are few runs.
         """
         span = self.head - self.lowest
-        return min(span / WINDOW, max(self.unsettled / FEW, span / FAR))
+        return max(self.pending, min(span / WINDOW, max(self.islands / FEW, span / FAR)))
 
 
 class Parking:
@@ -86,6 +90,7 @@ class Parking:
         self._policy = policy
         self._most_halves, self._most_bytes = policy.group_pending_max, policy.group_pending_bytes_max
         self._weights: dict[str, Weight] = {}
+        self._halves = 0
         self._heavy: set[str] = set()
         self._unanswered: deque[Transaction] = deque()
         self._looked_at_age = 0
@@ -96,6 +101,7 @@ class Parking:
         """A half of a transaction pends."""
         size = half.size()
         transaction.size += size
+        self._halves += 1
         weight = self._weights.get(transaction.group)
         if weight is None:
             weight = self._weights[transaction.group] = Weight()
@@ -107,7 +113,9 @@ class Parking:
     def settled(self, transaction: Transaction) -> None:
         """A transaction pends no longer."""
         weight = self._weights[transaction.group]
-        weight.halves -= len(transaction.halves) + len(transaction.copies)
+        halves = len(transaction.halves) + len(transaction.copies)
+        self._halves -= halves
+        weight.halves -= halves
         weight.bytes -= transaction.size
         if not weight.halves:
             del self._weights[transaction.group]
@@ -116,6 +124,14 @@ class Parking:
         """One more check of a transaction was answered UNKNOWN."""
         if transaction.unknown_answers >= self._policy.check_max and transaction.discarded is None:
             self._unanswered.append(transaction)
+
+    def more(self) -> int:
+        """How many halves more may pend."""
+        return max(self._policy.pending_max - self._halves, 0)
+
+    def pending(self) -> float:
+        """The part of the halves that may pend which does."""
+        return self._halves / self._policy.pending_max
 
     # --- whom to park -------------------------------------------------------------------------------------------
 
@@ -176,14 +192,14 @@ class Parking:
 def _in_the_way(
     pending: Mapping[str, Transaction], room: Callable[[], Room], append_time: int
 ) -> Iterator[tuple[Transaction, str]]:
-    """While the checkpoint string is nearly full: of the group with most in the way, the oldest first."""
+    """While there is little room: of the group with most in the way, the oldest first."""
     before = room()
     if before.taken() < FULL:
         return
     for transaction in _by_group(_undecided(pending, append_time), before.head - WINDOW // 2):
         if room().taken() < ROOMY:
             return
-        yield transaction, "the checkpoint of its half partition was nearly full"
+        yield transaction, "there was little room left for what pends in its half partition"
 
 
 def _by_group(undecided: Sequence[Transaction], middle: int) -> Iterator[Transaction]:

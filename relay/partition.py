@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import structlog
 from confluent_kafka import Message, TopicPartition
@@ -29,9 +30,11 @@ from relay.decode import decode_half, decode_op
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
 from relay.gate import Gate
+from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.outgoing import Record
 from relay.overdue import BrokerClock
+from relay.pacing import BatchPolicy, Pacing
 from relay.preflight import RealTopic, real_topic, targets
 from relay.transaction import Transaction
 
@@ -48,7 +51,7 @@ HALVES_AWAITED_SECONDS = 1.0
 TELL_SECONDS = 1.0
 """What waits is counted so often: it costs more, the more waits."""
 ASK_AT_ONCE = 500
-"""Check requests on parked transactions of listeners, whose first halves must be fetched."""
+"""Check requests on transactions of listeners whose first halves must be fetched."""
 
 log = structlog.get_logger()
 
@@ -61,12 +64,13 @@ class PartitionWorker(threading.Thread):
         channel: The channel.
         ledger: Made from the committed checkpoint.
         delivery: Its transactional producer, already initialised.
+        half_reader: Reads single halves of it.
         discards: Reads its discard partition.
         topics: Real topics, for pre-flight.
         gate: Made for this partition.
         group_metadata: Gives the newest metadata of the subscribed consumer.
         ask: Sends check requests.
-        batch_messages: Messages in one Kafka transaction, about.
+        policy: What closes a batch.
         began: When the take-over began (monotonic, seconds).
     """
 
@@ -76,12 +80,13 @@ class PartitionWorker(threading.Thread):
         channel: ChannelDescription,
         ledger: Ledger,
         delivery: Delivery,
+        half_reader: HalfReader,
         discards: DiscardReader,
         topics: TopicCache,
         gate: Gate,
         group_metadata: Callable[[], bytes],
         ask: Callable[[Sequence[CheckRequest]], None],
-        batch_messages: int,
+        policy: BatchPolicy,
         began: float,
     ) -> None:
         super().__init__(name=f"partition-{partition}", daemon=True)
@@ -90,12 +95,15 @@ class PartitionWorker(threading.Thread):
         self._channel = channel
         self._ledger = ledger
         self._delivery = delivery
+        self._half_reader = half_reader
         self._discards = discards
+        self.ready = False  # whether all that the checkpoints say is restored
         self._topics = topics
         self._gate = gate
         self._group_metadata = group_metadata
         self._ask = ask
-        self._batch_messages = batch_messages
+        self._policy = policy
+        self._pacing = Pacing(policy)
         self._began = began
         self._clock = BrokerClock()
         self._half_read_at = time.monotonic()
@@ -143,9 +151,11 @@ class PartitionWorker(threading.Thread):
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        self._half_reader.stop()
         self._discards.stop()
         self.join(timeout)
         self._delivery.close()
+        self._half_reader.close()
         self._discards.close()
 
     # --- the thread ---------------------------------------------------------------------------------------------
@@ -154,6 +164,8 @@ class PartitionWorker(threading.Thread):
         """Read, decide, deliver, until asked to stop or something fails."""
         try:
             self._restore_discards()
+            self._restore_halves()
+            self.ready = True
             metrics.RESTORE_SECONDS.observe(time.monotonic() - self._began)
             while not self._stopping:
                 self._wait()
@@ -168,10 +180,25 @@ class PartitionWorker(threading.Thread):
         self._ledger.restore_discards(self._discards.read_manifests())
         self._clock.saw(self._discards.newest_append, _ms())
 
+    def _restore_halves(self) -> None:
+        """Know the keys of all unsettled halves before anything is delivered, and when they are due."""
+        began, count = time.monotonic(), 0
+        for halves in self._half_reader.read(chain.from_iterable(self._ledger.half_checkpoint().unsettled)):
+            if self._stopping:
+                return
+            self._ledger.read_halves(halves)
+            self._clock.saw(halves[-1].append_time, _ms())
+            self._ledger.let_bodies_go(self._clock.now(_ms()))
+            count += len(halves)
+        self._ledger.restored()
+        seconds = round(time.monotonic() - began, 3)
+        log.info("a partition is restored", partition=self.partition, unsettled=count, seconds=seconds)
+
     def _wait(self) -> None:
+        left = self._pacing.wait(_ms())
         with self._wake:
             if not self._halves and not self._ops and not self._stopping:
-                self._wake.wait(TICK_SECONDS)
+                self._wake.wait(TICK_SECONDS if left is None else left / 1000)
 
     def _read(self) -> None:
         halves = [decode_half(message) for message in self._take_halves()]
@@ -207,24 +234,35 @@ class PartitionWorker(threading.Thread):
 
     def _settle(self) -> None:
         now = self._clock.now(_ms())
-        batch = take_batch(self._ledger, self._take_ready(), now, self._batch_messages)
+        self._ledger.let_bodies_go(now)
+        self._look_at_closed_topics()
+        if self._pacing.leaves(self._ledger.ready(), _ms()):
+            self._leave(now)
+        self._count()
+
+    def _leave(self, now: int) -> None:
+        batch = take_batch(self._ledger, self._take_ready(), now, self._policy.messages)
         if batch:
             self._write(batch, now)
         elif self._commit_is_due():
             self._commit([])
-        self._count()
 
-    def _take_ready(self) -> list[Transaction]:
-        """What may go to its real topics; these are looked at where they are met for the first time, or closed."""
-        gate, messages = self._gate, self._batch_messages
+    def _look_at_closed_topics(self) -> None:
+        """Whoever waits for one that is open by now may be taken; so may who must not wait any longer."""
+        gate = self._gate
         self._look_again(gate.turn(_ms()))
         if self._ledger.lacks_room():
             self._ledger.put_back(gate.relieve(self._ledger.crowds))
-        ready = self._ledger.take_ready(messages, gate.admits)
+
+    def _take_ready(self) -> list[Transaction]:
+        """What may go to its real topics; these are looked at where they are met for the first time."""
+        gate, policy = self._gate, self._policy
+        ready = self._ledger.take_ready(policy.messages, policy.bytes, gate.admits)
         while unknown := gate.unknown():
             self._learn(unknown, self._topics.look_up(unknown))
-            taken = sum(len(transaction.halves) for transaction in ready)
-            ready += self._ledger.take_ready(messages - taken, gate.admits)
+            messages = policy.messages - sum(len(transaction.halves) for transaction in ready)
+            size = policy.bytes - sum(transaction.size for transaction in ready)
+            ready += self._ledger.take_ready(messages, size, gate.admits)
         report.at_gate(gate.take_news(), self.partition)
         return ready
 
@@ -248,7 +286,9 @@ class PartitionWorker(threading.Thread):
         self._ledger.put_back(self._gate.refresh(names, _real_topics(self._topics.look_again(names))))
 
     def _write(self, batch: Batch, now: int) -> None:
-        late = batch.late()
+        late, dropped = batch.late(), batch.halves_wanted()
+        if dropped:
+            batch.put_in_halves(self._half_reader.fetch(dropped))
         if late:
             batch.put_in(self._discards.fetch(batch.bodies_wanted()))
             self._look_for(late)
@@ -299,11 +339,14 @@ class PartitionWorker(threading.Thread):
         self._op_end_wanted = self._ledger.needs_op_end(now)
 
     def _with_messages(self) -> list[CheckRequest]:
-        """Some of the requests to listeners whose message lies in the discard topic, with their messages."""
+        """Some of the requests to listeners whose message is not in memory, with their messages."""
         some = [self._unasked.popleft() for _ in range(min(len(self._unasked), ASK_AT_ONCE))]
-        places = [(request, self._ledger.first_half(request.transaction_id)) for request in some]
-        halves = self._discards.fetch(dict(place for _, place in places if place)) if some else {}
-        return [replace(request, message=halves[place[1]].envelope()) for request, place in places if place]
+        found = [(request, self._ledger.first_half(request.transaction_id)) for request in some]
+        places = [(request, *place) for request, place in found if place]
+        parked = {key: offset for _, key, offset in places if key is not None}
+        halves = self._discards.fetch(parked) if parked else {}
+        halves |= self._half_reader.fetch(offset for _, key, offset in places if key is None)
+        return [replace(request, message=halves[offset].envelope()) for request, _, offset in places]
 
     def _count(self) -> None:
         report.counted(self._ledger.counts - self._counted, self.partition)
@@ -314,7 +357,7 @@ class PartitionWorker(threading.Thread):
 
 
 def _lacks_message(request: CheckRequest) -> bool:
-    """Whether a listener is asked, and its message lies in the discard topic."""
+    """Whether a listener is asked, and its message is not in memory."""
     return request.truth is Truth.LISTENER and request.message is None
 
 

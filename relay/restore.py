@@ -10,6 +10,7 @@ from outbox.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.service.exits import UnsafeError
+from relay.bodies import BodyPolicy
 from relay.ledger import Ledger
 from relay.overdue import CheckPolicy
 from relay.parking import ParkingPolicy
@@ -50,6 +51,7 @@ def restore_ledger(
     committed: Sequence[TopicPartition],
     policy: CheckPolicy,
     parking: ParkingPolicy,
+    bodies: BodyPolicy,
     *,
     ordered: bool,
 ) -> Ledger:
@@ -60,7 +62,7 @@ def restore_ledger(
         UnsafeError: A checkpoint cannot be trusted; the message says why.
     """
     half, op = verify_checkpoints(consumer, channel, number, committed)
-    return Ledger(channel.half.id, number, half, op, policy, parking, ordered=ordered)
+    return Ledger(channel.half.id, number, half, op, policy, parking, bodies, ordered=ordered)
 
 
 def verify_checkpoints(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -21,11 +20,15 @@ from outbox.service.health import Health
 from outbox.topics import TopicCache
 from relay import metrics
 from relay.checks import CheckSender
-from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, DeliveryError
+from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelivery
 from relay.discard_reader import DiscardReader
 from relay.gate import Gate
+from relay.half_reader import HalfReader
 from relay.intake import Intake
+from relay.ownership import Ownership
 from relay.partition import PartitionWorker
+from relay.plain_delivery import PlainDelivery
+from relay.producing import DeliveryError
 from relay.real_topics import watch_real_topics
 from relay.restore import read_checkpoints, restore_ledger
 from relay.settings import RelaySettings
@@ -33,9 +36,6 @@ from relay.settings import RelaySettings
 POLL_SECONDS = 0.1
 CONSUME_AT_ONCE = 10_000
 OP_END_SECONDS = 0.2
-RETRY_SECONDS = 1.0
-FENCED_SECONDS = 5.0
-"""How long a fenced partition waits for a new generation of the group before this process asks for one."""
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
 DRAIN_SECONDS = 4.0
 """So long the open Kafka transaction may take when the process is asked to stop; then its next owner does it anew."""
@@ -71,8 +71,7 @@ class RelayService:
         self._real_topics = watch_real_topics(admin, self._topics)
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
-        self._unserved: dict[int, float] = {}  # partition: when to try again (monotonic)
-        self._fenced: dict[int, float] = {}  # partition: when it was fenced (monotonic)
+        self._ownership = Ownership()
         self._op_end_asked = 0.0
         self._group_metadata = b""
         with checked_properties():
@@ -85,14 +84,12 @@ class RelayService:
             "fetch.queue.backoff.ms": 5,
             "fetch.wait.max.ms": 100,
             "queued.min.messages": 100_000,
-            "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 2_000,
+            **self._settings.membership(),
             **self._settings.polled_connection(),
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "group.id": self._channel.channel.relay_group,
             "isolation.level": "read_committed",  # makes committed() wait for stable offsets (R18)
-            "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
         }
 
     def run(self) -> None:
@@ -129,7 +126,7 @@ class RelayService:
         self._intake.hand_over(messages, self._workers)
         self._watch_workers()
         self._rejoin_if_fenced()
-        self._take_over([p for p, at in self._unserved.items() if time.monotonic() >= at])
+        self._take_over(self._ownership.due(time.monotonic(), generation(self._group_metadata)))
         self._intake.throttle(self._workers)
         self._look_for_op_ends()
         self._checks.poll()
@@ -148,8 +145,9 @@ class RelayService:
             metrics.LAG.labels(number).set(max(end - worker.head(), 0))
 
     def _not_ready(self) -> str | None:
-        unserved = sorted(self._unserved.keys() | self._fenced.keys())
-        return f"partitions {unserved} are not served yet" if unserved else self._contract.not_ready()
+        restoring = (number for number, worker in self._workers.items() if not worker.ready)
+        waiting = sorted({*self._ownership.waiting(), *restoring})
+        return f"partitions {waiting} are not served yet" if waiting else self._contract.not_ready()
 
     # --- who owns what ------------------------------------------------------------------------------------------
 
@@ -157,19 +155,18 @@ class RelayService:
         """Serve the partition numbers of which both half and op partition are ours; pause the others."""
         self._group_metadata = consumer.consumer_group_metadata()
         self._refuse_new(partitions)
-        numbers: dict[int, int] = defaultdict(int)
-        for assigned in partitions:
-            numbers[assigned.partition] += 1
-        self._unserved = dict.fromkeys((p for p, topics in numbers.items() if topics == 2), 0.0)  # noqa: PLR2004 - half and op
-        starts = self._take_over(list(self._unserved), assign=True)
-        consumer.assign(
+        whole = self._ownership.assigned((tp.topic, tp.partition) for tp in partitions)
+        starts = self._take_over(whole, assign=True)
+        assign = consumer.incremental_assign if self._settings.in_steps() else consumer.assign
+        assign(
             [
-                TopicPartition(tp.topic, tp.partition, starts.get((tp.topic, tp.partition), OFFSET_END))
+                TopicPartition(tp.topic, tp.partition, starts.pop((tp.topic, tp.partition), OFFSET_END))
                 for tp in partitions
             ]
         )
         idle = [tp for tp in partitions if tp.partition not in self._workers]
         self._intake.assigned(partitions, idle)
+        self._go_on_with_earlier_halves(starts)
         log.info("partitions assigned", serving=sorted(self._workers), paused=sorted({tp.partition for tp in idle}))
 
     def _refuse_new(self, partitions: Sequence[TopicPartition]) -> None:
@@ -182,11 +179,21 @@ class RelayService:
             )
         self._contract.soon()
 
+    def _go_on_with_earlier_halves(self, starts: Mapping[tuple[str, int], int]) -> None:
+        """Partitions that came in an earlier step of the assignment were paused until their counterparts came."""
+        for (topic, number), offset in starts.items():
+            try:
+                self._intake.read_from([TopicPartition(topic, number, offset)])
+            except KafkaException as error:
+                self._give_up([number])
+                self._try_later(number, f"reading from its checkpoint failed: {error.args[0].str()}")
+
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._give_up({tp.partition for tp in partitions})
-        self._unserved.clear()
-        self._fenced.clear()
-        log.info("partitions revoked", partitions=sorted({tp.partition for tp in partitions}))
+        numbers = self._ownership.revoked((tp.topic, tp.partition) for tp in partitions)
+        self._give_up(numbers)
+        for number in numbers:
+            self._intake.pause(number)  # one of the two may stay ours until the next step of the assignment
+        log.info("partitions revoked", partitions=sorted(numbers))
 
     def _give_up(self, numbers: Iterable[int], seconds: float = STOP_SECONDS) -> None:
         workers = [self._workers.pop(number) for number in list(numbers) if number in self._workers]
@@ -216,18 +223,19 @@ class RelayService:
             log.warning("a partition is taken over anew", partition=number, reason=str(failure))
             self._intake.pause(number)
             if isinstance(failure, DeliveryError) and failure.fenced:
-                self._fenced[number] = time.monotonic()
+                self._give_way(number)
             else:
-                self._unserved[number] = time.monotonic() + RETRY_SECONDS
+                self._ownership.try_later(number, time.monotonic())
+
+    def _give_way(self, number: int) -> None:
+        """Another owner is there: serve the partition again only in a new generation of the group."""
+        self._ownership.fenced(number, time.monotonic(), generation(self._group_metadata))
 
     def _rejoin_if_fenced(self) -> None:
-        """Join the group anew if a fenced partition is still ours after a while.
-
-        Nobody else owns it then: the coordinator fenced its producer because a transaction had timed out.
-        """
-        if self._fenced and time.monotonic() - min(self._fenced.values()) > FENCED_SECONDS:
-            log.warning("fenced partitions are still ours, the group is joined anew", partitions=sorted(self._fenced))
-            self._fenced.clear()
+        """Join the group anew if a fenced partition is still ours after a while."""
+        numbers = self._ownership.fenced_too_long(time.monotonic())
+        if numbers:
+            log.warning("fenced partitions are still ours, the group is joined anew", partitions=numbers)
             self._consumer.unsubscribe()
             self._subscribe()
 
@@ -248,16 +256,28 @@ class RelayService:
             starts |= self._serve(number, delivery, began, assign=assign)
         return starts
 
+    def _deliver(self, number: int) -> Delivery:
+        kafka, channel = self._settings.polled_connection(), self._channel.channel
+        transactional_id = channel.transactional_id(number)
+        if self._settings.delivery == "at_least_once":
+            return PlainDelivery(kafka, transactional_id, channel.discard_topic, self._commit_plainly)
+        return TransactionalDelivery(kafka, transactional_id)
+
+    def _commit_plainly(self, offsets: list[TopicPartition]) -> Sequence[TopicPartition]:
+        return self._consumer.commit(offsets=offsets, asynchronous=False) or ()
+
     def _fence(self, number: int) -> Delivery | None:
         try:
-            return Delivery(self._settings.polled_connection(), self._channel.channel.transactional_id(number))
+            return self._deliver(number)
         except DeliveryError as error:
             self._try_later(number, str(error))
+            if error.fenced:
+                self._give_way(number)
             return None
 
     def _try_later(self, number: int, reason: str) -> None:
         log.warning("a partition cannot be taken over yet", partition=number, reason=reason)
-        self._unserved[number] = time.monotonic() + RETRY_SECONDS
+        self._ownership.try_later(number, time.monotonic())
 
     def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[tuple[str, int], int]:
         try:
@@ -269,8 +289,11 @@ class RelayService:
                 committed,
                 self._settings.check_policy(),
                 self._settings.parking_policy(),
+                self._settings.body_policy(),
                 ordered=self._settings.ordering == "key",
             )
+            # What lies below the head and is unsettled is fetched by the worker.
+            committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
             if not assign:
                 self._intake.read_from(committed)
         except KafkaException as error:
@@ -283,16 +306,17 @@ class RelayService:
             self._channel,
             ledger,
             delivery,
+            HalfReader(self._settings.connection(), self._channel.channel, number),
             DiscardReader(self._settings.connection(), self._channel.channel, number),
             self._topics,
             Gate(self._settings.gate_policy(), self._channel.channel, number, self._allowed),
             self._current_group_metadata,
             self._checks.ask,
-            self._settings.batch_messages,
+            self._settings.batch_policy(),
             began,
         )
         self._workers[number] = worker
-        self._unserved.pop(number, None)
+        self._ownership.served(number)
         worker.start()
         return {(tp.topic, tp.partition): tp.offset for tp in committed}
 

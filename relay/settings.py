@@ -12,8 +12,10 @@ from pydantic import Field, field_validator
 from outbox.contract import Contract
 from outbox.service.settings import Bytes, Milliseconds, ServiceSettings, Unit, refuse_ours
 from relay.allow import AllowList
+from relay.bodies import BodyPolicy
 from relay.gate import GatePolicy
 from relay.overdue import CheckPolicy
+from relay.pacing import BatchPolicy
 from relay.parking import ParkingPolicy
 
 _OURS = {
@@ -22,6 +24,9 @@ _OURS = {
     "enable.auto.commit": "checkpoints are part of the Kafka transactions",
     "enable.idempotence": "a retried message must not appear twice",
     "group.id": "it derives from the channel",
+    "group.instance.id": "it is the setting group_instance_id, so that workers of one host get one each",
+    "group.protocol": "it is the setting group_protocol",
+    "group.remote.assignor": "half and op partition of one number must go to one relay",
     "isolation.level": "checkpoints are read after open transactions have ended",
     "partition.assignment.strategy": "half and op partition of one number must go to one relay",
     "partitioner": "a key must go where a Java producer would send it",
@@ -48,7 +53,17 @@ class RelaySettings(ServiceSettings):
         ge=1,
         description="Halves of a producer group that may pend in one partition; then its oldest are parked.",
     )
-    group_pending_bytes_max: Bytes = Field(67_108_864, ge=1, description="Their bytes, about.")
+    group_pending_bytes_max: Bytes = Field(268_435_456, ge=1, description="Their bytes, about.")
+    pending_max: Annotated[int, Unit("halves")] = Field(
+        200_000, ge=1, description="Halves of all groups that may pend in one partition; then reading pauses."
+    )
+    body_age: Milliseconds = Field(
+        30_000, ge=0, description="Age at which the body of a pending half leaves memory; it can be fetched again."
+    )
+    body_bytes: Bytes = Field(16_777_216, ge=0, description="Bodies kept in memory for one partition, about.")
+    delivery: Literal["exactly_once", "at_least_once"] = Field(
+        "exactly_once", description="at_least_once: no Kafka transactions; the same for all relays of a channel."
+    )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(
         60_000,
@@ -60,6 +75,20 @@ class RelaySettings(ServiceSettings):
     )
     batch_messages: Annotated[int, Unit("messages")] = Field(
         5_000, ge=1, description="Messages in one Kafka transaction, about."
+    )
+    batch_bytes: Bytes = Field(16_777_216, ge=1, description="Their bytes, about.")
+    batch_age: Milliseconds = Field(
+        10, ge=0, description="So long a batch waits for company under load; a lone message leaves at once."
+    )
+
+    workers: Annotated[int, Unit("processes")] = Field(
+        1, ge=1, le=1_000, description="Relay processes on this host; their http_port counts up from the first one."
+    )
+    group_protocol: Literal["classic", "consumer"] = Field(
+        "classic", description="How relays share partitions out: consumer is Kafka's newer protocol (KIP-848)."
+    )
+    group_instance_id: str = Field(
+        "", description="Name of this relay that stays (KIP-345): its restart moves no partitions. Unique per process."
     )
 
     @field_validator("kafka")
@@ -87,12 +116,40 @@ class RelaySettings(ServiceSettings):
         """What the site asks of its topics: they must keep what is undecided four times as long as it may be (R23)."""
         return replace(super().contract(), retention_ms=4 * self.undecided_max_age)
 
+    def in_steps(self) -> bool:
+        """Whether an assignment changes in steps instead of as a whole."""
+        return self.group_protocol == "consumer"
+
+    def membership(self) -> dict[str, str | int]:
+        """Librdkafka properties of a member of the relay's group."""
+        static: dict[str, str | int] = {"group.instance.id": self.group_instance_id} if self.group_instance_id else {}
+        if self.group_protocol == "consumer":  # times are the broker's affair then: consumer.session.timeout.ms
+            return {**static, "group.protocol": "consumer", "group.remote.assignor": "range"}  # H6
+        classic: dict[str, str | int] = {
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 2_000,
+            "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
+        }
+        return {**static, **classic}
+
     def check_policy(self) -> CheckPolicy:
         """When to ask."""
         return CheckPolicy(self.transaction_timeout, self.check_interval, self.check_interval_max)
 
+    def batch_policy(self) -> BatchPolicy:
+        """What closes a batch."""
+        return BatchPolicy(self.batch_messages, self.batch_bytes, self.batch_age)
+
+    def body_policy(self) -> BodyPolicy:
+        """When bodies leave memory."""
+        return BodyPolicy(self.body_age, self.body_bytes)
+
     def parking_policy(self) -> ParkingPolicy:
         """When to park."""
         return ParkingPolicy(
-            self.group_pending_max, self.group_pending_bytes_max, self.undecided_max_age, self.check_max
+            self.group_pending_max,
+            self.group_pending_bytes_max,
+            self.undecided_max_age,
+            self.check_max,
+            self.pending_max,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -63,6 +63,10 @@ _EVENTS = {OpKind.COMMIT: Event.COMMIT, OpKind.ROLLBACK: Event.ROLLBACK, OpKind.
 _SAW_THE_ROW = frozenset({OpSource.CHECKER, OpSource.OPERATOR})
 
 
+Lane = tuple[str, bytes]
+"""Producer group and ordering key: what keeps an order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Why a transaction lies in the discard topic, or must go there."""
@@ -84,7 +88,12 @@ class Transaction:
         due: When it is to be asked about next, ms of broker time.
         halves: The halves that were read, by position.
         size: Their bytes in memory, and those of the copies, about.
+        held_bytes: Bytes of the bodies in memory, about; 0 if they were let go.
+        gaps: How often halves of others lie between its own.
+        last_offset: Of the half that was read last.
         copies: Further halves, with the positions that were read before; the decision's offsets say which one counts.
+        is_first: Whether none of its lane stands before it.
+        behind: The next one of its lane.
         state: Where it stands.
         decision: The op entry that decided it.
         decided_by: Who wrote that.
@@ -93,18 +102,23 @@ class Transaction:
         unknown_answers: UNKNOWN answers so far.
         last_answer: The last one's reason.
         discarded: Why its halves lie in the discard topic, and their bodies are not here; None: they lie in the half
-            topic. While it is undecided there, it is parked.
+            topic, and their bodies may be here. While it is undecided there, it is parked.
     """
 
     id: str
     group: str
     truth: Truth
-    lane: tuple[str, bytes] | None
+    lane: Lane | None
     incarnation: str | None
     due: int
     halves: dict[int, Half] = field(default_factory=dict)
     size: int = 0
-    copies: list[tuple[int, Half]] = field(default_factory=list)
+    held_bytes: int = 0
+    gaps: int = 0
+    last_offset: int = -1
+    copies: Sequence[tuple[int, Half]] = ()
+    is_first: bool = True
+    behind: Transaction | None = None
     state: State = State.PENDING
     decision: OpEntry | None = None
     decided_by: OpSource | None = None
@@ -120,10 +134,13 @@ class Transaction:
         Returns:
             Whether it is the first one of its position.
         """
+        if self.halves and half.offset != self.last_offset + 1:
+            self.gaps += 1
+        self.last_offset = half.offset
         if position not in self.halves:
             self.halves[position] = half
             return True
-        self.copies.append((position, half))
+        self.copies = [*self.copies, (position, half)]
         self._choose()
         return False
 
@@ -167,10 +184,12 @@ class Transaction:
         decision = self.decision
         if decision is None:
             return
-        for index, (position, copy) in enumerate(self.copies):
+        copies = list(self.copies)
+        for index, (position, copy) in enumerate(copies):
             present = self.halves[position]
             if _between(decision, copy) and not _between(decision, present):
-                self.halves[position], self.copies[index] = copy, (position, present)
+                self.halves[position], copies[index] = copy, (position, present)
+        self.copies = copies
 
     def move(self, event: Event) -> None:
         """Take a transition of the table."""
@@ -188,7 +207,7 @@ class Transaction:
         """Forget the halves that the decision does not count; they are settled undelivered by it."""
         counted = self.counted()
         self.halves = {position: half for position, half in self.halves.items() if half in counted}
-        self.copies = []
+        self.copies = ()
 
     def all_halves(self) -> Iterator[Half]:
         """Every half that was read, counted or not."""
@@ -202,6 +221,10 @@ class Transaction:
         """Put other halves, by offset, into the places of those that are here: with bodies, or without."""
         self.halves = {position: halves.get(half.offset, half) for position, half in self.halves.items()}
         self.copies = [(position, halves.get(half.offset, half)) for position, half in self.copies]
+
+    def let_bodies_go(self) -> None:
+        """Remember of all halves only where they are; they are fetched again when they are needed."""
+        self.replace({half.offset: half.without_body() for half in self.all_halves()})
 
     def complete(self) -> bool:
         """Whether every position that counts was found."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from outbox.protocol import names
 from outbox.protocol.errors import ProtocolError
@@ -32,10 +32,10 @@ WINDOW = 20_000
 """Offsets between the lowest unsettled half and the head that a bitmap can always say within MAX_LENGTH."""
 
 FEW = 500
-"""Unsettled offsets that run lengths can always say within MAX_LENGTH, wherever they lie among FAR offsets."""
+"""Runs of unsettled offsets that run lengths can always say within MAX_LENGTH, wherever they lie among FAR offsets."""
 
-FAR = 200_000
-"""Offsets between the lowest unsettled half and the head if few are unsettled: a restart reads them all again."""
+FAR = 1_000_000
+"""Offsets between the lowest unsettled half and the head if there are few runs, however long each of them is."""
 
 MAX_SPAN = 1_000_000
 """Offsets that a string may say at most: a reader never unpacks more, whatever the string claims."""
@@ -55,12 +55,12 @@ class HalfCheckpoint:
     Args:
         offset: Lowest unsettled half; the head if all is settled.
         head: The offset to be read next.
-        unsettled: Ascending offsets from `offset` to below `head` that are not settled.
+        unsettled: The offsets from `offset` to below `head` that are not settled, as ascending runs that do not touch.
     """
 
     offset: int
     head: int
-    unsettled: tuple[int, ...] = ()
+    unsettled: tuple[range, ...] = ()
 
     def encode(self, topic_id: str) -> str:
         """The metadata string.
@@ -120,7 +120,7 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str) -> HalfCheckpoi
     except ValueError as error:
         raise CheckpointError(f"a checkpoint that cannot be read ({error}): {text[:80]!r}") from None
     edges = list(accumulate(runs, initial=offset))
-    unsettled = tuple(chain.from_iterable(range(a, b) for a, b in list(pairwise(edges))[::2]))
+    unsettled = tuple(range(a, b) for a, b in list(pairwise(edges))[::2] if a < b)
     return HalfCheckpoint(offset, edges[-1], unsettled)
 
 
@@ -161,25 +161,31 @@ def _open(text: str, offset: int, topic_id: str, kind: str) -> str:
     return data
 
 
-def _runs(offset: int, head: int, unsettled: Iterable[int]) -> list[int]:
+def runs_of(offsets: Iterable[int]) -> tuple[range, ...]:
+    """Ascending offsets as runs that do not touch."""
+    runs: list[range] = []
+    for offset in offsets:
+        if runs and runs[-1].stop == offset:
+            runs[-1] = range(runs[-1].start, offset + 1)
+        else:
+            runs.append(range(offset, offset + 1))
+    return tuple(runs)
+
+
+def _runs(offset: int, head: int, unsettled: Sequence[range]) -> list[int]:
     """Lengths of runs by turns, unsettled first, that cover the offsets from `offset` to below `head`."""
-    runs: list[int] = []
-    start = end = offset
-    for position in unsettled:
-        if position != end:
-            runs += (end - start, position - end)
-            start = position
-        end = position + 1
-    runs.append(end - start)
-    if end < head:
-        runs.append(head - end)
-    return runs
+    edges = [edge for run in unsettled for edge in (run.start, run.stop)]
+    if not unsettled or unsettled[0].start > offset:
+        edges = [offset, offset, *edges]
+    if edges[-1] < head:
+        edges.append(head)
+    return [b - a for a, b in pairwise(edges)]
 
 
-def _bitmap(offset: int, span: int, unsettled: Iterable[int]) -> bytes:
+def _bitmap(offset: int, span: int, unsettled: Iterable[range]) -> bytes:
     bits = bytearray(b"1" * span)
-    for position in unsettled:
-        bits[offset - position - 1] = ord("0")  # the lowest offset is the last digit
+    for run in unsettled:  # the lowest offset is the last digit
+        bits[offset + span - run.stop : offset + span - run.start] = b"0" * len(run)
     return int(bits, 2).to_bytes((span + 7) // 8, "little")
 
 

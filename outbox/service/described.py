@@ -56,7 +56,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
-    return "none" if value is None or value == {} else str(value)
+    return "none" if value in (None, "", {}) else str(value)
 
 
 def _unit(field: FieldInfo) -> str:

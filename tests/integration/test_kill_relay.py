@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message, Outbox
-from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
 from outbox.testing import VisibleRecord
 from relay.service import generation
 from tests.harness import Service, Site, doubled, wait_until
@@ -111,7 +112,7 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
             with site.outbox() as outbox:
                 ids = publish_bulk(site, outbox, messages)
                 _assert_exactly(site.wait_visible(1_000, topic), ids)
-                wait_until(lambda: _checkpoint(site, description.half.id, 0) == HalfCheckpoint(0, 1_001, (0,)))
+                wait_until(lambda: _checkpoint(site, description.half.id, 0) == HalfCheckpoint(0, 1_001, runs_of([0])))
                 relay.kill()
                 site.relay(extra=QUICK)
                 ids += publish_bulk(site, outbox, [Message(site.topic(topic), "1000", "key0")])
@@ -152,19 +153,76 @@ def is_stopped(service: Service) -> bool:
         return file.read().rpartition(")")[2].split()[0] == "T"
 
 
-def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox) -> None:
+def _member(site: Site, protocol: str, name: str) -> dict[str, str]:
+    """Settings of a relay that shares partitions out by a protocol."""
+    if protocol == "classic":
+        return QUICK
+    if protocol == "static":
+        return {**QUICK, "OUTBOX_GROUP_INSTANCE_ID": name}
+    quick = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in (("consumer.heartbeat.interval.ms", "300"), ("consumer.session.timeout.ms", "1500"))
+    ]
+    group = ConfigResource(ResourceType.GROUP, site.channel.relay_group, incremental_configs=quick)
+    site.admin.incremental_alter_configs([group])[group].result(20)
+    return {"OUTBOX_GROUP_PROTOCOL": "consumer", "OUTBOX_BATCH_MESSAGES": QUICK["OUTBOX_BATCH_MESSAGES"]}
+
+
+def _serves_one(relay: Service) -> bool:
+    return '"serving": [1]' in relay.output() or '"serving": [0]' in relay.output()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "static", "consumer"])
+def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, protocol: str) -> None:
     site.checker()
-    first = site.relay(extra=QUICK)
+    first = site.relay(extra=_member(site, protocol, "a"))
     ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
-    second = site.relay(extra=QUICK)
+    second = site.relay(extra=_member(site, protocol, "b"))
     ids += publish_bulk(site, outbox, numbered(site, 2_000, 2_000))
-    wait_until(lambda: '"serving": [1]' in second.output() or '"serving": [0]' in second.output(), explain=site.logs)
+    wait_until(lambda: _serves_one(second), explain=site.logs)
     ids += publish_bulk(site, outbox, numbered(site, 4_000, 2_000))
     assert first.terminate() == 0
     ids += publish_bulk(site, outbox, numbered(site, 6_000, 2_000))
+    third = site.relay(extra=_member(site, protocol, "c"))
+    ids += publish_bulk(site, outbox, numbered(site, 8_000, 2_000))
+    second.kill()
+    ids += publish_bulk(site, outbox, numbered(site, 10_000, 2_000))
     site.wait_settled()
     _assert_exactly(site.read("orders"), ids)
-    assert second.terminate() == 0
+    assert third.terminate() == 0
+
+
+def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: Outbox) -> None:
+    """Static membership (KIP-345): whoever comes back within the session time-out finds what it had."""
+    names = {"OUTBOX_KAFKA": '{"session.timeout.ms": "30000", "heartbeat.interval.ms": "300"}'}
+    relays = {}
+    for name in ("a", "b"):
+        relays[name] = site.relay(extra={**names, "OUTBOX_GROUP_INSTANCE_ID": name})
+        wait_until(lambda: '"serving": [' in relays[name].output(), explain=site.logs)  # noqa: B023 - called at once
+    wait_until(lambda: _serves_one(relays["a"]) and _serves_one(relays["b"]), explain=site.logs)
+    ids: list[str] = []
+    for name, other in (("a", "b"), ("b", "a")):
+        before = relays[other].output().count("partitions revoked")
+        assert relays[name].terminate() == 0
+        ids += publish_bulk(site, outbox, numbered(site, len(ids), 500))
+        relays[name] = site.relay(extra={**names, "OUTBOX_GROUP_INSTANCE_ID": name})
+        site.wait_settled()
+        assert relays[other].output().count("partitions revoked") == before
+    _assert_exactly(site.read("orders"), ids)
+
+
+def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: Outbox) -> None:
+    """For Kafka the later relay is the earlier one, started again: the earlier one is fenced."""
+    named = {**QUICK, "OUTBOX_GROUP_INSTANCE_ID": "a"}
+    first = site.relay(extra=named)
+    wait_until(lambda: is_serving(first), explain=site.logs)
+    ids = publish_bulk(site, outbox, numbered(site, 0, 1_000))
+    second = site.relay(extra=named)
+    ids += publish_bulk(site, outbox, numbered(site, 1_000, 1_000))
+    wait_until(lambda: is_serving(second), explain=site.logs)
+    ids += publish_bulk(site, outbox, numbered(site, 2_000, 1_000))
+    assert len(site.wait_visible(3_000, "orders")) == 3_000
+    _assert_exactly(site.read("orders"), ids)
 
 
 def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbox) -> None:

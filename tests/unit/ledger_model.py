@@ -8,19 +8,22 @@ committed checkpoint, through the strings that a real relay would find, and from
 from __future__ import annotations
 
 import enum
+import sys
 import uuid
 from dataclasses import dataclass, field
+from itertools import chain
 
 from checker.verdicts import Row, Verdict, op_entry
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, parse_half
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from relay.batch import Batch, settle_batch, take_batch
+from relay.bodies import KEEP, BodyPolicy
 from relay.discards import from_manifest, record_keys
 from relay.gate import Gate, GatePolicy
 from relay.half import Half, OpRecord
@@ -95,6 +98,7 @@ def new_ledger(
     half_checkpoint: HalfCheckpoint | None = None,
     op_checkpoint: OpCheckpoint | None = None,
     parking: ParkingPolicy = DEFAULT,
+    bodies: BodyPolicy = KEEP,
     *,
     ordered: bool = True,
 ) -> Ledger:
@@ -106,6 +110,7 @@ def new_ledger(
         op_checkpoint or OpCheckpoint(0, 0),
         POLICY,
         parking,
+        bodies,
         ordered=ordered,
     )
 
@@ -155,12 +160,24 @@ class World:
         ordered: Whether the channel keeps the order of keys.
         parking: When undecided transactions are parked.
         patience: How long a missing topic is looked for.
+        bodies: When bodies are let go.
+        batch_bytes: What closes a batch, beside the number of messages.
     """
 
-    def __init__(self, *, ordered: bool, parking: ParkingPolicy = DEFAULT, patience: GatePolicy = PATIENT) -> None:
+    def __init__(
+        self,
+        *,
+        ordered: bool,
+        parking: ParkingPolicy = DEFAULT,
+        patience: GatePolicy = PATIENT,
+        bodies: BodyPolicy = KEEP,
+        batch_bytes: int = sys.maxsize,
+    ) -> None:
         self.ordered = ordered
         self.parking = parking
         self.patience = patience
+        self.bodies = bodies
+        self.batch_bytes = batch_bytes
         self.topics = dict(TOPICS)
         self.discard_log: list[Record] = []
         self.due_effects: dict[str, int] = {}  # transaction in the discard topic: the first op that decided it
@@ -336,11 +353,14 @@ class World:
             parse_half_checkpoint(half_text, half_checkpoint.offset, TOPIC_ID),
             parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID),
             self.parking,
+            self.bodies,
             ordered=self.ordered,
         )
         self.gate = Gate(self.patience, CHANNEL, PARTITION)
         self.ledger.restore_discards(self.discarded().values())
-        self.next_half, self.next_op = half_checkpoint.offset, op_checkpoint.offset
+        self.ledger.read_halves(self.halves[offset] for offset in chain.from_iterable(half_checkpoint.unsettled))
+        self.ledger.restored()
+        self.next_half, self.next_op = half_checkpoint.head, op_checkpoint.offset
         self.inbox.clear()
 
     def read_halves(self, count: int) -> None:
@@ -375,14 +395,18 @@ class World:
         self.restore()
 
     def _take(self, messages: int) -> Batch:
+        self.ledger.let_bodies_go(self.now)
         self._look(self.gate.turn(self.now))
         if self.ledger.lacks_room():
             self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
-        ready = self.ledger.take_ready(messages, self.gate.admits)
+        ready = self.ledger.take_ready(messages, self.batch_bytes, self.gate.admits)
         if unknown := self.gate.unknown():
             self._look(unknown)
-            ready += self.ledger.take_ready(messages - sum(len(found.halves) for found in ready), self.gate.admits)
+            left = messages - sum(len(found.halves) for found in ready)
+            size = self.batch_bytes - sum(found.size for found in ready)
+            ready += self.ledger.take_ready(left, size, self.gate.admits)
         batch = take_batch(self.ledger, ready, self.now, messages)
+        batch.put_in_halves({offset: self.halves[offset] for offset in batch.halves_wanted()})
         batch.put_in(self._fetch(batch.bodies_wanted()))
         if batch.late():
             self.ledger.put_back(self.gate.refresh({"real"}, self.topics))
@@ -459,8 +483,8 @@ class World:
         assert half_checkpoint.head >= old_half.head, "the committed head moved backwards"
         assert op_checkpoint.offset >= old_op.offset, "the op partition's committed offset moved backwards"
         assert op_checkpoint.head >= max(op_checkpoint.offset, old_op.head)
-        unsettled = set(half_checkpoint.unsettled)
-        assert list(half_checkpoint.unsettled) == sorted(unsettled)
+        unsettled = set(chain.from_iterable(half_checkpoint.unsettled))
+        assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
         moved = self.discarded()
         for local in self.locals:
@@ -519,6 +543,7 @@ class World:
     def drain(self) -> None:
         """Let every open transaction roll back, and everything be read, asked, answered and delivered."""
         self.topics = dict(TOPICS)
+        self.batch_bytes = sys.maxsize
         for local in self.locals:
             if local.fate is Fate.OPEN:
                 self.roll_back(local)
@@ -549,7 +574,8 @@ class World:
         ledger = self.ledger
         index, parking = ledger._discards, ledger._parking
         kept = (
-            *(ledger._lanes, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched),
+            *(ledger._lanes._last, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched),
+            *(ledger._bodies._held, ledger._unsayable, ledger._unsettled._late),
             *(index._parked, index._followers, index._removed, index._resumed, index._pins),
             *(parking._weights, parking._heavy, parking._unanswered),
             *(self.gate._unknown, self.gate._closed, self.gate._given_up),

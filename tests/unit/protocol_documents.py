@@ -13,7 +13,7 @@ from typing import Any
 
 from outbox.callback_table import CallbackRow
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, HalfOptions, Header, OutgoingHeaders, Truth, real_headers
@@ -251,23 +251,13 @@ MANIFESTS = {
 HALF_CHECKPOINTS = {
     "empty": HalfCheckpoint(0, 0),
     "all is settled": HalfCheckpoint(1234, 1234),
-    "one half is unsettled": HalfCheckpoint(1234, 1235, (1234,)),
-    "runs": HalfCheckpoint(1234, 9234, (1234, 1235, 1236, 5000)),
-    "bitmap": HalfCheckpoint(1234, 1306, tuple(sorted({1234, *range(1235, 1306, 3), *range(1240, 1306, 7)}))),
-    "large offsets": HalfCheckpoint(9_007_199_254_740_993, 9_007_199_254_741_000, (9_007_199_254_740_993,)),
+    "one half is unsettled": HalfCheckpoint(1234, 1235, runs_of([1234])),
+    "runs": HalfCheckpoint(1234, 9234, runs_of([1234, 1235, 1236, 5000])),
+    "bitmap": HalfCheckpoint(1234, 1306, runs_of(sorted({1234, *range(1235, 1306, 3), *range(1240, 1306, 7)}))),
+    "large offsets": HalfCheckpoint(9_007_199_254_740_993, 9_007_199_254_741_000, runs_of([9_007_199_254_740_993])),
 }
 
 OP_CHECKPOINTS = {"nothing waits": OpCheckpoint(77, 77), "an early op waits": OpCheckpoint(77, 5077)}
-
-
-def _runs(offsets: tuple[int, ...]) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for offset in offsets:
-        if runs and runs[-1][1] == offset - 1:
-            runs[-1][1] = offset
-        else:
-            runs.append([offset, offset])
-    return runs
 
 
 ROW = CallbackRow(TRANSACTION, "shop", "outbox", TOPIC, 3, 100, 110, Positions.of([0, 2, 4, 5]))
@@ -340,7 +330,7 @@ def vectors() -> dict[str, Any]:
                 "topic_id": TOPIC,
                 "offset": found.offset,
                 "head": found.head,
-                "unsettled": _runs(found.unsettled),
+                "unsettled": [[run[0], run[-1]] for run in found.unsettled],
                 "metadata": found.encode(TOPIC),
             }
             for name, found in HALF_CHECKPOINTS.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import zlib
-from itertools import groupby
+from itertools import chain, groupby
 
 import pytest
 from hypothesis import example, given
@@ -22,6 +22,7 @@ from outbox.protocol.checkpoint import (
     OpCheckpoint,
     parse_half_checkpoint,
     parse_op_checkpoint,
+    runs_of,
 )
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from tests.unit import protocol_strategies as some
@@ -33,7 +34,7 @@ LARGEST = 2**63 - 1 - FAR
 def window(offset: int, span: int, unsettled: set[int]) -> HalfCheckpoint:
     """A checkpoint with some places of a span unsettled, the lowest always."""
     places = sorted(unsettled | {0}) if span else []
-    return HalfCheckpoint(offset, offset + span, tuple(offset + place for place in places if place < span))
+    return HalfCheckpoint(offset, offset + span, runs_of(offset + place for place in places if place < span))
 
 
 @st.composite
@@ -93,7 +94,7 @@ def varints(*numbers: int) -> str:
 
 def run_lengths(checkpoint: HalfCheckpoint) -> list[int]:
     """The lengths of its runs by turns, unsettled first."""
-    unsettled = frozenset(checkpoint.unsettled)
+    unsettled = frozenset(chain.from_iterable(checkpoint.unsettled))
     places = (offset in unsettled for offset in range(checkpoint.offset, checkpoint.head))
     return [len(list(run)) for _, run in groupby(places)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -131,10 +131,10 @@ def test_a_commit_waits_for_the_halves_that_follow() -> None:
     ledger = ledger_with_parked(0)
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 3))])
     ledger.read_halves([half(1, 2), half(2, 1, 1, key=b"k")])
-    assert ledger.half_checkpoint().unsettled == (1, 2), "not settled before it lies in the discard topic"
+    assert ledger.half_checkpoint().unsettled == runs_of([1, 2]), "not settled before it lies in the discard topic"
     assert ready(ledger) == []
     park(ledger)
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, (1,))
+    assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, runs_of([1]))
     assert ready(ledger) == [], "not read to its last offset"
     ledger.read_halves([half(3, 3)])
     (transaction,) = ledger.take_ready(ALL)

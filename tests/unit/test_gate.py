@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox.protocol.checkpoint import runs_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
+from relay import parking, unsettled
 from relay.allow import EVERYTHING, AllowList
 from relay.gate import KNOWN_MS, Gate, GatePolicy, News
 from relay.half import Half
@@ -73,10 +75,10 @@ class Relay:
             self.look(again)
         if self.ledger.lacks_room():
             self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
-        ready = self.ledger.take_ready(ALL, self.gate.admits)
+        ready = self.ledger.take_ready(ALL, admits=self.gate.admits)
         while unknown := self.gate.unknown():
             self.look(unknown)
-            ready += self.ledger.take_ready(ALL, self.gate.admits)
+            ready += self.ledger.take_ready(ALL, admits=self.gate.admits)
         return ready
 
     def look(self, names: set[str]) -> None:
@@ -142,7 +144,7 @@ def test_what_may_pass_is_waited_for_and_then_given_up(
     assert relay.turn() == [1], "nobody else waits"
     assert relay.turn(POLICY.max_age // 2) == []
     assert relay.gate.waiting() == 1
-    assert relay.ledger.half_checkpoint().unsettled == (0,), "the checkpoint names it"
+    assert relay.ledger.half_checkpoint().unsettled == runs_of([0]), "the checkpoint names it"
     relay.cluster["late"] = after
     assert relay.turn(2 * POLICY.pause_max) == [0]
     assert relay.gate.waiting() == 0
@@ -358,6 +360,35 @@ def test_who_takes_room_that_others_need_waits_no_longer() -> None:
     assert relay.ledger.take_parked(10_000, ALL) == [], "nobody is undecided"
     assert relay.turn() == []
     assert relay.gate.waiting() == 2, "the other group, and the last one, are within their limit"
+
+
+def test_one_that_was_given_up_goes_as_soon_as_the_checkpoint_can_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate says only once that it has given up: it is not asked while the answer would be of no use."""
+    for module in (unsettled, parking):
+        for name, value in (("WINDOW", 6), ("FEW", 2)):
+            monkeypatch.setattr(module, name, value)
+    relay = Relay("there")
+    targets = ["there"] * 7 + ["late"] + ["there"] * 2
+    controls = [
+        HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW) for number, topic in enumerate(targets)
+    ]
+    relay.ledger.read_halves(
+        Half(offset, 1_000, None, b"value", tuple(control.encode()), control) for offset, control in enumerate(controls)
+    )
+
+    def decide(kind: OpKind, number: int) -> None:
+        relay.ledger.read_ops([op(relay.count, entry(kind, number, "0", number, number))])
+        relay.count += 1
+
+    decide(OpKind.COMMIT, 7)
+    assert (relay.turn(), relay.gate.waiting()) == ([], 1)
+    decide(OpKind.COMMIT, 4)
+    assert relay.turn() == [4]
+    assert relay.ledger.lacks_room()
+    assert (relay.turn(), relay.gate.waiting()) == ([], 0), "given up, but in the middle of a run"
+    for number in range(4):
+        decide(OpKind.ROLLBACK, number)
+    assert relay.turn() == [7]
 
 
 def test_what_happens_is_told_once() -> None:

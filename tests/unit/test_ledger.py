@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
@@ -12,15 +13,18 @@ from outbox.protocol.checkpoint import (
     FAR,
     FEW,
     WINDOW,
+    CheckpointError,
     HalfCheckpoint,
     OpCheckpoint,
     parse_half_checkpoint,
     parse_op_checkpoint,
+    runs_of,
 )
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.half import Half, OpRecord
 from relay.ledger import Ledger
+from relay.parking import ParkingPolicy
 from relay.transaction import Transaction
 from tests.unit.ledger_model import (
     OP_TOPIC_ID,
@@ -86,7 +90,7 @@ def test_a_committed_half_is_handed_out_once_and_counts_as_settled_then() -> Non
     ledger.read_halves([half(0, 1)])
     assert take(ledger) == []
     ledger.read_ops([op(0, commit(1, 0))])
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1, (0,)), "not settled before it is taken"
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1, runs_of([0])), "not settled before it is taken"
     assert take(ledger) == [1]
     assert take(ledger) == []
     assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
@@ -107,7 +111,7 @@ def test_an_undecided_half_pends() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1)])
     assert ledger.pending() == 1
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1, (0,))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1, runs_of([0]))
 
 
 def test_messages_are_counted_in_the_order_of_their_positions_wherever_they_lie() -> None:
@@ -126,17 +130,17 @@ def test_a_batch_is_limited_by_messages_and_never_splits_a_transaction() -> None
     assert take(ledger, 0) == []
     assert take(ledger, 1) == [0]
     assert take(ledger, 4) == [1, 2]
-    assert ledger.half_checkpoint() == HalfCheckpoint(9, 15, tuple(range(9, 15)))
+    assert ledger.half_checkpoint() == HalfCheckpoint(9, 15, runs_of(range(9, 15)))
     assert take(ledger, ALL) == [3, 4]
 
 
 def test_a_malformed_half_leaves_by_its_own_door() -> None:
     ledger = new_ledger()
     ledger.read_halves([damaged(0), half(1, 1)])
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 2, (0, 1))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 2, runs_of([0, 1]))
     assert [found.offset for found in ledger.take_malformed()] == [0]
     assert ledger.take_malformed() == []
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 2, (1,))
+    assert ledger.half_checkpoint() == HalfCheckpoint(1, 2, runs_of([1]))
 
 
 def test_what_is_read_again_is_passed_over() -> None:
@@ -223,7 +227,7 @@ def test_one_that_is_held_keeps_its_checkpoint_place() -> None:
     ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k"), half(2, 3)])
     ledger.read_ops([op(0, commit(2, 1), commit(3, 2))])
     assert take(ledger) == [3]
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 3, (0, 1))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 3, runs_of([0, 1]))
 
 
 def test_the_next_of_a_key_waits_for_its_own_halves_too() -> None:
@@ -270,7 +274,7 @@ def test_a_transaction_is_incomplete_once_its_last_offset_was_read_past() -> Non
     (transaction,) = ledger.take_ready(ALL)
     assert not transaction.complete()
     assert offsets(transaction) == [0]
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, (1, 2))
+    assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, runs_of([1, 2]))
 
 
 def test_a_missing_first_half_makes_incomplete_too() -> None:
@@ -348,7 +352,7 @@ def test_copies_that_a_mirror_made_are_settled_with_the_original() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, 0), half(1, 1, 1), half(2, 1, 0), half(3, 1, 1)])
     assert ledger.counts["half_copy"] == 2
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, (0, 1, 2, 3))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, runs_of([0, 1, 2, 3]))
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 1))])
     (transaction,) = ledger.take_ready(ALL)
     assert offsets(transaction) == [0, 1]
@@ -501,7 +505,7 @@ def test_a_decision_that_was_replaced_is_not_acted_on_when_its_halves_are_read()
     assert take(ledger) == [2]
     ledger.read_halves(half(offset, 100 + offset) for offset in range(2, 9))
     assert take(ledger) == []
-    assert ledger.half_checkpoint() == HalfCheckpoint(2, 9, tuple(range(2, 9)))
+    assert ledger.half_checkpoint() == HalfCheckpoint(2, 9, runs_of(range(2, 9)))
 
 
 # --- early ops --------------------------------------------------------------------------------------------------
@@ -513,7 +517,7 @@ def test_an_op_that_comes_before_its_half_is_kept_and_pins_the_op_partition() ->
     assert ledger.op_checkpoint() == OpCheckpoint(0, 3)
     ledger.read_halves([half(0, 0), half(1, 1), half(2, 2)])
     assert take(ledger) == [1]
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 3, (0,))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 3, runs_of([0]))
     assert ledger.op_checkpoint() == OpCheckpoint(0, 3)
     ledger.read_halves(half(offset, offset) for offset in range(3, 91) if offset not in {1, 2, 9})
     assert ledger.op_checkpoint() == OpCheckpoint(3, 3)
@@ -539,7 +543,7 @@ def test_an_op_whose_offsets_were_read_without_its_half_is_lost() -> None:
 
 
 def test_a_replay_after_a_restart_is_not_lost() -> None:
-    ledger = new_ledger(HalfCheckpoint(0, 3, (0, 2)), OpCheckpoint(0, 2))
+    ledger = new_ledger(HalfCheckpoint(0, 3, runs_of([0, 2])), OpCheckpoint(0, 2))
     ledger.read_ops([op(0, commit(1, 1))])
     ledger.read_halves([half(0, 10), half(1, 1), half(2, 2)])
     assert (ledger.counts["op_lost"], ledger.counts["op_settled"]) == (0, 1)
@@ -547,7 +551,7 @@ def test_a_replay_after_a_restart_is_not_lost() -> None:
 
 
 def test_replays_below_the_head_are_dropped_at_once_unless_they_match_a_pending_half() -> None:
-    ledger = new_ledger(HalfCheckpoint(5, 9, (5,)), OpCheckpoint(3, 6))
+    ledger = new_ledger(HalfCheckpoint(5, 9, runs_of([5])), OpCheckpoint(3, 6))
     ledger.read_ops([op(3, commit(1, 2)), op(4, commit(5, 5))])
     assert ledger.counts["op_settled"] == 1
     ledger.read_halves([half(5, 5)])
@@ -579,7 +583,7 @@ def test_a_repeated_early_op_of_a_straggler_settles_it_once() -> None:
     ledger.read_halves(half(offset, 100 + offset) for offset in range(3, 9))
     ledger.read_ops([op(3, rollback(0, 1))])
     assert take(ledger) == []
-    assert ledger.half_checkpoint().unsettled == tuple(range(3, 9))
+    assert ledger.half_checkpoint().unsettled == runs_of(range(3, 9))
 
 
 def test_answers_without_a_decision_are_not_kept_for_halves_ahead() -> None:
@@ -643,14 +647,18 @@ def test_a_malformed_op_record_is_counted_and_passed() -> None:
 # --- how far may be read ----------------------------------------------------------------------------------------
 
 
+MANY = ParkingPolicy(pending_max=10 * FAR)
+"""What pends is no limit."""
+
+
 def test_with_nothing_unsettled_the_window_begins_at_the_next_half() -> None:
-    ledger = new_ledger(HalfCheckpoint(70, 70))
+    ledger = new_ledger(HalfCheckpoint(70, 70), parking=MANY)
     assert ledger.read_limit(70) == 70 + WINDOW
     assert ledger.read_limit(500) == 500 + WINDOW, "offsets may have gaps"
 
 
 def test_the_window_begins_at_the_lowest_unsettled_half() -> None:
-    ledger = new_ledger()
+    ledger = new_ledger(parking=MANY)
     ledger.read_halves(half(offset, offset) for offset in range(10, 10 + FEW))
     assert ledger.read_limit(10 + FEW) == 10 + WINDOW
     ledger.read_ops([op(0, commit(10, 10))])
@@ -658,13 +666,31 @@ def test_the_window_begins_at_the_lowest_unsettled_half() -> None:
     assert ledger.read_limit(10 + FEW) == 11 + WINDOW
 
 
+def every_other(ledger: Ledger, start: int, stop: int) -> None:
+    """Halves of which every other one is delivered, so that each of the rest is a run of its own."""
+    ledger.read_halves(half(offset, offset) for offset in range(start, stop))
+    ledger.read_ops([op(start, *(commit(offset, offset) for offset in range(start + 1, stop, 2)))])
+    take(ledger)
+
+
 def test_a_full_window_stops_the_reading_until_its_lowest_half_is_settled() -> None:
     ledger = new_ledger()
-    ledger.read_halves(half(offset, offset) for offset in range(WINDOW))
+    every_other(ledger, 0, WINDOW)
     assert ledger.read_limit(WINDOW) == WINDOW
     assert ledger.half_checkpoint().encode(TOPIC_ID)
-    ledger.read_ops([op(0, rollback(0, 0))])
-    assert ledger.read_limit(WINDOW) == WINDOW + 1
+    ledger.read_ops([op(WINDOW, rollback(0, 0))])
+    assert ledger.read_limit(WINDOW) == WINDOW + 2
+
+
+def test_reading_stops_when_as_much_pends_as_may() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(pending_max=100))
+    ledger.read_halves(half(offset, offset) for offset in range(40))
+    assert ledger.read_limit(40) == 100
+    ledger.read_halves(half(offset, offset) for offset in range(40, 100))
+    assert ledger.read_limit(100) == 100
+    ledger.read_ops([op(0, commit(7, 7))])
+    assert take(ledger) == [7]
+    assert ledger.read_limit(100) == 101
 
 
 def test_a_restored_full_window_can_be_read_again_and_no_further() -> None:
@@ -685,37 +711,77 @@ def test_a_restored_full_window_can_be_read_again_and_no_further() -> None:
 def test_one_undecided_half_does_not_stop_a_busy_partition() -> None:
     """Run lengths can say where a few unsettled halves lie, however far the head is."""
     head = WINDOW - 1_000
-    ledger = new_ledger(HalfCheckpoint(0, head, (0,)))
+    ledger = new_ledger(HalfCheckpoint(0, head, runs_of([0])))
     ledger.read_halves([half(0, 0), half(head - 1, 1)])
     while head < WINDOW + 4_000:
-        limit = ledger.read_limit(head)
+        limit = min(ledger.read_limit(head), head + 1_000)
         assert limit > head
         ledger.read_halves(half(offset, offset) for offset in range(head, limit))
         assert ledger.half_checkpoint().encode(TOPIC_ID), "whatever happens next"
         ledger.read_ops([op(head, *(commit(number, number) for number in range(head, limit)))])
         assert len(take(ledger)) == limit - head
         head = limit
-    assert ledger.half_checkpoint().unsettled == (0,)
+    assert ledger.half_checkpoint().unsettled == runs_of([0])
     assert restored(ledger).read_limit(0) == head, "all of it can be read again"
 
 
-def test_beyond_the_window_at_most_few_halves_are_unsettled() -> None:
-    ledger = new_ledger(HalfCheckpoint(0, WINDOW + 5_000, (0, 7)))
-    assert ledger.read_limit(0) == WINDOW + 5_000
-    ledger.read_halves([half(0, 0), half(7, 7), half(WINDOW + 4_999, 1)])
-    head = WINDOW + 5_000
-    assert ledger.read_limit(head) == head + FEW - 2
-    ledger.read_halves(half(offset, offset) for offset in range(head, head + FEW - 2))
-    head += FEW - 2
-    assert ledger.read_limit(head) <= head
+def test_beyond_the_window_there_are_at_most_few_runs() -> None:
+    ledger = new_ledger(parking=MANY)
+    ledger.read_halves([half(0, 0)])
+    busy = range(1, WINDOW + 1)
+    ledger.read_halves(half(offset, offset) for offset in busy)
+    ledger.read_ops([op(0, *(commit(offset, offset) for offset in busy))])
+    assert take(ledger) == list(busy)
+    end = WINDOW + 1 + 4 * FEW
+    assert ledger.read_limit(WINDOW + 1) == WINDOW + 1 + FEW - 2
+    every_other(ledger, WINDOW + 1, end)
+    assert ledger.read_limit(end) == end, "no more until there is room"
+    assert len(ledger.half_checkpoint().unsettled) == FEW
     assert ledger.half_checkpoint().encode(TOPIC_ID)
-    ledger.read_ops([op(0, rollback(0, 0))])
-    assert ledger.read_limit(head) == head + 1
 
 
-def test_the_head_never_runs_further_ahead_than_a_restart_can_read_again() -> None:
-    ledger = new_ledger(HalfCheckpoint(0, FAR - 10, (0,)))
+def test_what_a_checkpoint_cannot_say_is_settled_waits_and_loses_neither_its_turn_nor_its_order() -> None:
+    """A long run of pending halves, decided in any order: no more holes than can be said, and all are delivered."""
+    numbers = list(range(WINDOW + 3_000))
+    ledger = new_ledger(parking=MANY)
+    ledger.read_halves(half(offset, offset, key=str(offset % 5_000).encode()) for offset in numbers)
+    decided = [*numbers]
+    random.Random(3).shuffle(decided)
+    ledger.read_ops([op(0, *(commit(offset, offset) for offset in decided))])
+    delivered: list[int] = []
+    for _ in range(1_000):
+        delivered += take(ledger, 500)
+        assert ledger.half_checkpoint().encode(TOPIC_ID)
+        if len(delivered) == len(numbers):
+            break
+    assert sorted(delivered) == numbers
+    place = {offset: index for index, offset in enumerate(delivered)}
+    assert all(place[offset] > place[offset - 5_000] for offset in numbers[5_000:])
+    assert ledger.half_checkpoint() == HalfCheckpoint(len(numbers), len(numbers))
+
+
+def test_the_holes_that_a_scattered_transaction_will_leave_are_reserved() -> None:
+    """Otherwise it could come to be the lowest one, and not be settled for want of room."""
+    ledger, scattered = new_ledger(parking=MANY), range(0, 300, 2)
+    ledger.read_halves(
+        half(offset, 10**6, offset, key=None) if offset in scattered else half(offset, offset, key=None)
+        for offset in range(WINDOW + 1)
+    )
+    head, room = WINDOW + 1, FEW - len(scattered)
+    assert ledger.read_limit(head) == head + room
+    ledger.read_ops([op(0, *(commit(offset, offset) for offset in range(301, head, 2)))])
+    assert len(take(ledger)) == room
+    assert ledger.read_limit(head) == head
+    ledger.read_ops([op(1, entry(COMMIT, 10**6, ",".join(map(str, scattered)), 0, 298))])
+    assert 10**6 in take(ledger)
+    assert ledger.half_checkpoint().encode(TOPIC_ID)
+
+
+def test_the_head_never_runs_further_ahead_than_a_checkpoint_can_say() -> None:
+    ledger = new_ledger(HalfCheckpoint(0, FAR - 10, runs_of([0])))
     assert ledger.read_limit(FAR - 10) == FAR
+    with pytest.raises(CheckpointError):
+        HalfCheckpoint(0, FAR + 1, runs_of([0])).encode(TOPIC_ID)
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------
@@ -728,7 +794,7 @@ def test_what_was_delivered_above_an_undecided_half_is_not_delivered_again_after
     ledger.read_halves(halves)
     ledger.read_ops(ops)
     assert len(take(ledger)) == 1_000
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1_001, (0,))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1_001, runs_of([0]))
     again = restored(ledger)
     again.read_ops([op(1, commit(0, 0)), *(op(offset, commit(offset, offset)) for offset in range(2, 1_001))])
     again.read_halves(halves)
@@ -763,26 +829,26 @@ def test_order_is_kept_across_a_crash() -> None:
 
 
 def test_checkpoints_do_not_go_back_while_the_window_is_read_again() -> None:
-    start = (HalfCheckpoint(5, 20, (5, 9, 12)), OpCheckpoint(30, 44))
+    start = (HalfCheckpoint(5, 20, runs_of([5, 9, 12])), OpCheckpoint(30, 44))
     ledger = new_ledger(*start)
     assert (ledger.half_checkpoint(), ledger.op_checkpoint()) == start
     ledger.read_halves([half(5, 5)])
     ledger.read_ops([op(30, commit(5, 5))])
     assert take(ledger) == [5]
-    assert ledger.half_checkpoint() == HalfCheckpoint(9, 20, (9, 12))
+    assert ledger.half_checkpoint() == HalfCheckpoint(9, 20, runs_of([9, 12]))
     assert ledger.op_checkpoint() == OpCheckpoint(31, 44)
     ledger.read_halves(half(offset, offset) for offset in range(6, 12))
-    assert ledger.half_checkpoint() == HalfCheckpoint(9, 20, (9, 12))
+    assert ledger.half_checkpoint() == HalfCheckpoint(9, 20, runs_of([9, 12]))
     assert ledger.pending() == 1
 
 
 def test_the_checkpoint_leaps_to_the_head_once_the_last_unsettled_half_is_settled() -> None:
-    ledger = new_ledger(HalfCheckpoint(5, 20, (5,)), OpCheckpoint(0, 0))
+    ledger = new_ledger(HalfCheckpoint(5, 20, runs_of([5])), OpCheckpoint(0, 0))
     ledger.read_halves([half(5, 5)])
     ledger.read_ops([op(0, rollback(5, 5))])
     assert ledger.half_checkpoint() == HalfCheckpoint(20, 20)
     ledger.read_halves(half(offset, offset) for offset in range(6, 21))
-    assert ledger.half_checkpoint() == HalfCheckpoint(20, 21, (20,))
+    assert ledger.half_checkpoint() == HalfCheckpoint(20, 21, runs_of([20]))
 
 
 def test_a_crash_between_the_halves_of_a_transaction_keeps_it_whole() -> None:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import relay.ledger
+import relay.parking
+import relay.unsettled
+from outbox.protocol import checkpoint
+from relay.bodies import KEEP, BodyPolicy
 from relay.gate import GatePolicy
 from relay.parking import DEFAULT, ParkingPolicy
 from tests.unit.ledger_model import IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
 ROOM = relay.ledger.EARLY_OPS
+NONE = BodyPolicy(age=0, bytes=0)
+WINDOWS = {"narrow": (6, 2, 10_000), "wide": (checkpoint.WINDOW, checkpoint.FEW, checkpoint.FAR)}
+"""What a checkpoint can name: offsets in any mix, or runs, and offsets then."""
+
+
+def choose_window(name: str) -> None:
+    """Let the checkpoint name so much; a history is too short to fill what it really can."""
+    for module in (relay.unsettled, relay.parking):
+        module.WINDOW, module.FEW, module.FAR = WINDOWS[name]  # type: ignore[attr-defined]  # constants of both
 
 
 class _History(RuleBasedStateMachine):
@@ -28,13 +43,31 @@ class _History(RuleBasedStateMachine):
         small_room=st.booleans(),
         parking=st.sampled_from([SOON, DEFAULT]),
         patience=st.sampled_from([PATIENT, IMPATIENT]),
+        bodies=st.sampled_from([KEEP, NONE]),
+        window=st.sampled_from(["wide", "narrow"]),
+        batch_bytes=st.sampled_from([sys.maxsize, sys.maxsize, 1]),
     )
-    def make(self, *, ordered: bool, small_room: bool, parking: ParkingPolicy, patience: GatePolicy) -> None:
-        self.world = World(ordered=ordered, parking=parking, patience=patience)
+    def make(
+        self,
+        *,
+        ordered: bool = True,
+        small_room: bool = False,
+        parking: ParkingPolicy = DEFAULT,
+        patience: GatePolicy = PATIENT,
+        bodies: BodyPolicy = KEEP,
+        window: str = "wide",
+        batch_bytes: int = sys.maxsize,
+    ) -> None:
+        self.world = World(ordered=ordered, parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes)
         relay.ledger.EARLY_OPS = SMALL_ROOM if small_room else ROOM
+        choose_window(window)
 
     def teardown(self) -> None:
-        """In the end everything is read, asked and answered: nothing is left over, nothing is lost."""
+        """In the end everything is read, asked and answered: nothing is left over, nothing is lost.
+
+        A transaction that is wider than a narrow window may only then be read to its end.
+        """
+        choose_window("wide")
         try:
             self.world.drain()
         finally:
@@ -192,7 +225,7 @@ TestHistory.settings = settings(
 def test_of_two_copies_that_were_parked_the_one_that_counts_is_delivered_after_a_refusal(*, resumed: bool) -> None:
     """Parked with two halves of one position, then decided, then refused by pre-flight, then resumed."""
     history = _History()
-    history.make(ordered=True, small_room=False, parking=SOON, patience=IMPATIENT)
+    history.make(parking=SOON, patience=IMPATIENT)
     history.the_real_topic_comes_or_goes(there=False)
     history.begin(group="orders", key=b"a", send=1, size=2)
     history.send(accident="twice", number=0)

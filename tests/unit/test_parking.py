@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint
+from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, runs_of
 from outbox.protocol.op import OpKind, OpSource
 from relay.discards import Move
 from relay.ledger import Ledger
@@ -43,7 +43,7 @@ def parked(ledger: Ledger, now: int, messages: int = ALL) -> list[int]:
 @given(st.sets(st.integers(0, 30_000), max_size=700), st.integers(0, 250_000))
 def test_reading_stops_when_the_string_is_full(unsettled: set[int], more: int) -> None:
     head = max(unsettled, default=0) + 1 + more
-    ledger = new_ledger(HalfCheckpoint(min(unsettled, default=head), head, tuple(sorted(unsettled))))
+    ledger = new_ledger(HalfCheckpoint(min(unsettled, default=head), head, runs_of(sorted(unsettled))))
     ledger._restored_head, ledger._head = 0, head
     may_read = ledger.read_limit(head) > head
     assert may_read == (ledger._room().taken() < 1)
@@ -57,6 +57,7 @@ def test_reading_stops_when_the_string_is_full(unsettled: set[int], more: int) -
         (Room(0, WINDOW, FEW // 2), 0.5),
         (Room(0, FAR * 3 // 4, 1), 0.75),
         (Room(0, WINDOW, FEW), 1.0),
+        (Room(0, 5, 1, 0.8), 0.8),
     ],
 )
 def test_how_much_of_the_string_is_taken(room: Room, taken: float) -> None:
@@ -85,15 +86,15 @@ def test_the_oldest_of_a_dead_group_make_room_and_no_more_than_is_needed() -> No
     found = parked(ledger, NOW + HOUR)
     assert found == dead[: len(found)]
     assert ledger._room().taken() < ROOMY < FULL
-    assert ledger._room().unsettled == FEW * ROOMY - 1, "few are left, so that the slow one may pend on"
+    assert ledger._room().islands == FEW * ROOMY - 1, "few are left, so that the slow one may pend on"
 
 
 def test_a_single_one_in_the_way_is_parked_not_the_many_that_are_young() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 0, group="slow")])
     busy(ledger, 1, WINDOW - 1_000)
-    young = range(WINDOW - 1_000, WINDOW - 1)
-    ledger.read_halves(half(number, number, group="busy") for number in young)
+    busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
+    young = range(WINDOW - 1_000, WINDOW - 1, 2)
     assert parked(ledger, NOW + HOUR) == [0]
     assert ledger.pending() == len(young)
 
@@ -146,7 +147,7 @@ def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
     assert [found.value for found in move.halves] == [b"value", b"value"]
     assert {found.value for found in move.transaction.all_halves()} == {None}, "no body is kept in memory"
     assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [2], "what it held up is free"
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, (0,))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, runs_of([0]))
 
 
 def test_what_is_settled_weighs_nothing() -> None:

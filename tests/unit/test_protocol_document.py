@@ -149,7 +149,7 @@ def test_the_columns_of_the_callback_row_are_those_that_are_inserted() -> None:
         f"at most {checkpoint.MAX_LENGTH:,} characters",
         f"at most {checkpoint.MAX_SPAN:,} offsets",
         f"within {checkpoint.WINDOW:,} offsets",
-        f"within {checkpoint.FAR:,} offsets while at most {checkpoint.FEW} halves",
+        f"within {checkpoint.FAR:,} offsets while at most {checkpoint.FEW} runs",
         f"at most {op.MAX_REASON:,} characters",
         f"At most {EARLY_OPS:,} are kept",
         f"{DEFAULT.check_max} of its checks were answered UNKNOWN",

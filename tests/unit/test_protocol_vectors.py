@@ -141,7 +141,7 @@ def test_manifest_is_written_and_read_as_the_vector_says(name: str) -> None:
 
 @named("half_checkpoint")
 def test_half_checkpoint_is_written_and_read_as_the_vector_says(vector: dict[str, Any]) -> None:
-    unsettled = tuple(offset for first, last in vector["unsettled"] for offset in range(first, last + 1))
+    unsettled = tuple(range(first, last + 1) for first, last in vector["unsettled"])
     checkpoint = HalfCheckpoint(vector["offset"], vector["head"], unsettled)
     assert checkpoint.encode(vector["topic_id"]) == vector["metadata"]
     assert parse_half_checkpoint(vector["metadata"], vector["offset"], vector["topic_id"]) == checkpoint

@@ -1,0 +1,69 @@
+"""When a batch leaves: closed by count, bytes or age, and at once while there is little traffic. Pure.
+
+A lone message must not wait for company, and a flood must not be cut into thousands of small Kafka transactions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+WORTH_WAITING = 100
+"""Messages that must be expected within the age of a batch; for fewer nobody waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """What closes a batch, whichever comes first.
+
+    Args:
+        messages: So many messages, about.
+        bytes: So many bytes, about.
+        age: So long after its first message was ready to be written, ms; later messages do not prolong it.
+    """
+
+    messages: int = 5_000
+    bytes: int = 16_777_216
+    age: int = 10
+
+
+class Ready(NamedTuple):
+    """What is ready to be written, about."""
+
+    messages: int
+    bytes: int
+
+
+class Pacing:
+    """Decides when the next batch leaves.
+
+    Args:
+        policy: What closes it.
+    """
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
+        self._left_at = 0
+        self._since: int | None = None  # when the first message of the next batch was seen
+
+    def leaves(self, ready: Ready, now: int) -> bool:
+        """Whether the batch leaves now, at this monotonic time (ms); if so, it counts as gone."""
+        if not ready.messages:
+            self._since = None
+            return True  # whatever else there is to write does not wait
+        if self._since is None:
+            self._since = now
+        if self._expects_more(ready, now) and now < self._since + self._policy.age:
+            return False
+        self._left_at, self._since = now, None
+        return True
+
+    def wait(self, now: int) -> int | None:
+        """How long the batch that waits may still do so, ms; None if none waits."""
+        return None if self._since is None else max(self._since + self._policy.age - now, 0)
+
+    def _expects_more(self, ready: Ready, now: int) -> bool:
+        """Whether it is not full, and the longest wait would bring enough, at the rate since the last one left."""
+        if ready.messages >= self._policy.messages or ready.bytes >= self._policy.bytes:
+            return False
+        return ready.messages * self._policy.age >= WORTH_WAITING * max(now - self._left_at, 1)

@@ -1,0 +1,160 @@
+"""A producer that is given whole batches, knows what of them was not delivered, and hears its own complaints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from outbox.cluster import checked_properties
+from outbox.failpoints import failpoint
+from relay.outgoing import Record
+from relay.remedy import Fault, Remedy, Step, remedy
+
+FLUSH_SECONDS = 15.0
+
+SETTINGS: dict[str, str | int | bool] = {
+    "acks": "all",
+    "batch.size": 1_000_000,  # lowered for topics that take less, see limit_batches
+    "delivery.report.only.error": True,
+    "enable.idempotence": True,
+    "linger.ms": 1,
+    "message.max.bytes": 100_000_000,  # pre-flight compares each message with its own topic's limit
+    "message.timeout.ms": 10_000,
+    "partitioner": "murmur2_random",  # the partition that a Java producer would choose
+    "queue.buffering.max.messages": 1_000_000,
+    "retry.backoff.ms": 1,  # 100, the default, is what a small transaction waits for CONCURRENT_TRANSACTIONS
+    "retry.backoff.max.ms": 100,
+    "socket.timeout.ms": 5_000,
+    "topic.metadata.propagation.max.ms": 2_000,
+}
+
+log = structlog.get_logger()
+
+
+class DeliveryError(Exception):
+    """A batch whose outcome is not known to be a commit: make a fresh producer, read `committed()`.
+
+    Args:
+        message: What failed.
+        remedy: What to do; never RETRY.
+    """
+
+    def __init__(self, message: str, remedy: Remedy = Remedy.REBUILD) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another owner is there: give the partition up until the group has a new generation."""
+        return self.remedy is Remedy.GIVE_UP
+
+
+def delivery_error(step: Step, error: KafkaError) -> DeliveryError:
+    """What becomes of an error that is not tried again, or no longer."""
+    what = remedy(Fault.of(error), step)
+    if what is Remedy.RETRY:
+        what = Remedy.REBUILD
+    return DeliveryError(f"{step} failed: {error.name()}: {error.str()}", what)
+
+
+class Complaints:
+    """Takes a producer's log lines for librdkafka's `logger`, and notes those that tell of a lost connection or answer.
+
+    After such a line a request may have been sent twice, although its call succeeded (R17).
+    """
+
+    _TROUBLE = frozenset({"FAIL", "REQTMOUT"})
+
+    def __init__(self) -> None:
+        self.trouble = False
+
+    def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
+        """Called by confluent-kafka while the producer is polled."""
+        self.trouble = self.trouble or facility in self._TROUBLE
+        say = log.warning if level >= logging.WARNING else log.info
+        if facility == "CONFWARN":  # a property of the consumer, given for all clients
+            say = log.debug
+        say("producer", client=client, facility=facility, text=text)
+
+
+class BatchProducer:
+    """A producer for whole batches.
+
+    Args:
+        config: Its librdkafka properties.
+
+    Raises:
+        ConfigurationError: Properties do not go together.
+    """
+
+    def __init__(self, config: Mapping[str, str | int | bool]) -> None:
+        self.complaints = Complaints()
+        self._failed: list[KafkaError] = []
+        with checked_properties():
+            self.client = Producer({**config, "on_delivery": self._report, "logger": self.complaints})
+
+    def _report(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+    def produce(self, records: Iterable[Record]) -> None:
+        """Hand records to librdkafka.
+
+        Raises:
+            DeliveryError: One was refused.
+        """
+        first = True
+        try:
+            for record in records:
+                self._produce(record)
+                if first:
+                    failpoint("relay.producing")
+                    first = False
+        except KafkaException as error:
+            raise delivery_error(Step.PRODUCE, error.args[0]) from error
+
+    def _produce(self, record: Record) -> None:
+        while True:
+            try:
+                self.client.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    None,
+                    None,
+                    record.timestamp,
+                    record.headers,
+                )
+            except BufferError:
+                self.client.poll(0.1)  # the local queue is full; wait until librdkafka has sent some of it
+            else:
+                return
+
+    def flush(self) -> None:
+        """Wait until all is acknowledged.
+
+        Raises:
+            DeliveryError: A message was not, or not within 15 s.
+        """
+        left = self.client.flush(FLUSH_SECONDS)
+        if self._failed:
+            raise delivery_error(Step.FLUSH, self._failed[0])
+        if left:
+            raise DeliveryError(f"{left} messages were not acknowledged within {FLUSH_SECONDS:.0f} s", Remedy.ABORT)
+
+    def listen(self) -> bool:
+        """Hear what librdkafka had to say since the last time; whether it tells of trouble."""
+        self.complaints.trouble = False
+        self.client.poll(0)
+        return self.complaints.trouble
+
+    def close(self) -> None:
+        """Let the producer go without waiting."""
+        with suppress(KafkaException):
+            self.client.purge()
+        del self.client

@@ -1,0 +1,100 @@
+"""What to do when librdkafka's transactional producer reports an error. Pure: flags in, remedy out.
+
+librdkafka says of each error whether the call may be made again, whether the transaction must be aborted, or whether
+the producer is of no further use; an error that says none of these counts as the last (INTRODUCTION.md, "Transactional
+producer API"). Whatever is not a retry ends in a fresh producer and in a ledger made anew from `committed()`, because
+the old protocol's late EndTxn could otherwise end the next transaction (R17, R18, KAFKA-17754).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError
+
+
+class Step(enum.StrEnum):
+    """Where an error happened."""
+
+    TAKE_OVER = "taking the partition over"
+    BEGIN = "beginning a Kafka transaction"
+    PRODUCE = "producing a message"
+    FLUSH = "delivering a message"
+    OFFSETS = "sending the checkpoint"
+    COMMIT = "committing a Kafka transaction"
+
+
+class Remedy(enum.Enum):
+    """What to do then."""
+
+    RETRY = "make the same call again, until the time is over"
+    ABORT = "abort the transaction, so that no reader waits for it; then as REBUILD"
+    REBUILD = "let the producer go; a fresh one ends what is open, and tells what was committed"
+    GIVE_UP = "another owner is there: the partition is served again only in a new generation of the group"
+
+
+class Fault(NamedTuple):
+    """An error, as librdkafka flags it.
+
+    Args:
+        code: Its code.
+        fatal: The producer is of no further use.
+        retriable: The call may be made again.
+        requires_abort: The transaction cannot be committed any more.
+    """
+
+    code: int
+    fatal: bool = False
+    retriable: bool = False
+    requires_abort: bool = False
+
+    @classmethod
+    def of(cls, error: KafkaError) -> Fault:
+        """The flags of an error."""
+        return cls(error.code(), error.fatal(), error.retriable(), error.txn_requires_abort())
+
+
+FENCED = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - librdkafka's own codes carry an underscore
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    }
+)
+"""A newer producer has the transactional id, or the coordinator aborted a transaction that had timed out."""
+
+OF_NO_GENERATION = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
+    }
+)
+"""The group has moved on without this member (R15). A fresh producer here would fence the rightful owner."""
+
+_REPEATABLE = frozenset({Step.TAKE_OVER, Step.OFFSETS, Step.COMMIT})
+_OPEN = frozenset({Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT})
+
+
+def remedy(fault: Fault, step: Step) -> Remedy:
+    """What to do about an error.
+
+    A message that cannot be produced or delivered is lost to its transaction, whatever its error says of trying again:
+    the others must not become visible without it.
+
+    Args:
+        fault: The error.
+        step: Where it happened.
+    """
+    if fault.code in FENCED or fault.code in OF_NO_GENERATION:
+        return Remedy.GIVE_UP
+    if fault.fatal:
+        return Remedy.REBUILD
+    if step in {Step.PRODUCE, Step.FLUSH} or (step in _OPEN and fault.requires_abort):
+        return Remedy.ABORT
+    if fault.retriable and step in _REPEATABLE:
+        return Remedy.RETRY
+    return Remedy.REBUILD

@@ -1,0 +1,78 @@
+"""Which partition numbers a relay may serve: both partitions, and after a fence only in a newer generation."""
+
+from __future__ import annotations
+
+from relay.ownership import FENCED_SECONDS, RETRY_SECONDS, Ownership
+
+BOTH = [("half", 0), ("op", 0)]
+
+
+def owning(*numbers: int) -> Ownership:
+    """Numbers that are served."""
+    ownership = Ownership()
+    ownership.assigned((topic, number) for topic in ("half", "op") for number in numbers)
+    for number in numbers:
+        ownership.served(number)
+    return ownership
+
+
+def test_a_number_is_served_once_both_partitions_are_ours() -> None:
+    ownership = Ownership()
+    assert ownership.assigned([("half", 0), ("half", 1), ("op", 1)]) == [1]
+    assert ownership.waiting() == [1]
+    assert ownership.assigned([("op", 0)]) == [0]
+    assert ownership.due(0.0, 1) == [1, 0]
+    ownership.served(1)
+    assert ownership.waiting() == [0]
+
+
+def test_without_one_of_its_partitions_a_number_is_not_served() -> None:
+    ownership = owning(0, 1)
+    assert ownership.revoked([("op", 0)]) == {0}
+    assert ownership.assigned([("half", 2)]) == []
+    assert ownership.assigned([("op", 0)]) == [0]
+
+
+def test_a_number_that_failed_is_tried_again_after_a_while() -> None:
+    ownership = owning(0)
+    ownership.try_later(0, 10.0)
+    assert ownership.due(10.0 + RETRY_SECONDS / 2, 1) == []
+    assert ownership.due(10.0 + RETRY_SECONDS, 1) == [0]
+    assert ownership.waiting() == [0]
+    ownership.revoked(BOTH)
+    assert (ownership.due(99.0, 1), ownership.waiting()) == ([], [])
+
+
+def test_a_fenced_number_is_served_again_only_in_a_newer_generation() -> None:
+    ownership = owning(0)
+    ownership.try_later(0, 10.0)
+    ownership.fenced(0, 10.0, 7)
+    assert ownership.due(10_000.0, 7) == []
+    assert ownership.waiting() == [0]
+    assert ownership.due(10_000.0, -1) == [], "a member of no generation serves nothing"
+    assert ownership.due(10_000.0, 8) == [0]
+
+
+def test_a_number_fenced_in_no_generation_waits_for_its_next_assignment() -> None:
+    ownership = owning(0)
+    ownership.fenced(0, 10.0, -1)
+    assert ownership.due(11.0, 8) == []
+    ownership.revoked(BOTH)
+    assert ownership.assigned(BOTH) == [0]
+    assert ownership.due(11.0, 8) == [0]
+
+
+def test_a_fenced_number_that_is_revoked_is_forgotten() -> None:
+    ownership = owning(0)
+    ownership.fenced(0, 10.0, 7)
+    ownership.revoked(BOTH)
+    assert (ownership.due(99.0, 8), ownership.waiting(), ownership.fenced_too_long(99.0)) == ([], [], [])
+
+
+def test_who_is_fenced_for_long_and_still_owns_asks_for_a_new_generation_once() -> None:
+    ownership = owning(0, 1)
+    ownership.fenced(1, 10.0, 7)
+    ownership.fenced(0, 11.0, 7)
+    assert ownership.fenced_too_long(10.0 + FENCED_SECONDS) == []
+    assert ownership.fenced_too_long(10.1 + FENCED_SECONDS) == [0, 1]
+    assert ownership.fenced_too_long(99.0) == []

@@ -1,0 +1,75 @@
+"""What is done about each kind of error of the transactional producer."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from confluent_kafka import KafkaError
+
+from relay.producing import Complaints, delivery_error
+from relay.remedy import FENCED, OF_NO_GENERATION, Fault, Remedy, Step, remedy
+
+OTHER = KafkaError._TIMED_OUT
+PLAIN = Fault(OTHER)
+FATAL = Fault(OTHER, fatal=True)
+RETRIABLE = Fault(OTHER, retriable=True)
+ABORTABLE = Fault(OTHER, requires_abort=True)
+RETRY, ABORT, REBUILD = Remedy.RETRY, Remedy.ABORT, Remedy.REBUILD
+
+#                 plain    fatal    retriable  requires abort
+TABLE = {
+    Step.TAKE_OVER: (REBUILD, REBUILD, RETRY, REBUILD),
+    Step.BEGIN: (REBUILD, REBUILD, REBUILD, REBUILD),
+    Step.PRODUCE: (ABORT, REBUILD, ABORT, ABORT),
+    Step.FLUSH: (ABORT, REBUILD, ABORT, ABORT),
+    Step.OFFSETS: (REBUILD, REBUILD, RETRY, ABORT),
+    Step.COMMIT: (REBUILD, REBUILD, RETRY, ABORT),
+}
+CASES = [
+    (step, fault, expected)
+    for step, row in TABLE.items()
+    for fault, expected in zip((PLAIN, FATAL, RETRIABLE, ABORTABLE), row, strict=True)
+]
+
+
+def test_the_table_is_whole() -> None:
+    assert set(TABLE) == set(Step)
+    assert {expected for _, _, expected in CASES} == set(Remedy) - {Remedy.GIVE_UP}
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), CASES)
+def test_what_is_done_about_an_error(step: Step, fault: Fault, expected: Remedy) -> None:
+    assert remedy(fault, step) is expected
+
+
+@pytest.mark.parametrize("code", sorted(FENCED | OF_NO_GENERATION))
+def test_whoever_was_fenced_gives_up_whatever_else_the_error_says(code: int) -> None:
+    """A fresh producer would fence the rightful owner, and two owners would fence each other for ever."""
+    for step, flags in itertools.product(Step, itertools.product([False, True], repeat=3)):
+        assert remedy(Fault(code, *flags), step) is Remedy.GIVE_UP
+
+
+def test_what_must_be_aborted_is_never_tried_again() -> None:
+    for step in (Step.OFFSETS, Step.COMMIT):
+        assert remedy(Fault(OTHER, retriable=True, requires_abort=True), step) is ABORT
+
+
+def test_the_flags_are_those_of_librdkafka() -> None:
+    error = KafkaError(KafkaError.ILLEGAL_GENERATION, "why", False, True, True)
+    assert Fault.of(error) == Fault(KafkaError.ILLEGAL_GENERATION, retriable=True, requires_abort=True)
+
+
+def test_an_error_that_outlasts_its_time_means_a_fresh_producer() -> None:
+    error = delivery_error(Step.COMMIT, KafkaError(OTHER, "slow", False, True, False))
+    assert error.remedy is REBUILD
+    assert not error.fenced
+    assert str(error) == "committing a Kafka transaction failed: _TIMED_OUT: slow"
+    assert delivery_error(Step.OFFSETS, KafkaError(KafkaError.ILLEGAL_GENERATION)).fenced
+
+
+def test_a_lost_connection_and_a_lost_answer_are_trouble_and_other_lines_are_not() -> None:
+    for facility, trouble in (("FAIL", True), ("REQTMOUT", True), ("GETPID", False)):
+        complaints = Complaints()
+        complaints.log(40, "%s [%s] %s", facility, "producer", "text")
+        assert complaints.trouble is trouble

@@ -167,6 +167,7 @@ class PartitionWorker(threading.Thread):
         """Know what lies in the discard topic before anything is delivered."""
         self._ledger.restore_discards(self._discards.read_manifests())
         self._clock.saw(self._discards.newest_append, _ms())
+        failpoint("relay.restored")
 
     def _wait(self) -> None:
         with self._wake:
@@ -254,6 +255,8 @@ class PartitionWorker(threading.Thread):
             self._look_for(late)
             failpoint("relay.late_fetched")
         outcome = self._outcome(batch, now)
+        if batch.moves:
+            failpoint("relay.parking")
         self._commit(outcome.records)
         if late:
             failpoint("relay.late_committed")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from outbox.cluster import checked_properties
@@ -22,8 +23,13 @@ TAKE_OVER_SECONDS = 10.0
 BATCH_OVERHEAD = 256
 """Bytes of a record batch beside its records, and to spare."""
 
+log = structlog.get_logger()
+
 SUSPICIOUS_COMMIT_SECONDS = 1.0
 """A commit that took longer may have been sent twice; its producer is not used again (R17, KAFKA-17754)."""
+
+_LOST_CONNECTION = {"FAIL", "REQTMOUT"}
+"""Log lines of librdkafka about a connection that broke and requests that were not answered."""
 
 _SETTINGS: dict[str, str | int | bool] = {
     "acks": "all",
@@ -33,6 +39,8 @@ _SETTINGS: dict[str, str | int | bool] = {
     "linger.ms": 1,
     "message.max.bytes": 100_000_000,  # pre-flight compares each message with its own topic's limit
     "message.timeout.ms": 10_000,
+    # With re-bootstrap, a producer that loses its last connection waits for a coordinator for ever.
+    "metadata.recovery.strategy": "none",
     "partitioner": "murmur2_random",  # the partition that a Java producer would choose
     "queue.buffering.max.messages": 1_000_000,
     "retry.backoff.ms": 1,  # 100, the default, is what a small transaction waits for CONCURRENT_TRANSACTIONS
@@ -70,12 +78,15 @@ class Delivery:
 
     def __init__(self, kafka: Mapping[str, str], transactional_id: str) -> None:
         self._config = {**_SETTINGS, **kafka, "transactional.id": transactional_id, "client.id": transactional_id}
+        # Only its log tells of lost connections, and only so; the error callback does not.
+        self._config |= {"log.connection.close": True, "log_level": 6}
         self._failed: list[KafkaError] = []
+        self._lost_connections = 0
         self._producer = self._open()
 
     def _open(self) -> Producer:
         with checked_properties():
-            producer = Producer({**self._config, "on_delivery": self._report})
+            producer = Producer({**self._config, "on_delivery": self._report, "logger": self})
         try:
             producer.init_transactions(TAKE_OVER_SECONDS)
         except KafkaException as error:
@@ -86,6 +97,16 @@ class Delivery:
     def _report(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._failed.append(error)
+
+    def log(self, level: int, _form: str, facility: str, _client: str, text: str) -> None:
+        """Hear what the producer has to say, in `poll()` and `flush()`; confluent-kafka takes this for a logger.
+
+        A request whose connection broke may have been sent twice and may still arrive, in the next Kafka transaction:
+        librdkafka repeats it within milliseconds, and says nothing else (R17, KAFKA-17754).
+        """
+        if facility in _LOST_CONNECTION:
+            self._lost_connections += 1
+        log.log(level, "librdkafka", facility=facility, text=text)
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """Send no batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
@@ -115,7 +136,7 @@ class Delivery:
         Raises:
             DeliveryError: The outcome is not known to be a commit. This object is of no further use.
         """
-        started = time.monotonic()
+        started, lost = time.monotonic(), self._lost_connections
         try:
             self._producer.begin_transaction()
             self._produce(records)
@@ -128,7 +149,8 @@ class Delivery:
             failpoint("relay.committed")
         except KafkaException as error:
             raise _delivery_error("a Kafka transaction", error) from error
-        if time.monotonic() - started > SUSPICIOUS_COMMIT_SECONDS:
+        self._producer.poll(0)  # serves what librdkafka has to tell
+        if self._lost_connections != lost or time.monotonic() - started > SUSPICIOUS_COMMIT_SECONDS:
             self._producer = self._open()
 
     def _produce(self, records: Iterable[Record]) -> None:

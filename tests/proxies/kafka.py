@@ -32,6 +32,12 @@ class KafkaLink(Link):
     cut_at: int | None = None
     kept: Kept | None = None
 
+    def close(self) -> None:
+        """End both connections; what was kept is lost."""
+        super().close()
+        if self.kept is not None:
+            self.kept.answered.cancel()
+
 
 class Kept:
     """A request that its sender holds for lost.
@@ -55,11 +61,10 @@ class Kept:
         try:
             await self._link.pass_up(self._message)
             return await asyncio.wait_for(asyncio.shield(self.answered), _REPLY_SECONDS)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, asyncio.CancelledError):  # the link ended meanwhile
             return None
         finally:
-            if not self.answered.done():
-                self.answered.cancel()
+            self.answered.cancel()
 
 
 class KafkaProxies:
@@ -90,6 +95,11 @@ class KafkaProxies:
         """Listen."""
         for node in self.nodes:
             await node.start()
+
+    async def stop(self) -> None:
+        """Listen no more, and end all links."""
+        for node in self.nodes:
+            await node.stop()
 
     def keep(self, request: KafkaRequest, message: bytes, link: KafkaLink) -> None:
         """Keep a request until its producer's next transaction."""
@@ -166,8 +176,9 @@ class KafkaProxy(Proxy[KafkaLink]):
             number = reply_correlation(frame)
             if number == link.cut_at:
                 raise Cut
-            if link.kept is not None and number == link.kept.correlation and not link.kept.answered.done():
-                link.kept.answered.set_result(end_txn_error(frame))
+            kept = link.kept
+            if kept is not None and number == kept.correlation and not kept.answered.done():
+                kept.answered.set_result(end_txn_error(frame))
             await link.pass_down(size + frame)
 
 

@@ -13,7 +13,7 @@ _SECONDS = 30.0
 
 
 class LoopThread:
-    """Runs coroutines until the end of its `with` block; then all tasks that are left are cancelled."""
+    """Runs coroutines until the end of its `with` block."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -23,6 +23,10 @@ class LoopThread:
         """Run a coroutine to its end; what it returns."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_SECONDS)
 
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Start a coroutine, and do not wait for it."""
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def __enter__(self) -> Self:
         """Start the thread."""
         self._thread.start()
@@ -30,14 +34,6 @@ class LoopThread:
 
     def __exit__(self, *_: object) -> None:
         """End it."""
-        self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_SECONDS)
         self._loop.close()
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

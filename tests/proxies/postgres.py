@@ -114,6 +114,7 @@ class LossyProxy:
         """Start listening."""
         loop = self._life.enter_context(LoopThread())
         self._proxy = loop.run(self._start())
+        self._life.callback(lambda: loop.run(self._proxy.stop()))
         return self
 
     async def _start(self) -> PostgresProxy:

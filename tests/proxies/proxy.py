@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from tests.proxies.fault import Fault
 
 HOST = "127.0.0.1"
+_TICK_SECONDS = 0.02
 Choose = Callable[[str], Fault | None]
 """Says what a request of a name meets, if anything."""
 
@@ -75,11 +76,19 @@ class Proxy(ABC, Generic[LinkT]):
         self._links: set[LinkT] = set()
         self._open = asyncio.Event()
         self._open.set()
+        self._serving = 0
 
     async def start(self) -> None:
         """Listen."""
-        server = await asyncio.start_server(self._serve, HOST, self.port)
-        self.port = server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more, and end all links."""
+        self._server.close()
+        while self._serving:
+            await self.cut_all()
+            await asyncio.sleep(_TICK_SECONDS)
 
     async def cut_all(self) -> None:
         """End all links."""
@@ -95,6 +104,13 @@ class Proxy(ABC, Generic[LinkT]):
             self._open.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving += 1
+        try:
+            await self._link(reader, writer)
+        finally:
+            self._serving -= 1
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             server = await asyncio.open_connection(*self._target)
         except OSError:  # it is down, as the client is about to notice

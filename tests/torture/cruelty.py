@@ -50,6 +50,7 @@ class Cruelty:
         self._kinds: dict[Callable[[], None], float] = {
             processes.kill_one: 8,
             processes.stop_one: 3,
+            processes.end_one: 2,
             self._hurt_request: 8,
             self._keep_end_txn: 4,
             self._cut_links: 1,

@@ -63,6 +63,7 @@ class _Running:
     service: Service
     failpoint: str
     killed: bool = False
+    asked: bool = False
     wakes_at: float | None = None
 
     @property
@@ -113,7 +114,9 @@ class Processes:
         self._site.services.remove(process.service)
         if code == -signal.SIGKILL:
             self.faults[f"{process.kind} killed" if process.killed else f"killed at {process.step}"] += 1
-        elif code != 0 or not process.killed:
+        elif code == 0 and process.asked:
+            self.faults[f"{process.kind} asked to end"] += 1
+        else:
             self.faults[f"{process.kind} ended by itself"] += 1
             self.ended_badly.append(f"{process.kind} ended with {code}:\n{process.service.output()[-3000:]}")
         process.service.log.unlink(missing_ok=True)
@@ -155,10 +158,19 @@ class Processes:
         process.killed = True
         process.service.process.kill()
 
+    def end_one(self) -> None:
+        """Ask any of them that is awake to end, as an operator does."""
+        if awake := self._awake():
+            process = self._chance.choice(awake)
+            process.asked = True
+            process.service.process.terminate()
+
+    def _awake(self) -> list[_Running]:
+        return [process for process in self._running if process.wakes_at is None and process.service.running]
+
     def stop_one(self) -> None:
         """Stop any of them that is awake, for a while."""
-        awake = [process for process in self._running if process.wakes_at is None and process.service.running]
-        if awake:
+        if awake := self._awake():
             process = self._chance.choice(awake)
             process.service.process.send_signal(signal.SIGSTOP)
             process.wakes_at = time.monotonic() + self._chance.uniform(*STOPPED_SECONDS[process.kind])
@@ -180,11 +192,12 @@ class Processes:
     @staticmethod
     def _end(process: _Running) -> None:
         """Ask an application to end. One that stops itself at a failpoint once more is woken, or killed at last."""
-        process.killed = True
+        process.asked = True
         process.service.process.terminate()
         deadline = time.monotonic() + _END_SECONDS
         while process.service.running:
             if time.monotonic() > deadline:
+                process.killed = True
                 process.service.kill()
             process.service.process.send_signal(signal.SIGCONT)
             time.sleep(0.1)

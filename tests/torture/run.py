@@ -27,6 +27,9 @@ ROUND_SECONDS = 120.0
 HEALED_SECONDS = 120.0
 """I3: after healing everything is settled within so long."""
 
+ENDED_LOG, UNSETTLED_LOG, FOUND_LOG = LOGS = ("ended.log", "unsettled.log", "found.log")
+"""What processes said that ended by themselves, did not settle, or contradicted an invariant."""
+
 FIRST_SECONDS = 90.0
 """The first message is visible within so long."""
 
@@ -180,15 +183,15 @@ class Run:
     def _keep_bad_endings(self) -> None:
         """Write down what processes said that ended by themselves."""
         while self._processes.ended_badly:
-            with (self._folder / "ended.log").open("a") as file:
+            with (self._folder / ENDED_LOG).open("a") as file:
                 file.write(self._processes.ended_badly.pop() + "\n")
 
     def _wait_until_settled(self, deadline: float) -> list[str]:
         """What is not settled when time is up."""
         while not (self._world.site.settled() and not self._gathering.undecided()):
             if time.monotonic() > deadline:
-                (self._folder / "unsettled.log").write_text(self._world.site.logs())
-                return ["half partitions, or transactions in the discard topic, see unsettled.log"]
+                (self._folder / UNSETTLED_LOG).write_text(self._world.site.logs())
+                return ["half partitions, or transactions in the discard topic, see " + UNSETTLED_LOG]
             self._processes.watch(faults=False)
             time.sleep(0.5)
         return []
@@ -209,7 +212,7 @@ class Run:
         result.faults = self._cruelty.all_faults()
         result.violations += found
         if found:
-            (self._folder / "logs.txt").write_text(self._world.site.logs())
+            (self._folder / FOUND_LOG).write_text(self._world.site.logs())
         self._say(
             f"round {result.rounds}: {evidence.transactions()} transactions, {len(evidence.told)} messages, "
             f"{len(found)} violations"
@@ -227,6 +230,8 @@ def torture(seconds: float, seed: int, folder: Path, say: Say, *, round_seconds:
         round_seconds: For the faults of one round.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for name in LOGS:
+        (folder / name).unlink(missing_ok=True)
     say("starting three brokers and Postgres")
     with started() as world:
         return Run(world, seed, folder, say).run(seconds, round_seconds)

@@ -47,6 +47,7 @@ class Gathering:
         self._alive: dict[str, Manifest] = {}
         self._early: list[str] = []
         self._compared = 0
+        self._late_ends_accepted = 0
 
     def look_for_early_ones(self) -> None:
         """Compare what became visible since the last look with what is committed now."""
@@ -105,10 +106,15 @@ class Gathering:
             unsettled=unsettled,
             claims=dict(self._observers.checkpoints.claims),
             partitions=dict.fromkeys(names, REAL_PARTITIONS),
-            watched=self._observers.found(),
+            watched=[*self._observers.found(), *self._late_ends()],
         )
         self._begin_anew(ends, alive)
         return evidence
+
+    def _late_ends(self) -> list[tuple[str, str]]:
+        """Late requests that the broker took for the end of another transaction: R17 is there to prevent that."""
+        before, self._late_ends_accepted = self._late_ends_accepted, self._world.kafka.late["accepted"]
+        return [("I5", "a late EndTxn ended the next transaction")] * (self._late_ends_accepted - before)
 
     def _begin_anew(self, ends: Places, alive: dict[str, Manifest]) -> None:
         self._starts, self._alive = ends, alive

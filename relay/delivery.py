@@ -136,6 +136,7 @@ class Delivery:
         Raises:
             DeliveryError: The outcome is not known to be a commit. This object is of no further use.
         """
+        self._producer.poll(0)  # an idle connection that was closed before is none that breaks
         started, lost = time.monotonic(), self._lost_connections
         try:
             self._producer.begin_transaction()

@@ -34,7 +34,8 @@ def main(
     """Kill, stop and cut everything at random, and check the invariants; ends with 2 if one is violated."""
     signal.signal(signal.SIGTERM, _end)
     seed = seed or time.time_ns() % 1_000_000
-    console.print(f"seed {seed}: repeat with `python -m tests.torture --minutes {minutes:g} --seed {seed}`")
+    again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"
+    console.print(f"seed {seed}: repeat with `python -m tests.torture {again}`", highlight=False)
     began = time.monotonic()
 
     def say(text: str) -> None:

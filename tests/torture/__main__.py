@@ -60,6 +60,8 @@ def _table(result: Mapping[str, Any]) -> Table:
         table.add_row(name.replace("_", " "), f"{result[name]:,}")
     for name, count in result["faults"].items():
         table.add_row(f"fault: {name}", f"{count:,}")
+    for name, count in result["outcomes"].items():
+        table.add_row(name, f"{count:,}")
     table.add_row("violations", str(result["violations"]))
     for invariant, detail in result["found"][:SHOWN]:
         table.add_row(invariant, detail)

@@ -48,7 +48,7 @@ class Cruelty:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="cruelty")
         self._hurt: dict[str, Future[None]] = {}
         self._kinds: dict[Callable[[], None], float] = {
-            processes.kill_one: 8,
+            processes.kill_one: 5,
             processes.stop_one: 3,
             processes.end_one: 2,
             self._hurt_request: 8,
@@ -58,8 +58,8 @@ class Cruelty:
             lambda: self._hurt_server("Kafka", self._kill_broker): 1,
             lambda: self._hurt_server("Kafka", self._stop_broker): 1,
             lambda: self._hurt_server("Kafka", self._kill_all_brokers): 0.1,
-            lambda: self._hurt_server("Postgres", self._kill_postgres): 1,
-            lambda: self._hurt_server("Postgres", self._crash_postgres): 0.5,
+            lambda: self._hurt_server("Postgres", self._kill_postgres): 0.6,
+            lambda: self._hurt_server("Postgres", self._crash_postgres): 0.3,
         }
 
     def fault(self) -> None:
@@ -160,8 +160,12 @@ class Cruelty:
 
     def all_faults(self) -> Counter[str]:
         """Everything that was done so far, by name."""
+        return self.faults + self._processes.faults + self._world.armed.hits
+
+    def outcomes(self) -> Counter[str]:
+        """What came of it, where that is worth counting: kept requests, processes that ended by themselves."""
         late = {f"late EndTxn {outcome}": count for outcome, count in self._world.kafka.late.items()}
-        return self.faults + self._processes.faults + self._world.armed.hits + Counter(late)
+        return self._processes.outcomes + Counter(late)
 
     def close(self) -> None:
         """Wait for what is being done to servers."""

@@ -39,7 +39,7 @@ def document(reports: Sequence[Mapping[str, Any]], charts: Path) -> str:
         charts: Folder for the charts, beside the document.
     """
     sections = [_section(report, charts) for report in sorted(reports, key=lambda report: str(report["date"]))]
-    return "\n".join([_HEAD, *sections])
+    return "\n".join([_HEAD, *(sections or ["No report is kept yet.\n"])])
 
 
 def _section(report: Mapping[str, Any], charts: Path) -> str:
@@ -102,6 +102,7 @@ def _figures(report: Mapping[str, Any]) -> list[list[str]]:
         ["most memory of a relay or checker", f"{most['resident_mib']:,} MiB"],
         ["most threads, most open files", f"{most['threads']:,}, {most['files']:,}"],
         ["faults", f"{sum(report['faults'].values()):,}"],
+        *([name, f"{count:,}"] for name, count in report["outcomes"].items()),
         ["violations", f"{report['violations']:,}"],
     ]
 

@@ -17,34 +17,34 @@ KINDS = ("application",) * 3 + ("relay",) * 2 + ("checker",) * 2
 
 FAILPOINTS: dict[str, dict[str, int]] = {
     "application": {
-        "application.begun": 200,
-        "application.told": 100,
-        "outbox.half_acked": 100,
-        "outbox.sealed": 100,
-        "outbox.committed": 100,
-        "outbox.op": 100,
-        "application.done": 100,
+        "application.begun": 100,
+        "application.told": 40,
+        "outbox.half_acked": 40,
+        "outbox.sealed": 40,
+        "outbox.committed": 40,
+        "outbox.op": 40,
+        "application.done": 40,
     },
     "relay": {
         "relay.fenced": 4,
         "relay.restored": 4,
         "relay.revoking": 1,
-        "relay.polled": 150,
-        "relay.producing": 150,
-        "relay.produced": 150,
-        "relay.flushed": 150,
-        "relay.offsets_sent": 150,
-        "relay.committed": 150,
+        "relay.polled": 50,
+        "relay.producing": 50,
+        "relay.produced": 50,
+        "relay.flushed": 50,
+        "relay.offsets_sent": 50,
+        "relay.committed": 50,
         "relay.parking": 2,
         "relay.late_fetched": 2,
         "relay.late_committed": 2,
     },
     "checker": {
-        "checker.locked": 30,
-        "checker.fenced": 30,
-        "checker.decided": 30,
-        "checker.answering": 30,
-        "checker.answered": 30,
+        "checker.locked": 15,
+        "checker.fenced": 15,
+        "checker.decided": 15,
+        "checker.answering": 15,
+        "checker.answered": 15,
     },
 }
 """The steps of a kind of process, and up to which of their passings it lives."""
@@ -52,7 +52,7 @@ FAILPOINTS: dict[str, dict[str, int]] = {
 STOPPED_SECONDS = {"application": (1.0, 12.0), "relay": (8.0, 12.0), "checker": (1.0, 12.0)}
 """How long a process sleeps: a relay longer than its session lasts, so that it wakes up as a zombie."""
 
-_FAILPOINT_SHARE = 0.7
+_FAILPOINT_SHARE = 0.8
 _STOP_SHARE = 0.25
 _END_SECONDS = 30.0
 
@@ -82,10 +82,12 @@ class Processes:
 
     Attributes:
         faults: What was done to them, by name.
+        outcomes: What they did of themselves.
     """
 
     def __init__(self, site: Site, settings: Mapping[str, str], chance: random.Random, folder: Path) -> None:
         self.faults: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self.acknowledged = folder / "acknowledged"
         self.ended_badly: list[str] = []
         self._site = site
@@ -114,10 +116,10 @@ class Processes:
         self._site.services.remove(process.service)
         if code == -signal.SIGKILL:
             self.faults[f"{process.kind} killed" if process.killed else f"killed at {process.step}"] += 1
-        elif code == 0 and process.asked:
+        elif code in {0, -signal.SIGTERM} and process.asked:  # the latter before it listens to signals
             self.faults[f"{process.kind} asked to end"] += 1
         else:
-            self.faults[f"{process.kind} ended by itself"] += 1
+            self.outcomes[f"{process.kind} ended by itself"] += 1
             self.ended_badly.append(f"{process.kind} ended with {code}:\n{process.service.output()[-3000:]}")
         process.service.log.unlink(missing_ok=True)
         return False

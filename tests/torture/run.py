@@ -59,6 +59,7 @@ class Result:
         checkpoints: Checkpoints that were looked at.
         most: The most memory, threads and files of a relay or a checker.
         faults: What was done, by kind.
+        outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
         violations: What must not be.
     """
 
@@ -76,6 +77,7 @@ class Result:
     checkpoints: int = 0
     most: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
 
     def report(self) -> dict[str, Any]:
@@ -96,6 +98,7 @@ class Result:
             "most": self.most,
             "invariants": sorted({*INVARIANTS, *WATCHED}, key=lambda name: int(name[1:])),
             "faults": dict(sorted(self.faults.items())),
+            "outcomes": dict(sorted(self.outcomes.items())),
             "violations": len(self.violations),
             "found": [list(violation) for violation in self.violations],
         }
@@ -209,7 +212,7 @@ class Run:
         result.longest_stall = self._observers.stalls.longest
         result.checkpoints = self._observers.checkpoints.samples
         result.most = self._observers.resources.most
-        result.faults = self._cruelty.all_faults()
+        result.faults, result.outcomes = self._cruelty.all_faults(), self._cruelty.outcomes()
         result.violations += found
         if found:
             (self._folder / FOUND_LOG).write_text(self._world.site.logs())

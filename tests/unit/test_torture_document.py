@@ -25,6 +25,7 @@ ENVIRONMENT = {
 def report() -> dict[str, Any]:
     result = Result(3, ENVIRONMENT, rounds=2, transactions=60_000, seconds=3_601.2)
     result.faults.update({"relay killed": 300, "EndTxn kept": 1})
+    result.outcomes.update({"late EndTxn refused": 1})
     result.most = {"resident_mib": 99, "threads": 50, "files": 60}
     return result.report()
 
@@ -52,6 +53,7 @@ def test_the_document_says_what_the_report_says(report: dict[str, Any], tmp_path
     assert "| relay killed | 300 | 0.01 |" in text
     assert "| EndTxn kept | 1 | 1 |" in text
     assert "| faults | 301 |" in text
+    assert "| late EndTxn refused | 1 |" in text
     assert (tmp_path / "torture/seed-3.svg").read_text().count("<svg") == 1
 
 

@@ -6,11 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 ROWS ?= 25000
 MINUTES ?= 10
+SEED ?= 0
 WORKERS ?= 2
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture bench-library bench-memory bench-relay lint format stack tables lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture torture-document bench-library bench-memory bench-relay lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +42,11 @@ test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0
 test-containers: setup ## Build local images, run the integration suite and the compose file on them (needs root on Debian)
 	$(BIN)/python -m tests.containers
 
-torture: setup ## Kill everything at random for MINUTES=10 and reconcile
-	$(BIN)/python -m tests.torture --minutes $(MINUTES)
+torture: setup ## Kill, stop and cut everything at random for MINUTES=10, and check the invariants (SEED=7)
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+
+torture-document: setup ## Make docs/torture.md from the reports that are kept (KEEP=build/torture/report.json keeps one)
+	$(BIN)/python -m tests.torture.document $(if $(KEEP),--keep $(KEEP))
 
 bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--part throughput")
 	$(BIN)/python -m benchmarks.library $(BENCH)

@@ -21,6 +21,7 @@ from stack.locks import KAFKA_LOCK
 
 _PACKAGES = ("kafka-transactional-outbox", "confluent-kafka", "psycopg", "sqlalchemy")
 _GIB = 2**30
+_CODE = ("outbox", "relay", "checker", "stack", "benchmarks", "tests")
 
 
 def environment(stack: Stack) -> dict[str, Any]:
@@ -77,9 +78,9 @@ def _postgres_version(url: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout, with a plus if something in the library was changed since."""
+    """The commit of the checkout, with a plus if something was changed since."""
     described = subprocess.run(
         ["git", "describe", "--always", "--abbrev=12"], capture_output=True, text=True, check=False
     )
-    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "outbox", "benchmarks"], check=False)
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *_CODE], check=False)
     return described.stdout.strip() + ("+" if changed.returncode else "")

@@ -126,6 +126,7 @@ class Fence:
             ids = [request.transaction_id for request in batch]
             numbers = [lock_number(id_) for id_ in ids]
             locked.update(str(id_) for (id_,) in connection.execute(_TRY_LOCKS, (ids, numbers)))
+            failpoint("checker.locked")
             free = [request for request in batch if request.transaction_id in locked]
             connection.execute(self._table.compose(_FENCE), (self._channel, *_columns(free)))
 

@@ -161,6 +161,7 @@ class CheckerService:
             entry = op_entry(request, verdict, row)
             if entry is not None:
                 by_partition[entry.partition].append(entry)
+        failpoint("checker.answering")
         for partition, entries in by_partition.items():
             value, headers = encode_op(entries, OpSource.CHECKER)
             self._producer.produce(self._channel.op.name, value, None, partition, None, None, 0, headers)

@@ -166,6 +166,7 @@ class PartitionWorker(threading.Thread):
             self._restore_discards()
             self._restore_halves()
             self.ready = True
+            failpoint("relay.restored")
             metrics.RESTORE_SECONDS.observe(time.monotonic() - self._began)
             while not self._stopping:
                 self._wait()
@@ -294,6 +295,8 @@ class PartitionWorker(threading.Thread):
             self._look_for(late)
             failpoint("relay.late_fetched")
         outcome = self._outcome(batch, now)
+        if batch.moves:
+            failpoint("relay.parking")
         self._commit(outcome.records)
         if late:
             failpoint("relay.late_committed")

@@ -24,6 +24,8 @@ SETTINGS: dict[str, str | int | bool] = {
     "linger.ms": 1,
     "message.max.bytes": 100_000_000,  # pre-flight compares each message with its own topic's limit
     "message.timeout.ms": 10_000,
+    # With re-bootstrap, a transactional producer that loses its last connection waits for a coordinator for ever.
+    "metadata.recovery.strategy": "none",
     "partitioner": "murmur2_random",  # the partition that a Java producer would choose
     "queue.buffering.max.messages": 1_000_000,
     "retry.backoff.ms": 1,  # 100, the default, is what a small transaction waits for CONCURRENT_TRANSACTIONS
@@ -95,7 +97,9 @@ class BatchProducer:
         self.complaints = Complaints()
         self._failed: list[KafkaError] = []
         with checked_properties():
-            self.client = Producer({**config, "on_delivery": self._report, "logger": self.complaints})
+            # Only its log tells of lost connections, and only so; the error callback does not.
+            telling = {"log.connection.close": True, "log_level": 6, "logger": self.complaints}
+            self.client = Producer({**config, "on_delivery": self._report, **telling})
 
     def _report(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:

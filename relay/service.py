@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import OutboxError
+from outbox.failpoints import failpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.service.contract_watch import ContractWatch
 from outbox.service.exits import UnsafeError
@@ -122,6 +123,8 @@ class RelayService:
     def _turn(self) -> None:
         first = self._consumer.poll(POLL_SECONDS)
         messages = [first, *self._consumer.consume(CONSUME_AT_ONCE, 0)] if first is not None else []
+        if messages:
+            failpoint("relay.polled")
         self._group_metadata = self._consumer.consumer_group_metadata()
         self._intake.hand_over(messages, self._workers)
         self._watch_workers()
@@ -189,6 +192,7 @@ class RelayService:
                 self._try_later(number, f"reading from its checkpoint failed: {error.args[0].str()}")
 
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        failpoint("relay.revoking")
         numbers = self._ownership.revoked((tp.topic, tp.partition) for tp in partitions)
         self._give_up(numbers)
         for number in numbers:
@@ -280,6 +284,7 @@ class RelayService:
         self._ownership.try_later(number, time.monotonic())
 
     def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[tuple[str, int], int]:
+        failpoint("relay.fenced")
         try:
             committed = read_checkpoints(self._consumer, self._channel, number)
             ledger = restore_ledger(

@@ -57,6 +57,7 @@ class Kafka:
         brokers: Number of nodes.
         port: Clients' port of the first node, the others follow; None: any.
         settings: Settings of `server.properties` over the stack's own.
+        proxied: Give each node a listener for a proxy.
     """
 
     def __init__(
@@ -69,18 +70,24 @@ class Kafka:
         brokers: int = 1,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        proxied: bool = False,
     ) -> None:
         self._processes = processes
         self._program = program
         self._folder = folder
         self._settings = dict(settings or {})
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._cluster = cluster_in(folder, ports, brokers=brokers, port=port)
+        self._cluster = cluster_in(folder, ports, brokers=brokers, port=port, proxied=proxied)
 
     @property
     def bootstrap_servers(self) -> str:
         """What clients connect to: all nodes."""
         return ",".join(f"{HOST}:{node.port}" for node in self._cluster.nodes)
+
+    @property
+    def proxy_ports(self) -> list[tuple[int, int]]:
+        """For each node: where its proxy must listen, and which port of the node it passes everything to."""
+        return [(node.proxy_port, node.behind_port) for node in self._cluster.nodes]
 
     def log(self, node: int = 0) -> Path:
         """The file with everything that a node said."""
@@ -115,6 +122,14 @@ class Kafka:
     def kill(self, node: int = 0) -> None:
         """Kill a node (SIGKILL) and wait until it is gone."""
         self._end(node, signal.SIGKILL)
+
+    def pause(self, node: int = 0) -> None:
+        """Stop a node's process in its tracks (SIGSTOP), until `resume()`."""
+        self._processes.signal(self._cluster.nodes[node].name, signal.SIGSTOP)
+
+    def resume(self, node: int = 0) -> None:
+        """Let a node go on that was paused (SIGCONT)."""
+        self._processes.signal(self._cluster.nodes[node].name, signal.SIGCONT)
 
     def restart(self, node: int = 0) -> None:
         """Stop a node and start it again.

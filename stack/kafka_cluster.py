@@ -21,12 +21,16 @@ class Node:
         port: For clients.
         controller_port: For the other nodes' controllers.
         directory: Id of its folder, as Kafka writes ids.
+        behind_port: For a proxy before this node; 0: there is none.
+        proxy_port: Where that proxy listens, and what its clients are told to connect to; 0: there is none.
     """
 
     number: int
     port: int
     controller_port: int
     directory: str
+    behind_port: int = 0
+    proxy_port: int = 0
 
     @property
     def name(self) -> str:
@@ -42,7 +46,7 @@ class Cluster:
     nodes: tuple[Node, ...]
 
 
-def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None) -> Cluster:
+def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, proxied: bool = False) -> Cluster:
     """The cluster that lies in a folder, on the ports that it had; else a new one, which is written there.
 
     Raises:
@@ -51,7 +55,8 @@ def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None) ->
     """
     file = folder / "cluster.json"
     if not file.exists():
-        cluster = Cluster(_new_id(), tuple(_new_node(number, ports, port) for number in range(brokers)))
+        nodes = (_new_node(number, ports, port, proxied=proxied) for number in range(brokers))
+        cluster = Cluster(_new_id(), tuple(nodes))
         file.write_text(json.dumps(asdict(cluster), indent=2))
         return cluster
     content = json.loads(file.read_text())
@@ -59,18 +64,25 @@ def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None) ->
     if len(cluster.nodes) != brokers or port not in {None, cluster.nodes[0].port}:
         has = f"{len(cluster.nodes)} node(s) from port {cluster.nodes[0].port}"
         raise StartError(f"{folder} holds a cluster of {has}: ask for the same, or name another folder")
+    if any(bool(node.proxy_port) is not proxied for node in cluster.nodes):
+        raise StartError(
+            f"{folder} holds a cluster with{'' if not proxied else 'out'} a listener for proxies: "
+            "ask for the same, or name another folder"
+        )
     for node in cluster.nodes:
-        ports.claim(node.port)
-        ports.claim(node.controller_port)
+        for taken in filter(None, (node.port, node.controller_port, node.behind_port, node.proxy_port)):
+            ports.claim(taken)
     return cluster
 
 
-def _new_node(index: int, ports: Ports, first_port: int | None) -> Node:
+def _new_node(index: int, ports: Ports, first_port: int | None, *, proxied: bool) -> Node:
     return Node(
         number=index + 1,
         port=ports.claim(None if first_port is None else first_port + index),
         controller_port=ports.claim(),
         directory=_new_id(),
+        behind_port=ports.claim() if proxied else 0,
+        proxy_port=ports.claim() if proxied else 0,
     )
 
 

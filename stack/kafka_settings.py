@@ -24,10 +24,12 @@ def initial_controllers(nodes: Sequence[Node]) -> str:
 
 def _place(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
     listeners = f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}"
+    # Whoever comes in through a proxy is told of proxies only, so that no client gets past them.
+    proxied = ",PROXIED://" + HOST if node.proxy_port else ""
     return {
         "node.id": str(node.number),
-        "listeners": listeners,
-        "advertised.listeners": listeners,
+        "listeners": listeners + (proxied and f"{proxied}:{node.behind_port}"),
+        "advertised.listeners": listeners + (proxied and f"{proxied}:{node.proxy_port}"),
         "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{each.controller_port}" for each in nodes),
     }
 
@@ -39,7 +41,7 @@ def _base(nodes: int) -> dict[str, str]:
         "process.roles": "broker,controller",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": replicas,

@@ -37,6 +37,8 @@ class Stack:
     Args:
         brokers: Kafka nodes: 1, or 3 for replication.
         standby: Add a Postgres standby that every commit waits for.
+        proxied: Give each Kafka node a second listener, whose clients are told to connect to a proxy; the proxies are
+            the caller's, see `kafka.proxy_ports`.
         kafka_port: Clients' port of the first node, those of the others follow; None: any.
         postgres_port: Port of Postgres; None: any.
         kafka_settings: Settings of Kafka's `server.properties` over the stack's own.
@@ -61,6 +63,7 @@ class Stack:
         *,
         brokers: int = 1,
         standby: bool = False,
+        proxied: bool = False,
         kafka_port: int | None = None,
         postgres_port: int | None = None,
         kafka_settings: Mapping[str, str] | None = None,
@@ -70,6 +73,7 @@ class Stack:
     ) -> None:
         self._brokers = brokers
         self._with_standby = standby
+        self._proxied = proxied
         self._kafka_port = kafka_port
         self._postgres_port = postgres_port
         self._kafka_settings = kafka_settings
@@ -161,6 +165,7 @@ class Stack:
             brokers=self._brokers,
             port=self._kafka_port,
             settings=self._kafka_settings,
+            proxied=self._proxied,
         )
         self._make_postgres(self._processes, postgres_binaries(user, self.data_dir), user)
         self._in_parallel(self._processes, self.kafka.start_all, self._start_postgres)

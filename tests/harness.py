@@ -73,6 +73,7 @@ class Site:
     postgres_url: str
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:10]}")
     services: list[Service] = field(default_factory=list)
+    replication: int = 1
 
     def __post_init__(self) -> None:
         """Make the clients."""
@@ -82,10 +83,11 @@ class Site:
         self._logs = tempfile.TemporaryDirectory(prefix="outbox-logs-")
         self._engines: list[Engine] = []
         self._outboxes: list[Outbox] = []
+        self._started = 0
 
     def create(self, *topics: str, partitions: int = 2) -> ChannelDescription:
         """Create the channel with so many partitions, the tables, and real topics of three partitions."""
-        description = create_channel(self.kafka(), self.channel, partitions=partitions, replication=1)
+        description = create_channel(self.kafka(), self.channel, partitions=partitions, replication=self.replication)
         with self.connect() as connection:
             CallbackTable(self.tables).create(connection)
         self.create_topics(*topics)
@@ -98,7 +100,7 @@ class Site:
     def create_named_topics(self, *names: str, partitions: int = 3) -> None:
         """Create topics of exactly these names, those that another test has not made, and wait until all see them."""
         missing = set(names) - set(self.admin.list_topics(timeout=10).topics)
-        new = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name in sorted(missing)]
+        new = [NewTopic(name, partitions, self.replication) for name in sorted(missing)]
         for future in self.admin.create_topics(new).values() if new else ():
             future.result(20)
         wait_until(lambda: set(names) <= set(self.admin.list_topics(timeout=10).topics))
@@ -145,11 +147,18 @@ class Site:
 
     def start(self, name: str, *, failpoint: str = "", extra: Mapping[str, str | None] | None = None) -> Service:
         """Start `outbox relay` or `outbox checker`; an extra variable that is None is not set."""
+        return self.start_module("outbox", name, failpoint=failpoint, extra=extra)
+
+    def start_module(
+        self, module: str, *arguments: str, failpoint: str = "", extra: Mapping[str, str | None] | None = None
+    ) -> Service:
+        """Start `python -m` of a module, with the settings of this site; the log has the name of the last argument."""
         variables = {**self.environment(), FAILPOINT: failpoint, **(extra or {})}
-        log = Path(self._logs.name) / f"{name}-{len(self.services)}.log"
+        self._started += 1
+        log = Path(self._logs.name) / f"{arguments[-1]}-{self._started}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "outbox", name],
+                [sys.executable, "-m", module, *arguments],
                 env={name: value for name, value in variables.items() if value is not None},
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -21,7 +21,7 @@ from outbox.protocol.op import OpEntry
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
 
-FAILPOINTS = ["checker.fenced", "checker.decided", "checker.answered"]
+FAILPOINTS = ["checker.locked", "checker.fenced", "checker.decided", "checker.answering", "checker.answered"]
 # Checked soon and often; a dead checker is missed soon.
 QUICK = {
     "OUTBOX_TRANSACTION_TIMEOUT": "300",

@@ -31,8 +31,8 @@ from outbox import (
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind, OpSource
 from tests.harness import Site, wait_until
-from tests.integration.lossy import LossyProxy
 from tests.integration.shop import Shop
+from tests.proxies.postgres import LossyProxy
 
 
 class Order(NamedTuple):

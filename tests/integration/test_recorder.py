@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from outbox import CommitOutcomeUnknown, Message, Outbox, TransactionFenced
 from outbox.prometheus import PrometheusRecorder
 from tests.harness import wait_until
-from tests.integration.lossy import LossyProxy
 from tests.integration.shop import Shop
+from tests.proxies.postgres import LossyProxy
 
 
 class Heard:

@@ -26,8 +26,8 @@ from outbox import (
 )
 from outbox.protocol.op import OpEntry, OpKind
 from tests.harness import Site, wait_until
-from tests.integration.lossy import LossyProxy
 from tests.integration.shop import Shop
+from tests.proxies.postgres import LossyProxy
 
 
 def _by_commit(session: Session) -> None:

@@ -22,6 +22,7 @@ from psycopg.conninfo import make_conninfo
 
 from stack import PortInUseError, Stack, StartError
 from stack.accounts import server_user
+from stack.kafka_cluster import cluster_in
 from stack.ports import Ports, is_free
 from stack.postgres_binaries import postgres_binaries
 
@@ -140,6 +141,14 @@ def test_a_port_is_claimed_by_one_stack_before_any_server_listens() -> None:
     first.close()
     assert second.claim(port) == port
     second.close()
+
+
+def test_a_folder_with_other_listeners_is_refused(tmp_path: Path) -> None:
+    ports = Ports()
+    cluster_in(tmp_path, ports, brokers=1, port=None)
+    ports.close()
+    with pytest.raises(StartError, match="holds a cluster without a listener for proxies: ask for the same"):
+        cluster_in(tmp_path, Ports(), brokers=1, port=None, proxied=True)
 
 
 def test_a_server_that_cannot_start_says_why() -> None:

@@ -1,4 +1,4 @@
-"""Everything killed at random for a while, then reconciled."""
+"""Everything killed, stopped and cut at random for a while, then checked."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture.__main__ import torture
+from tests.torture.run import Result, torture
 
-MINUTES = 12.0
-REPORT = Path("build/torture/test-long.json")
+FOLDER = Path("build/torture")
+
+
+def _tortured(name: str, seconds: float, seed: int, round_seconds: float) -> Result:
+    result = torture(seconds, seed, FOLDER / name, print, round_seconds=round_seconds)
+    (FOLDER / name / "report.json").write_text(json.dumps(result.report(), indent=2) + "\n")
+    assert result.violations == []
+    return result
+
+
+@pytest.mark.timeout(480)
+def test_a_little_torture() -> None:
+    """Two minutes with everything that comes before and after."""
+    result = _tortured("test", 60, seed=20, round_seconds=60)
+    assert result.transactions > 50
+    assert result.faults.total() > 20
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
 def test_torture_loses_doubles_invents_and_reorders_nothing() -> None:
-    result, report = torture(MINUTES, seed=20)
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2) + "\n")
-    assert result.clean, report
-    assert report["messages"] > 10_000
-    assert sum(count for fault, count in report["faults"].items() if "killed" in fault) > 100
+    result = _tortured("test-long", 720, seed=21, round_seconds=120)
+    assert result.transactions > 5_000
+    assert result.faults.total() > 300

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from outbox import CommitOutcomeUnknown, Message, MessageRefused, Transaction, TransactionFenced, UsageError
 from tests.harness import doubled, wait_until
-from tests.integration.lossy import LossyProxy
 from tests.integration.shop import Shop
+from tests.proxies.postgres import LossyProxy
 
 Connection = psycopg.Connection[Any]
 

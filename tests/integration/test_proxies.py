@@ -1,0 +1,161 @@
+"""Requests that are lost, cut or late on their way: the relay's Kafka transactions stay whole, and happen once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from outbox.cluster import admin_client
+from outbox.testing import read_committed
+from relay.delivery import TransactionalDelivery
+from relay.outgoing import Record
+from relay.producing import DeliveryError
+from stack import Stack
+from tests.harness import wait_until
+from tests.proxies.fault import Armed, Fault, FaultKind
+from tests.proxies.kafka import KafkaProxies
+from tests.proxies.loop import LoopThread
+
+MOMENTS = ["Produce", "AddOffsetsToTxn", "TxnOffsetCommit"]
+KINDS = [FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER, FaultKind.DELAY]
+names = count()
+
+
+class Line:
+    """A relay's delivery behind proxies, with a half topic to commit and a real topic to write to.
+
+    Args:
+        stack: Has a listener for proxies.
+        proxies: Before its broker.
+        armed: What requests meet there.
+    """
+
+    def __init__(self, stack: Stack, proxies: KafkaProxies, armed: Armed) -> None:
+        self.proxies, self.armed = proxies, armed
+        self.kafka = {"bootstrap.servers": stack.bootstrap_servers}
+        self.behind = {"bootstrap.servers": proxies.bootstrap_servers}
+        self.real, self.half, self.id = (f"{name}-{next(names)}" for name in ("real", "half", "id"))
+        admin = admin_client(self.kafka)
+        for future in admin.create_topics([NewTopic(name, 1, 1) for name in (self.real, self.half)]).values():
+            future.result(20)
+        wait_until(lambda: {self.real, self.half} <= set(admin.list_topics(timeout=10).topics))
+        self._member = Consumer({**self.kafka, "group.id": self.id, "isolation.level": "read_committed"})
+        self._member.subscribe([self.half])
+        wait_until(lambda: self._member.poll(0.1) is None and bool(self._member.assignment()))
+        self._next = 0
+        self._delivery = TransactionalDelivery(self.behind, self.id)
+
+    def write(self, transactions: int) -> None:
+        """Write three records in each Kafka transaction, as a relay does: after an error from the checkpoint on."""
+        for _ in range(transactions):
+            while not self._written():
+                self._delivery.close()
+                self._delivery = TransactionalDelivery(self.behind, self.id)
+                self._next = max(self.checkpoint(), 0)
+
+    def _written(self) -> bool:
+        records = [Record(self.real, 0, b"k", b"%d" % (self._next + more), [], 0) for more in range(3)]
+        offsets = [TopicPartition(self.half, 0, self._next + 3)]
+        try:
+            self._delivery.commit(records, offsets, self.group_metadata())
+        except DeliveryError:
+            return False
+        self._next += 3
+        return True
+
+    def group_metadata(self) -> bytes:
+        """Of the member that the half topic is assigned to."""
+        metadata: bytes = self._member.consumer_group_metadata()
+        return metadata
+
+    def checkpoint(self) -> int:
+        """The committed offset."""
+        (place,) = self._member.committed([TopicPartition(self.half, 0)], 20)
+        return place.offset
+
+    def assert_each_once(self) -> None:
+        """Everything up to the checkpoint is there once, and in order."""
+        found = [int(record.value or b"") for record in read_committed(self.kafka, [self.real])]
+        assert found == list(range(self.checkpoint()))
+
+    def close(self) -> None:
+        """Let the clients go."""
+        self._delivery.close()
+        self._member.close()
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[tuple[Stack, KafkaProxies, Armed]]:
+    """A broker whose clients come through a proxy."""
+    armed = Armed()
+    with Stack(proxied=True) as stack, LoopThread() as loop:
+        proxies = KafkaProxies(stack.kafka.proxy_ports, armed.take)
+        loop.run(proxies.start())
+        yield stack, proxies, armed
+        loop.run(proxies.stop())
+
+
+@pytest.fixture
+def line(proxied: tuple[Stack, KafkaProxies, Armed]) -> Iterator[Line]:
+    """A line of its own for each test."""
+    made = Line(*proxied)
+    yield made
+    made.armed.disarm()
+    made.close()
+
+
+def test_clients_behind_a_proxy_are_told_of_proxies_only(line: Line) -> None:
+    brokers = admin_client(line.behind).list_topics(timeout=10).brokers.values()
+    assert [f"{broker.host}:{broker.port}" for broker in brokers] == [line.proxies.bootstrap_servers]
+    assert line.proxies.bootstrap_servers != line.kafka["bootstrap.servers"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["Produce", "TxnOffsetCommit", "EndTxn"])
+def test_a_request_that_is_hurt_costs_nothing(line: Line, name: str, kind: FaultKind) -> None:
+    line.write(1)
+    line.armed.arm(name, Fault(kind, 0.3))
+    hits = line.armed.hits[f"{name} {kind}"]
+    line.write(3)
+    assert line.armed.hits[f"{name} {kind}"] == hits + 1
+    assert line.checkpoint() == 12
+    line.assert_each_once()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_late_end_of_the_last_transaction_does_not_end_the_next(line: Line, moment: str) -> None:
+    """Its connection breaks, librdkafka repeats it within milliseconds, and the first one arrives after all (R17)."""
+    line.write(1)
+    line.proxies.moment = moment
+    line.proxies.late.clear()
+    line.armed.arm("EndTxn", Fault(FaultKind.LATE))
+    line.write(3)
+    assert dict(line.proxies.late) == {"refused": 1}
+    line.assert_each_once()
+
+
+def test_a_producer_that_is_used_again_suffers_it(line: Line) -> None:
+    """Without R17 the broker takes the late request for the end of the next transaction."""
+    line.proxies.moment = "AddOffsetsToTxn"
+    line.proxies.late.clear()
+    producer = Producer({**line.behind, "transactional.id": f"{line.id}-again", "log_level": 0})
+    producer.init_transactions(20)
+    line.armed.arm("EndTxn", Fault(FaultKind.LATE))
+    _produce(producer, line.real, b"first")
+    producer.commit_transaction(20)
+    _produce(producer, line.real, b"second")
+    offsets = [TopicPartition(line.half, 0, 1)]
+    producer.send_offsets_to_transaction(offsets, line.group_metadata(), 20)
+    assert dict(line.proxies.late) == {"accepted": 1}
+    visible = [record.value for record in read_committed(line.kafka, [line.real])]
+    assert visible == [b"first", b"second"], "the second was not committed"
+
+
+def _produce(producer: Producer, topic: str, value: bytes) -> None:
+    producer.begin_transaction()
+    producer.produce(topic, value)
+    assert producer.flush(20) == 0

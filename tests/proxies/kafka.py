@@ -1,0 +1,187 @@
+"""Proxies before the nodes of a Kafka cluster; an EndTxn can be kept and let go in its producer's next transaction.
+
+That is KAFKA-17754: a request whose connection broke travels on, and comes after its own repetition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.proxies.fault import Fault, FaultKind
+from tests.proxies.kafka_wire import SIZE_BYTES, KafkaRequest, end_txn_error, parse_request, reply_correlation
+from tests.proxies.proxy import HOST, Choose, Cut, Link, Proxy
+
+_REPLY_SECONDS = 3.0
+_KEPT_SECONDS = 60.0
+"""A kept request whose moment never comes is let go after so long."""
+
+RELAYS_ONLY = {"Produce"}
+"""Requests that meet a fault only if they belong to a Kafka transaction."""
+
+
+class KafkaLink(Link):
+    """A link to a broker.
+
+    Attributes:
+        cut_at: Number of the request before whose reply the link ends.
+        kept: The request that was kept, if one was.
+    """
+
+    cut_at: int | None = None
+    kept: Kept | None = None
+
+    def close(self) -> None:
+        """End both connections; what was kept is lost."""
+        super().close()
+        if self.kept is not None:
+            self.kept.answered.cancel()
+
+
+class Kept:
+    """A request that its sender holds for lost.
+
+    Args:
+        message: The request with its size.
+        correlation: Its number.
+        link: Where it came, and where it will go on.
+        moment: Before which request of its producer it is let go.
+    """
+
+    def __init__(self, message: bytes, correlation: int, link: KafkaLink, moment: str) -> None:
+        self.correlation = correlation
+        self.moment = moment
+        self._message = message
+        self._link = link
+        self.answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def let_go(self) -> int | None:
+        """Let it go on; the broker's error code, None without an answer."""
+        try:
+            await self._link.pass_up(self._message)
+            return await asyncio.wait_for(asyncio.shield(self.answered), _REPLY_SECONDS)
+        except (OSError, TimeoutError, asyncio.CancelledError):  # the link ended meanwhile
+            return None
+        finally:
+            self.answered.cancel()
+
+
+class KafkaProxies:
+    """One proxy for each node; clients that come through one are told of the others only.
+
+    Args:
+        ports: For each node: where to listen, and the node's port, as `Kafka.proxy_ports` gives them.
+        choose: What a request meets, by the name of its API.
+
+    Attributes:
+        moment: Before which request of the next transaction a kept EndTxn is let go: `Produce`, `AddOffsetsToTxn`
+            (after its last produce, before its offsets) or `TxnOffsetCommit`.
+        late: What became of kept requests: `refused`, `accepted` or `lost`.
+    """
+
+    def __init__(self, ports: Sequence[tuple[int, int]], choose: Choose) -> None:
+        self.moment = "AddOffsetsToTxn"
+        self.late: Counter[str] = Counter()
+        self.nodes = [KafkaProxy(self, target, port, choose) for port, target in ports]
+        self._kept: dict[str, Kept] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to."""
+        return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    async def start(self) -> None:
+        """Listen."""
+        for node in self.nodes:
+            await node.start()
+
+    async def stop(self) -> None:
+        """Listen no more, and end all links."""
+        for node in self.nodes:
+            await node.stop()
+
+    def keep(self, request: KafkaRequest, message: bytes, link: KafkaLink) -> None:
+        """Keep a request until its producer's next transaction."""
+        link.kept = Kept(message, request.correlation, link, self.moment)
+        self._kept[request.transactional_id or ""] = link.kept
+
+    async def before(self, request: KafkaRequest) -> None:
+        """A request is about to be passed on: the moment of one that was kept may have come."""
+        kept = self._kept.get(request.transactional_id or "")
+        if kept is not None and kept.moment == request.name:
+            del self._kept[request.transactional_id or ""]
+            error = await kept.let_go()
+            self.late["lost" if error is None else "refused" if error else "accepted"] += 1
+
+
+class KafkaProxy(Proxy[KafkaLink]):
+    """The proxy before one node.
+
+    Args:
+        cluster: The proxies before all nodes.
+        target: Port of the node.
+        port: Port to listen on.
+        choose: What a request meets.
+    """
+
+    def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:
+        super().__init__((HOST, target), port, choose)
+        self._cluster = cluster
+
+    def _make_link(
+        self,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> KafkaLink:
+        return KafkaLink(client, server)
+
+    async def _up(self, link: KafkaLink) -> None:
+        while True:
+            size, frame = await _read(link.from_client)
+            await self._open.wait()
+            await self._request(link, parse_request(frame), size + frame)
+
+    async def _request(self, link: KafkaLink, request: KafkaRequest, message: bytes) -> None:
+        await self._cluster.before(request)
+        fault = self._fault(request)
+        if fault is None:
+            await link.pass_up(message)
+        elif fault.kind is FaultKind.CUT_BEFORE:
+            raise Cut
+        elif fault.kind is FaultKind.LATE:
+            await self._keep(link, request, message, fault)
+        elif fault.kind is not FaultKind.DROP:
+            await asyncio.sleep(fault.seconds)
+            link.cut_at = request.correlation if fault.kind is FaultKind.CUT_AFTER else None
+            await link.pass_up(message)
+
+    def _fault(self, request: KafkaRequest) -> Fault | None:
+        if request.name in RELAYS_ONLY and request.transactional_id is None:
+            return None
+        return self._choose(request.name)
+
+    async def _keep(self, link: KafkaLink, request: KafkaRequest, message: bytes, fault: Fault) -> None:
+        """The client loses its connection; the one to the broker stays until the kept request was answered."""
+        self._cluster.keep(request, message, link)
+        await asyncio.sleep(fault.seconds)
+        link.close_client()
+        if link.kept is not None:
+            await asyncio.wait({link.kept.answered}, timeout=_KEPT_SECONDS)
+        raise Cut
+
+    async def _down(self, link: KafkaLink) -> None:
+        while True:
+            size, frame = await _read(link.from_server)
+            number = reply_correlation(frame)
+            if number == link.cut_at:
+                raise Cut
+            kept = link.kept
+            if kept is not None and number == kept.correlation and not kept.answered.done():
+                kept.answered.set_result(end_txn_error(frame))
+            await link.pass_down(size + frame)
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    size = await reader.readexactly(SIZE_BYTES)
+    return size, await reader.readexactly(int.from_bytes(size, "big"))

@@ -1,0 +1,127 @@
+"""A proxy before Postgres that knows a COMMIT when it sees one; and the lossy one, which lets none of them be heard."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import ExitStack
+from typing import Self
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.proxies.fault import Fault, FaultKind
+from tests.proxies.loop import LoopThread
+from tests.proxies.postgres_wire import LENGTH_BYTES, begins_session, is_commit
+from tests.proxies.proxy import HOST, Choose, Cut, Link, Proxy
+
+_CHUNK = 65_536
+
+
+class PostgresLink(Link):
+    """A link to Postgres.
+
+    Attributes:
+        committed: Whether it ends before the next thing that the server says.
+    """
+
+    committed = False
+
+
+class PostgresProxy(Proxy[PostgresLink]):
+    """The proxy before Postgres.
+
+    Args:
+        url: Where Postgres is.
+        choose: What a COMMIT meets.
+    """
+
+    def __init__(self, url: str, choose: Choose) -> None:
+        self._url = url
+        parts = conninfo_to_dict(url)
+        super().__init__((str(parts["host"]), int(str(parts["port"]))), 0, choose)
+
+    @property
+    def url(self) -> str:
+        """How to connect through it, for psycopg."""
+        return make_conninfo(self._url, host=HOST, port=self.port)
+
+    def _make_link(
+        self,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> PostgresLink:
+        return PostgresLink(client, server)
+
+    async def _up(self, link: PostgresLink) -> None:
+        begun = False
+        while not begun:
+            message = await _read(link.from_client, b"")
+            begun = begins_session(message)
+            await link.pass_up(message)
+        while True:
+            message = await _read(link.from_client, await link.from_client.readexactly(1))
+            await self._open.wait()
+            if is_commit(message[:1], message[1 + LENGTH_BYTES :]):
+                await self._before_commit(link)
+            await link.pass_up(message)
+
+    async def _before_commit(self, link: PostgresLink) -> None:
+        fault = self._choose("COMMIT")
+        if fault is None:
+            return
+        if fault.kind is FaultKind.CUT_BEFORE:
+            raise Cut
+        await asyncio.sleep(fault.seconds)
+        link.committed = fault.kind is FaultKind.CUT_AFTER
+
+    async def _down(self, link: PostgresLink) -> None:
+        while data := await link.from_server.read(_CHUNK):
+            if link.committed:
+                raise Cut
+            await link.pass_down(data)
+
+
+async def _read(reader: asyncio.StreamReader, kind: bytes) -> bytes:
+    """A message, whose type, if it has one, was read."""
+    length = await reader.readexactly(LENGTH_BYTES)
+    return kind + length + await reader.readexactly(int.from_bytes(length, "big") - LENGTH_BYTES)
+
+
+class LossyProxy:
+    """Passes everything between clients and Postgres, but for the reply of COMMIT: then the connection is cut.
+
+    Args:
+        url: Where Postgres is.
+        arrives: Whether COMMIT itself arrives; if not, the connection is cut before it.
+    """
+
+    def __init__(self, url: str, *, arrives: bool = True) -> None:
+        self.cut = threading.Event()
+        self._fault = Fault(FaultKind.CUT_AFTER if arrives else FaultKind.CUT_BEFORE)
+        self._url = url
+        self._life = ExitStack()
+
+    def _choose(self, _name: str) -> Fault:
+        self.cut.set()
+        return self._fault
+
+    @property
+    def url(self) -> str:
+        """How to connect through it."""
+        return self._proxy.url
+
+    def __enter__(self) -> Self:
+        """Start listening."""
+        loop = self._life.enter_context(LoopThread())
+        self._proxy = loop.run(self._start())
+        self._life.callback(lambda: loop.run(self._proxy.stop()))
+        return self
+
+    async def _start(self) -> PostgresProxy:
+        proxy = PostgresProxy(self._url, self._choose)
+        await proxy.start()
+        return proxy
+
+    def __exit__(self, *_: object) -> None:
+        """Stop listening."""
+        self._life.close()

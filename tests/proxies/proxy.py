@@ -1,0 +1,153 @@
+"""A proxy before one server: links of two connections each, passed on message by message."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from tests.proxies.fault import Fault
+
+HOST = "127.0.0.1"
+_TICK_SECONDS = 0.02
+Choose = Callable[[str], Fault | None]
+"""Says what a request of a name meets, if anything."""
+
+
+class Cut(Exception):  # noqa: N818 - it is no error, it is what was wanted
+    """End this link, both its connections."""
+
+
+class Link:
+    """A client's connection and the one that was made to the server for it.
+
+    Args:
+        client: Reader and writer.
+        server: Reader and writer.
+    """
+
+    def __init__(
+        self,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self.from_client, self.to_client = client
+        self.from_server, self.to_server = server
+
+    async def pass_up(self, message: bytes) -> None:
+        """Give a message to the server."""
+        self.to_server.write(message)
+        await self.to_server.drain()
+
+    async def pass_down(self, message: bytes) -> None:
+        """Give a message to the client, if it is still there."""
+        if not self.to_client.is_closing():
+            self.to_client.write(message)
+            await self.to_client.drain()
+
+    def close_client(self) -> None:
+        """End the client's connection at once, as a network does: with a reset, without its rest."""
+        self.to_client.transport.abort()
+
+    def close(self) -> None:
+        """End both."""
+        self.close_client()
+        self.to_server.transport.abort()
+
+
+LinkT = TypeVar("LinkT", bound=Link)
+
+
+class Proxy(ABC, Generic[LinkT]):
+    """Passes everything between its clients and one server.
+
+    Args:
+        target: Host and port of the server.
+        port: Port to listen on; 0: any.
+        choose: What a request meets.
+    """
+
+    def __init__(self, target: tuple[str, int], port: int, choose: Choose) -> None:
+        self.port = port
+        self._target = target
+        self._choose = choose
+        self._links: set[LinkT] = set()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._serving = 0
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more, and end all links."""
+        self._server.close()
+        while self._serving:
+            await self.cut_all()
+            await asyncio.sleep(_TICK_SECONDS)
+
+    async def cut_all(self) -> None:
+        """End all links."""
+        for link in list(self._links):
+            link.close()
+
+    async def hold(self, seconds: float) -> None:
+        """Let no request through for a while: the server is there, and does not answer."""
+        self._open.clear()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._open.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving += 1
+        try:
+            await self._link(reader, writer)
+        finally:
+            self._serving -= 1
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            server = await asyncio.open_connection(*self._target)
+        except OSError:  # it is down, as the client is about to notice
+            writer.transport.abort()
+            return
+        link = self._make_link((reader, writer), server)
+        self._links.add(link)
+        try:
+            await self._pump(link)
+        finally:
+            link.close()
+            self._links.discard(link)
+
+    async def _pump(self, link: LinkT) -> None:
+        tasks = [asyncio.ensure_future(self._up(link)), asyncio.ensure_future(self._down(link))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for done in await asyncio.gather(*tasks, return_exceptions=True):
+                with suppress(Cut, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                    if isinstance(done, BaseException):
+                        raise done
+
+    @abstractmethod
+    def _make_link(
+        self,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> LinkT:
+        """A new link."""
+
+    @abstractmethod
+    async def _up(self, link: LinkT) -> None:
+        """Pass what the client says, to its end."""
+
+    @abstractmethod
+    async def _down(self, link: LinkT) -> None:
+        """Pass what the server says, to its end."""

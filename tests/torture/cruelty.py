@@ -1,0 +1,181 @@
+"""What is done to servers and requests, and how often; what is done to processes is in `processes`."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from tests.proxies.fault import Fault, FaultKind
+from tests.proxies.proxy import Proxy
+from tests.torture.processes import Processes
+from tests.torture.world import BROKERS, World
+
+REQUESTS: dict[str, tuple[FaultKind, ...]] = {
+    "EndTxn": (FaultKind.DROP, FaultKind.DELAY, FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER),
+    "TxnOffsetCommit": (FaultKind.DROP, FaultKind.DELAY, FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER),
+    "Produce": (FaultKind.DROP, FaultKind.DELAY, FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER),
+    "COMMIT": (FaultKind.DELAY, FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER),
+}
+MOMENTS = ("Produce", "AddOffsetsToTxn", "TxnOffsetCommit")
+"""Before which request of the next transaction a kept EndTxn is let go."""
+
+_LATE_SECONDS = (0.0, 0.0, 6.0)
+"""How long its client keeps the connection: it breaks at once, or the client gives up first (5 s)."""
+
+
+class Cruelty:
+    """Chooses the faults of a run.
+
+    Args:
+        world: Whom they hit.
+        processes: Likewise.
+        chance: What decides.
+
+    Attributes:
+        faults: What was done to servers, by name.
+    """
+
+    def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
+        self.faults: Counter[str] = Counter()
+        self._world = world
+        self._processes = processes
+        self._chance = chance
+        # One server of a kind is hurt at a time, beside everything else.
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="cruelty")
+        self._hurt: dict[str, Future[None]] = {}
+        self._kinds: dict[Callable[[], None], float] = {
+            processes.kill_one: 5,
+            processes.stop_one: 3,
+            processes.end_one: 2,
+            self._hurt_request: 8,
+            self._keep_end_txn: 4,
+            self._cut_links: 1,
+            self._hold_node: 1,
+            lambda: self._hurt_server("Kafka", self._kill_broker): 1,
+            lambda: self._hurt_server("Kafka", self._stop_broker): 1,
+            lambda: self._hurt_server("Kafka", self._kill_all_brokers): 0.1,
+            lambda: self._hurt_server("Postgres", self._kill_postgres): 0.6,
+            lambda: self._hurt_server("Postgres", self._crash_postgres): 0.3,
+        }
+
+    def fault(self) -> None:
+        """Do something cruel."""
+        self._chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def _hurt_request(self) -> None:
+        name = self._chance.choice(sorted(REQUESTS))
+        self._world.armed.arm(name, Fault(self._chance.choice(REQUESTS[name]), self._chance.uniform(0.1, 4)))
+
+    def _keep_end_txn(self) -> None:
+        self._world.kafka.moment = self._chance.choice(MOMENTS)
+        self._world.armed.arm("EndTxn", Fault(FaultKind.LATE, self._chance.choice(_LATE_SECONDS)))
+
+    def _cut_links(self) -> None:
+        self._world.loop.run(self._a_proxy().cut_all())
+        self.faults["all connections of a server cut"] += 1
+
+    def _hold_node(self) -> None:
+        self._world.loop.start(self._a_proxy().hold(self._chance.uniform(1, 8)))
+        self.faults["no request reaches a server"] += 1
+
+    def _a_proxy(self) -> Proxy[Any]:
+        return self._chance.choice([*self._world.kafka.nodes, self._world.postgres])
+
+    # --- servers ------------------------------------------------------------------------------------------------
+
+    def _hurt_server(self, name: str, what: Callable[[], None]) -> None:
+        if name not in self._hurt or self._hurt[name].done():
+            self._raise_failures()
+            self._hurt[name] = self._pool.submit(what)
+
+    def _raise_failures(self) -> None:
+        for future in self._hurt.values():
+            if future.done():
+                future.result()
+
+    def _a_broker(self) -> tuple[int, str]:
+        """One of the nodes, by its part in the protocol, and the name of that part."""
+        channel = self._world.channel
+        half_partition = self._chance.randrange(channel.partitions)
+        transactional_id, group = channel.channel.transactional_id(half_partition), channel.channel.relay_group
+        parts = {
+            "transaction coordinator": ("__transaction_state", java_hash(transactional_id)),
+            "group coordinator": ("__consumer_offsets", java_hash(group)),
+            "leader of a half partition": (channel.half.name, half_partition),
+            "leader of a real partition": self._chance.choice(self._world.places()),
+        }
+        part = self._chance.choice(sorted(parts))
+        topic, number = parts[part]
+        partitions = self._world.site.admin.list_topics(timeout=10).topics[topic].partitions
+        leader = partitions[number % len(partitions)].leader
+        return (leader - 1 if leader > 0 else self._chance.randrange(BROKERS)), part
+
+    def _kill_broker(self) -> None:
+        node, part = self._a_broker()
+        self._world.stack.kafka.kill(node)
+        self.faults[f"broker killed: {part}"] += 1
+        time.sleep(self._chance.uniform(0, 4))  # how long it is away
+        self._world.stack.kafka.start(node)
+
+    def _stop_broker(self) -> None:
+        node, part = self._a_broker()
+        self._world.stack.kafka.pause(node)
+        self.faults[f"broker stopped: {part}"] += 1
+        time.sleep(self._chance.uniform(2, 15))  # up to five times its session
+        self._world.stack.kafka.resume(node)
+
+    def _kill_all_brokers(self) -> None:
+        for node in range(BROKERS):
+            self._world.stack.kafka.kill(node)
+        self.faults["all brokers killed"] += 1
+        self._world.stack.kafka.start_all()
+
+    def _kill_postgres(self) -> None:
+        self._world.stack.postgres.kill()
+        self.faults["Postgres killed"] += 1
+        self._world.stack.postgres.start()
+
+    def _crash_postgres(self) -> None:
+        self._world.stack.postgres.restart(immediate=True)
+        self.faults["Postgres stopped at once"] += 1
+
+    # --- healing ------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Let nothing more happen, and wait until all servers are there again.
+
+        Raises:
+            StartError: One did not come back.
+        """
+        self._world.armed.disarm()
+        for future in self._hurt.values():
+            future.result()
+        self._hurt.clear()
+
+    def all_faults(self) -> Counter[str]:
+        """Everything that was done so far, by name."""
+        return self.faults + self._processes.faults + self._world.armed.hits
+
+    def outcomes(self) -> Counter[str]:
+        """What came of it, where that is worth counting: kept requests, processes that ended by themselves."""
+        late = {f"late EndTxn {outcome}": count for outcome, count in self._world.kafka.late.items()}
+        return self._processes.outcomes + Counter(late)
+
+    def close(self) -> None:
+        """Wait for what is being done to servers."""
+        self._pool.shutdown()
+
+
+def java_hash(text: str) -> int:
+    """Kafka's `Utils.abs(String.hashCode())`, by which groups and transactional ids find their partition."""
+    number = 0
+    for letter in text:
+        number = (number * 31 + ord(letter)) & 0xFFFFFFFF
+    signed = number - (1 << 32) if number >= 1 << 31 else number
+    return 0 if signed == -(1 << 31) else abs(signed)

@@ -1,0 +1,176 @@
+"""Gathers a round's evidence: from the database, from the topics, from those who watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import psycopg
+from confluent_kafka import Message
+
+from outbox.protocol.discard import Manifest, parse_manifest
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.half import parse_half
+from outbox.protocol.op import OpEntry, parse_op
+from tests.harness import wait_until
+from tests.torture.evidence import Evidence, HalfSeen, Told, transaction_of
+from tests.torture.log import Places, Reader, read_to_end, seen
+from tests.torture.observers import Observers
+from tests.torture.processes import Processes
+from tests.torture.world import PARTITIONS, REAL_PARTITIONS, TOPICS, World
+
+T = TypeVar("T")
+
+_MANIFEST = b"/manifest"
+_READER_SECONDS = 60.0
+
+
+class Gathering:
+    """Knows up to where the rounds before have looked.
+
+    Args:
+        world: Where to look.
+        reader: The reader that is always there.
+        observers: Those who watch.
+        processes: What applications wrote down.
+    """
+
+    def __init__(self, world: World, reader: Reader, observers: Observers, processes: Processes) -> None:
+        self._world = world
+        self._reader = reader
+        self._observers = observers
+        self._processes = processes
+        channel = world.channel.channel
+        internal = (channel.half_topic, channel.op_topic, channel.discard_topic)
+        self._starts: Places = {(topic, number): 0 for topic in internal for number in range(PARTITIONS)}
+        self._starts |= dict.fromkeys(world.places(), 0)
+        self._alive: dict[str, Manifest] = {}
+        self._early: list[str] = []
+        self._compared = 0
+        self._late_ends_accepted = 0
+
+    def look_for_early_ones(self) -> None:
+        """Compare what became visible since the last look with what is committed now."""
+        new = [record.message_id for record in self._reader.seen_from(self._compared)]
+        query = (
+            f"SELECT id FROM unnest(%s::text[]) AS asked (id)"
+            f" WHERE NOT EXISTS (SELECT FROM {self._world.site.name}_told WHERE message_id = id)"
+        )
+        try:
+            with self._world.site.connect(connect_timeout=2) as connection:
+                rows = connection.execute(query.encode(), (new,)).fetchall()
+        except psycopg.Error:  # it is down, or comes up: the next look does it
+            return
+        self._early += [id_ for (id_,) in rows]
+        self._compared += len(new)
+
+    def undecided(self) -> list[str]:
+        """Transactions that lie undecided in the discard topic now; looks from the last round's end on."""
+        alive, _ = self._discards()
+        return [id_ for id_, manifest in alive.items() if manifest.reason == "UNDECIDED"]
+
+    def gather(self, unsettled: list[str]) -> Evidence:
+        """The evidence of a round that has healed; the next round begins.
+
+        Args:
+            unsettled: What was not settled when time was up.
+
+        Raises:
+            AssertionError: The reader did not see the ends of the real topics.
+        """
+        servers = self._world.site.bootstrap_servers
+        channel = self._world.channel.channel
+        alive, manifests = self._discards()
+        records, ends = read_to_end(servers, self._starts)
+        real = {place: ends[place] for place in self._world.places()}
+        wait_until(lambda: self._reader.has_reached(real), _READER_SECONDS, lambda: "the reader lags behind")
+        self.look_for_early_ones()
+        halves = [_half(record) for record in records if record.topic() == channel.half_topic]
+        ops = [op for record in records if record.topic() == channel.op_topic for op in _ops(record)]
+        told = self._told()
+        acknowledged = self._processes.take_acknowledged()
+        ids = {half.transaction_id for half in halves} | {op.transaction_id for op in ops}
+        ids |= acknowledged | {transaction_of(message_id) for message_id in told}
+        names = {self._world.site.topic(name) for name in TOPICS}
+        evidence = Evidence(
+            told=told,
+            rows=self._rows(ids - {""}),
+            acknowledged=acknowledged,
+            log=[seen(record) for record in records if record.topic() in names],
+            reader=self._reader.seen_from(0),
+            early=self._early,
+            halves=halves,
+            ops=ops,
+            manifests=manifests,
+            alive=alive,
+            unsettled=unsettled,
+            claims=dict(self._observers.checkpoints.claims),
+            partitions=dict.fromkeys(names, REAL_PARTITIONS),
+            watched=[*self._observers.found(), *self._late_ends()],
+        )
+        self._begin_anew(ends, alive)
+        return evidence
+
+    def _late_ends(self) -> list[tuple[str, str]]:
+        """Late requests that the broker took for the end of another transaction: R17 is there to prevent that."""
+        before, self._late_ends_accepted = self._late_ends_accepted, self._world.kafka.late["accepted"]
+        return [("I5", "a late EndTxn ended the next transaction")] * (self._late_ends_accepted - before)
+
+    def _begin_anew(self, ends: Places, alive: dict[str, Manifest]) -> None:
+        self._starts, self._alive = ends, alive
+        self._early, self._compared = [], 0
+        self._reader.forget()
+        self._observers.forget()
+        self._query(f"TRUNCATE {self._world.site.name}_told")
+
+    def _discards(self) -> tuple[dict[str, Manifest], list[Manifest]]:
+        """What lies in the discard topic now, and every manifest that came since the last round."""
+        topic = self._world.channel.channel.discard_topic
+        starts = {place: offset for place, offset in self._starts.items() if place[0] == topic}
+        alive, manifests = dict(self._alive), []
+        for record in read_to_end(self._world.site.bootstrap_servers, starts)[0]:
+            key = record.key() or b""
+            if not key.endswith(_MANIFEST):
+                continue
+            transaction_id = transaction_of(key.decode())
+            if record.value() is None:
+                alive.pop(transaction_id, None)
+            else:
+                alive[transaction_id] = parse_manifest(record.value())
+                manifests.append(alive[transaction_id])
+        return alive, manifests
+
+    def _told(self) -> dict[str, Told]:
+        rows = self._query(f"SELECT message_id, topic, digest FROM {self._world.site.name}_told")
+        return {id_: Told(topic, shape) for id_, topic, shape in rows}
+
+    def _rows(self, ids: Iterable[str]) -> dict[str, str]:
+        table = self._world.site.tables.transaction
+        query = f"SELECT transaction_id::text, state FROM {table} WHERE transaction_id = ANY (%s::uuid[])"
+        return dict(self._query(query, list(ids)))
+
+    def _query(self, query: str, *parameters: Any) -> list[Any]:
+        with self._world.site.connect() as connection:
+            cursor = connection.execute(query.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+
+def _half(record: Message) -> HalfSeen:
+    control = _parsed(lambda: parse_half(_headers(record)))
+    transaction_id = control.transaction_id if control else ""
+    return HalfSeen(record.partition() or 0, record.offset() or 0, transaction_id)
+
+
+def _ops(record: Message) -> list[OpEntry]:
+    return list(parse_op(record.value(), _headers(record))[1])
+
+
+def _headers(record: Message) -> Any:
+    return tuple(record.headers() or ())
+
+
+def _parsed(parse: Callable[[], T]) -> T | None:
+    try:
+        return parse()
+    except ProtocolError:
+        return None

@@ -1,0 +1,180 @@
+"""The invariants: each is a function that says what in a round's evidence contradicts it. Pure.
+
+I1 to I8, I10 to I12 and I14; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
+docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.op import OpKind
+from outbox.protocol.partitioner import partition_for_key
+from tests.torture.evidence import Evidence, Seen, transaction_of
+
+
+class Violation(NamedTuple):
+    """Something that must not be.
+
+    Args:
+        invariant: Its name.
+        detail: What was found.
+    """
+
+    invariant: str
+    detail: str
+
+
+def check(evidence: Evidence) -> list[Violation]:
+    """Everything in the evidence that contradicts an invariant."""
+    found = [Violation(name, detail) for name, invariant in INVARIANTS.items() for detail in invariant(evidence)]
+    return found + [Violation(*watched) for watched in evidence.watched]
+
+
+def exactly_once(evidence: Evidence) -> Iterator[str]:
+    """I1: what was committed is there once, in the log and in the eyes of the reader that was always there."""
+    for place, records in (("the log", evidence.log), ("the reader", evidence.reader)):
+        counts = Counter(record.message_id for record in records)
+        for message_id in evidence.told:
+            if counts[message_id] != 1:
+                yield f"{message_id} is {counts[message_id]} times in {place}"
+    seen = {(record.topic, record.partition, record.offset) for record in evidence.reader}
+    logged = {(record.topic, record.partition, record.offset) for record in evidence.log}
+    yield from (f"{place} is in the log or with the reader, not in both" for place in sorted(seen ^ logged))
+
+
+def nothing_uncommitted(evidence: Evidence) -> Iterator[str]:
+    """I2: what was not committed is never visible, at no moment."""
+    for record in {*evidence.log, *evidence.reader}:
+        if record.message_id not in evidence.told:
+            yield f"{record.message_id or 'a record without id'} at {_place(record)} was never committed"
+    yield from (f"{message_id} was visible before it was committed" for message_id in evidence.early)
+
+
+def everything_ends(evidence: Evidence) -> Iterator[str]:
+    """I3: after healing every half is settled in time; one that cannot be parsed lies in the discard topic."""
+    yield from (f"not settled: {place}" for place in evidence.unsettled)
+    discarded = {(manifest.partition, offset) for manifest in evidence.manifests for _, offset in manifest.offsets}
+    for half in evidence.halves:
+        if not half.transaction_id and (half.partition, half.offset) not in discarded:
+            yield f"the malformed half {half.partition}/{half.offset} is gone"
+
+
+def order(evidence: Evidence) -> Iterator[str]:
+    """I4: the messages of a key are in the order of the database and of their halves; late ones say so."""
+    numbers: dict[tuple[str, bytes | None], int] = {}
+    origins: dict[tuple[str, bytes | None, int], int] = {}
+    for record in _in_order(evidence.log):
+        if record.late:
+            continue
+        place, half_partition, offset = (record.topic, record.key), *record.origin
+        if record.number <= numbers.get(place, 0) or offset <= origins.get((*place, half_partition), -1):
+            yield f"{record.message_id} at {_place(record)} is out of order"
+        numbers[place] = max(record.number, numbers.get(place, 0))
+        origins[*place, half_partition] = offset
+
+
+def all_or_none(evidence: Evidence) -> Iterator[str]:
+    """I5: a transaction is visible as a whole or not at all."""
+    told, seen = _by_transaction(evidence.told), _by_transaction(record.message_id for record in evidence.log)
+    for transaction_id, visible in seen.items():
+        missing = told.get(transaction_id, set()) - visible
+        if missing:
+            yield f"of {transaction_id} {sorted(missing)} are missing"
+
+
+def settled_means_delivered(evidence: Evidence) -> Iterator[str]:
+    """I6: no checkpoint says that a half is settled before its message is in the log.
+
+    The broker's clock and that of whoever looked at the checkpoints are the same. A parked half is settled; its message
+    comes late, and says so.
+    """
+    for record in evidence.log:
+        claimed = evidence.claims.get(record.origin)
+        if claimed is not None and claimed < record.appended and not record.late:
+            yield f"half {record.origin} was settled {record.appended - claimed} ms before {record.message_id} came"
+
+
+def one_outcome(evidence: Evidence) -> Iterator[str]:
+    """I7: op markers and rows agree, and nothing has two outcomes."""
+    for op in evidence.ops:
+        row = evidence.rows.get(op.transaction_id)
+        if (op.kind is OpKind.COMMIT and row != "C") or (op.kind is OpKind.ROLLBACK and row == "C"):
+            yield f"an op says {op.kind} of {op.transaction_id}, its row {row}"
+    for transaction_id in sorted({record.transaction_id for record in evidence.log}):
+        if evidence.rows.get(transaction_id) == "R":
+            yield f"{transaction_id} is visible and rolled back"
+        if transaction_id in evidence.alive:
+            yield f"{transaction_id} is visible and lies in the discard topic"
+
+
+def no_commit_after_a_tombstone(evidence: Evidence) -> Iterator[str]:
+    """I8: what committed, by the word of the application or of its tables, has a row that says so (and I9)."""
+    for transaction_id in sorted({*evidence.acknowledged, *map(transaction_of, evidence.told)}):
+        row = evidence.rows.get(transaction_id)
+        if row != "C":
+            yield f"{transaction_id} committed, its row says {row}"
+
+
+def unchanged(evidence: Evidence) -> Iterator[str]:
+    """I10: topic, key, value, headers and partition are what was told."""
+    for record in evidence.log:
+        told = evidence.told.get(record.message_id)
+        if told is None:
+            continue
+        if (told.topic, told.digest) != (record.topic, record.digest):
+            yield f"{record.message_id} at {_place(record)} is not what was told"
+        if record.key is not None:
+            partition = partition_for_key(record.key, evidence.partitions[record.topic])
+            if partition != record.partition:
+                yield f"{record.message_id} at {_place(record)} belongs to partition {partition}"
+
+
+def true_reasons(evidence: Evidence) -> Iterator[str]:
+    """I14: what lies in the discard topic has a true reason, and nothing stays there undecided after healing."""
+    malformed = {(half.partition, half.offset) for half in evidence.halves if not half.transaction_id}
+    for manifest in evidence.manifests:
+        places = {(manifest.partition, offset) for _, offset in manifest.offsets}
+        if manifest.reason is DiscardReason.MALFORMED:
+            if not places <= malformed:
+                yield f"{sorted(places)} can be parsed, and are discarded as MALFORMED"
+        elif manifest.reason is not DiscardReason.UNDECIDED:
+            yield f"{manifest.transaction_id} is discarded as {manifest.reason}: {manifest.detail}"
+    for transaction_id, manifest in evidence.alive.items():
+        if manifest.reason is DiscardReason.UNDECIDED:
+            yield f"{transaction_id} is still undecided"
+
+
+INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
+    "I1": exactly_once,
+    "I2": nothing_uncommitted,
+    "I3": everything_ends,
+    "I4": order,
+    "I5": all_or_none,
+    "I6": settled_means_delivered,
+    "I7": one_outcome,
+    "I8": no_commit_after_a_tombstone,
+    "I10": unchanged,
+    "I14": true_reasons,
+}
+"""Those that a round's evidence decides; I11, I12 and the rest of I6 are watched all the time."""
+
+WATCHED = ("I6", "I11", "I12")
+
+
+def _place(record: Seen) -> str:
+    return f"{record.topic}/{record.partition}/{record.offset}"
+
+
+def _in_order(records: Sequence[Seen]) -> list[Seen]:
+    return sorted(records, key=lambda record: (record.topic, record.partition, record.offset))
+
+
+def _by_transaction(message_ids: Iterable[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for message_id in message_ids:
+        found[transaction_of(message_id)].add(message_id)
+    return found

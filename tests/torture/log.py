@@ -1,0 +1,156 @@
+"""Reads topics of the cluster: from given offsets to their ends, or on and on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from examples.flights.digest import digest
+from outbox.protocol.half import user_headers
+from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER
+from tests.torture.evidence import Seen
+
+Places = dict[tuple[str, int], int]
+"""Offsets, by topic and partition."""
+
+_POLL_SECONDS = 0.1
+_AT_ONCE = 2_000
+_SETTINGS = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 50,
+    "isolation.level": "read_committed",
+    "log_level": 0,  # that brokers die is no news here
+}
+
+
+@contextmanager
+def assigned(bootstrap_servers: str, starts: Mapping[tuple[str, int], int]) -> Iterator[Consumer]:
+    """A read_committed consumer of given partitions, from given offsets."""
+    consumer = Consumer({**_SETTINGS, "bootstrap.servers": bootstrap_servers, "group.id": "torture"})
+    try:
+        consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_to_end(bootstrap_servers: str, starts: Places, timeout: float = 120.0) -> tuple[list[Message], Places]:
+    """Everything that is committed from given offsets on.
+
+    Returns:
+        The records, and where the partitions ended.
+
+    Raises:
+        TimeoutError: The ends were not seen in time.
+    """
+    found: list[Message] = []
+    ends: Places = {}
+    deadline = time.monotonic() + timeout
+    with assigned(bootstrap_servers, starts) as consumer:
+        while ends.keys() != starts.keys():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the ends of {sorted(starts.keys() - ends.keys())} were not seen in {timeout} s")
+            _sort_out(consumer.consume(_AT_ONCE, _POLL_SECONDS), found, ends)
+    return found, ends
+
+
+def _sort_out(messages: Sequence[Message], found: list[Message], ends: Places) -> None:
+    for message in messages:
+        error = message.error()
+        if error is None:
+            found.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
+        elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise KafkaException(error)
+
+
+def seen(message: Message) -> Seen:
+    """A record of a real topic."""
+    pairs: list[Any] = list(message.headers() or ())  # the stub also allows text, which consumed ones never have
+    headers = {name: (value or b"").decode() for name, value in pairs}
+    origin, _, offset = headers.get(ORIGIN_HEADER, "-1/-1").partition("/")
+    return Seen(
+        headers.get(MESSAGE_ID_HEADER, ""),
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        message.key(),
+        digest(message.key(), message.value(), user_headers(pairs)),
+        _number(message.value()),
+        (int(origin), int(offset)),
+        LATE_HEADER in headers,
+        message.timestamp()[1],
+    )
+
+
+def _number(value: bytes | None) -> int:
+    try:
+        return int(json.loads(value or b"")["departure"])
+    except (KeyError, TypeError, ValueError):
+        return -1
+
+
+class Reader(threading.Thread):
+    """The read_committed reader that is always there; no proxy stands before it.
+
+    Args:
+        bootstrap_servers: Of the brokers themselves.
+        places: The partitions of the real topics.
+    """
+
+    def __init__(self, bootstrap_servers: str, places: Sequence[tuple[str, int]]) -> None:
+        super().__init__(name="reader", daemon=True)
+        self.failure: BaseException | None = None
+        self._bootstrap_servers = bootstrap_servers
+        self._seen: list[Seen] = []
+        self._at: Places = dict.fromkeys(places, 0)
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        """Read until asked to end."""
+        try:
+            with assigned(self._bootstrap_servers, self._at) as consumer:
+                while not self._end.is_set():
+                    self._take(consumer.consume(_AT_ONCE, _POLL_SECONDS))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+            self.failure = error
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        found: list[Message] = []
+        ends: Places = {}
+        _sort_out(messages, found, ends)
+        self._seen.extend(map(seen, found))
+        self._at |= {(record.topic() or "", record.partition() or 0): (record.offset() or 0) + 1 for record in found}
+        self._at |= ends
+
+    def seen_from(self, start: int) -> list[Seen]:
+        """What it saw in this round, but for the first records."""
+        return self._seen[start:]
+
+    def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:
+        """Whether it has read up to given offsets.
+
+        Raises:
+            RuntimeError: It has failed.
+        """
+        if self.failure is not None:
+            raise RuntimeError("the reader has failed") from self.failure
+        return all(self._at[place] >= end for place, end in ends.items())
+
+    def forget(self) -> None:
+        """Begin a new round."""
+        self._seen = []
+
+    def end(self) -> None:
+        """End it."""
+        self._end.set()
+        self.join(30)

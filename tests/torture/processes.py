@@ -1,0 +1,225 @@
+"""The tortured processes: applications, relays and checkers, with failpoints in them; killed, stopped, started anew."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness import Service, Site
+
+KINDS = ("application",) * 3 + ("relay",) * 2 + ("checker",) * 2
+
+FAILPOINTS: dict[str, dict[str, int]] = {
+    "application": {
+        "application.begun": 100,
+        "application.told": 40,
+        "outbox.half_acked": 40,
+        "outbox.sealed": 40,
+        "outbox.committed": 40,
+        "outbox.op": 40,
+        "application.done": 40,
+    },
+    "relay": {
+        "relay.fenced": 4,
+        "relay.restored": 4,
+        "relay.revoking": 1,
+        "relay.polled": 50,
+        "relay.producing": 50,
+        "relay.produced": 50,
+        "relay.flushed": 50,
+        "relay.offsets_sent": 50,
+        "relay.committed": 50,
+        "relay.parking": 2,
+        "relay.late_fetched": 2,
+        "relay.late_committed": 2,
+    },
+    "checker": {
+        "checker.locked": 15,
+        "checker.fenced": 15,
+        "checker.decided": 15,
+        "checker.answering": 15,
+        "checker.answered": 15,
+    },
+}
+"""The steps of a kind of process, and up to which of their passings it lives."""
+
+STOPPED_SECONDS = {"application": (1.0, 12.0), "relay": (8.0, 12.0), "checker": (1.0, 12.0)}
+"""How long a process sleeps: a relay longer than its session lasts, so that it wakes up as a zombie."""
+
+_FAILPOINT_SHARE = 0.8
+_STOP_SHARE = 0.25
+_END_SECONDS = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    kind: str
+    service: Service
+    failpoint: str
+    killed: bool = False
+    asked: bool = False
+    wakes_at: float | None = None
+
+    @property
+    def step(self) -> str:
+        return self.failpoint.partition(":")[0]
+
+
+class Processes:
+    """All of them.
+
+    Args:
+        site: Where they run.
+        settings: More settings for their environment: addresses of proxies, for one.
+        chance: What decides.
+        folder: For what applications write down.
+
+    Attributes:
+        faults: What was done to them, by name.
+        outcomes: What they did of themselves.
+    """
+
+    def __init__(self, site: Site, settings: Mapping[str, str], chance: random.Random, folder: Path) -> None:
+        self.faults: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.acknowledged = folder / "acknowledged"
+        self.ended_badly: list[str] = []
+        self._site = site
+        self._settings = settings
+        self._chance = chance
+        self._running: list[_Running] = []
+
+    def watch(self, *, faults: bool) -> None:
+        """Start what does not run, wake who slept long enough.
+
+        Args:
+            faults: Whether there are applications and failpoints; if not, relays and checkers only.
+        """
+        self._running = [process for process in self._running if self._lives(process)]
+        for process in self._running:
+            self._look_whether_asleep(process)
+        wanted = Counter(kind for kind in KINDS if faults or kind != "application")
+        wanted.subtract(process.kind for process in self._running)
+        for kind in wanted.elements():
+            self._running.append(self._start(kind, faults=faults))
+
+    def _lives(self, process: _Running) -> bool:
+        code = process.service.process.poll()
+        if code is None:
+            return True
+        self._site.services.remove(process.service)
+        if code == -signal.SIGKILL:
+            self.faults[f"{process.kind} killed" if process.killed else f"killed at {process.step}"] += 1
+        elif code in {0, -signal.SIGTERM} and process.asked:  # the latter before it listens to signals
+            self.faults[f"{process.kind} asked to end"] += 1
+        else:
+            self.outcomes[f"{process.kind} ended by itself"] += 1
+            self.ended_badly.append(f"{process.kind} ended with {code}:\n{process.service.output()[-3000:]}")
+        process.service.log.unlink(missing_ok=True)
+        return False
+
+    def _look_whether_asleep(self, process: _Running) -> None:
+        """One that stopped at a failpoint of its own is woken, too."""
+        if process.wakes_at is None and process.failpoint.endswith(":stop") and is_stopped(process.service):
+            self.faults[f"stopped at {process.step}"] += 1
+            process.wakes_at = time.monotonic() + self._chance.uniform(*STOPPED_SECONDS[process.kind])
+        if process.wakes_at is not None and time.monotonic() >= process.wakes_at:
+            self._wake(process)
+
+    @staticmethod
+    def _wake(process: _Running) -> None:
+        process.wakes_at = None
+        process.service.process.send_signal(signal.SIGCONT)
+
+    def _start(self, kind: str, *, faults: bool) -> _Running:
+        failpoint = self._choose_failpoint(kind) if faults else ""
+        if kind == "application":
+            arguments = [self._site.name, str(self.acknowledged), str(self._chance.randrange(10**6)), kind]
+            module = "tests.torture.application"
+        else:
+            arguments, module = [kind], "outbox"
+        service = self._site.start_module(module, *arguments, failpoint=failpoint, extra=self._settings)
+        return _Running(kind, service, failpoint)
+
+    def _choose_failpoint(self, kind: str) -> str:
+        if self._chance.random() > _FAILPOINT_SHARE:
+            return ""
+        step, most = self._chance.choice(sorted(FAILPOINTS[kind].items()))
+        stop = ":stop" if self._chance.random() < _STOP_SHARE else ""
+        return f"{step}:{self._chance.randint(1, most)}{stop}"
+
+    def kill_one(self) -> None:
+        """Kill any of them."""
+        process = self._chance.choice(self._running)
+        process.killed = True
+        process.service.process.kill()
+
+    def end_one(self) -> None:
+        """Ask any of them that is awake to end, as an operator does."""
+        if awake := self._awake():
+            process = self._chance.choice(awake)
+            process.asked = True
+            process.service.process.terminate()
+
+    def _awake(self) -> list[_Running]:
+        return [process for process in self._running if process.wakes_at is None and process.service.running]
+
+    def stop_one(self) -> None:
+        """Stop any of them that is awake, for a while."""
+        if awake := self._awake():
+            process = self._chance.choice(awake)
+            process.service.process.send_signal(signal.SIGSTOP)
+            process.wakes_at = time.monotonic() + self._chance.uniform(*STOPPED_SECONDS[process.kind])
+            self.faults[f"{process.kind} stopped"] += 1
+
+    def heal(self) -> None:
+        """Wake everybody, end the applications, and replace whoever has a failpoint that is still to come."""
+        for process in self._running:
+            if process.service.running:
+                process.service.process.send_signal(signal.SIGCONT)
+        for process in self._running:
+            if process.kind == "application":
+                self._end(process)
+            elif process.failpoint:
+                process.killed = True
+                process.service.kill()
+        self.watch(faults=False)
+
+    @staticmethod
+    def _end(process: _Running) -> None:
+        """Ask an application to end. One that stops itself at a failpoint once more is woken, or killed at last."""
+        process.asked = True
+        process.service.process.terminate()
+        deadline = time.monotonic() + _END_SECONDS
+        while process.service.running:
+            if time.monotonic() > deadline:
+                process.killed = True
+                process.service.kill()
+            process.service.process.send_signal(signal.SIGCONT)
+            time.sleep(0.1)
+
+    def take_acknowledged(self) -> set[str]:
+        """The transactions whose COMMIT returned to an application since the last call."""
+        if not self.acknowledged.exists():
+            return set()
+        # A line that was cut off is of a process that died while it wrote: its COMMIT is as good as unanswered.
+        whole = self.acknowledged.read_text().rpartition("\n")[0]
+        self.acknowledged.unlink()
+        return set(whole.split())
+
+    def services(self) -> Sequence[tuple[str, int]]:
+        """The relays and checkers that run: kind and process id."""
+        return [(each.kind, each.service.process.pid) for each in list(self._running) if each.kind != "application"]
+
+
+def is_stopped(service: Service) -> bool:
+    """Whether a process is stopped."""
+    with suppress(OSError):
+        return Path(f"/proc/{service.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False

@@ -1,0 +1,240 @@
+"""A run: rounds of faults, each healed and then checked."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import environment
+from tests.harness import wait_until
+from tests.torture.cruelty import Cruelty
+from tests.torture.gathering import Gathering
+from tests.torture.invariants import INVARIANTS, WATCHED, Violation, check
+from tests.torture.log import Reader
+from tests.torture.observers import Observers
+from tests.torture.processes import Processes
+from tests.torture.world import World, started
+
+ROUND_SECONDS = 120.0
+"""So long there are faults, then there are none until all is settled."""
+
+HEALED_SECONDS = 120.0
+"""I3: after healing everything is settled within so long."""
+
+ENDED_LOG, UNSETTLED_LOG, FOUND_LOG = LOGS = ("ended.log", "unsettled.log", "found.log")
+"""What processes said that ended by themselves, did not settle, or contradicted an invariant."""
+
+FIRST_SECONDS = 90.0
+"""The first message is visible within so long."""
+
+_PACE = (0.3, 2.0)
+"""Seconds from one fault to the next."""
+_EARLY_SECONDS = 5.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a run.
+
+    Args:
+        seed: Of its choices.
+        environment: Where and when.
+        rounds: Rounds that were checked.
+        transactions: Local transactions that committed.
+        messages: Messages that they told.
+        rolled_back: Transactions that the checker fenced.
+        halves: Halves in the half topic.
+        late: Messages that were delivered out of their order, and say so.
+        seconds: How long it took, without starting the servers.
+        longest_stall: The longest time (s) for which readers of a real partition were held up.
+        slowest_healing: The longest time (s) from the end of the faults until all was settled.
+        checkpoints: Checkpoints that were looked at.
+        most: The most memory, threads and files of a relay or a checker.
+        faults: What was done, by kind.
+        outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
+        violations: What must not be.
+    """
+
+    seed: int
+    environment: dict[str, Any]
+    rounds: int = 0
+    transactions: int = 0
+    messages: int = 0
+    rolled_back: int = 0
+    halves: int = 0
+    late: int = 0
+    seconds: float = 0.0
+    longest_stall: float = 0.0
+    slowest_healing: float = 0.0
+    checkpoints: int = 0
+    most: dict[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        """The report, ready for JSON."""
+        return {
+            **self.environment,
+            "seed": self.seed,
+            "seconds": round(self.seconds),
+            "rounds": self.rounds,
+            "transactions": self.transactions,
+            "messages": self.messages,
+            "halves": self.halves,
+            "rolled_back_by_the_checker": self.rolled_back,
+            "late_messages": self.late,
+            "checkpoints": self.checkpoints,
+            "longest_stall_seconds": round(self.longest_stall, 1),
+            "slowest_healing_seconds": round(self.slowest_healing, 1),
+            "most": self.most,
+            "invariants": sorted({*INVARIANTS, *WATCHED}, key=lambda name: int(name[1:])),
+            "faults": dict(sorted(self.faults.items())),
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "violations": len(self.violations),
+            "found": [list(violation) for violation in self.violations],
+        }
+
+
+class Run:
+    """One run.
+
+    Args:
+        world: The servers, with their proxies.
+        seed: Of all choices.
+        folder: For the logs of processes that ended badly.
+        say: Takes lines about the progress.
+    """
+
+    def __init__(self, world: World, seed: int, folder: Path, say: Say) -> None:
+        self.result = Result(seed, environment(world.stack))
+        self._world = world
+        self._folder = folder
+        self._say = say
+        self._chance = random.Random(seed)
+        settings = world.settings()
+        self._processes = Processes(world.site, settings, self._chance, Path(world.site.log_folder))
+        self._cruelty = Cruelty(world, self._processes, self._chance)
+        self._reader = Reader(world.site.bootstrap_servers, world.places())
+        self._observers = Observers(
+            world.site.bootstrap_servers, world.channel, world.places(), self._processes.services
+        )
+        self._gathering = Gathering(world, self._reader, self._observers, self._processes)
+
+    def run(self, seconds: float, round_seconds: float) -> Result:
+        """Rounds until time is up, or something is found.
+
+        Args:
+            seconds: For the faults of all rounds and the healing between them.
+            round_seconds: For the faults of one round.
+        """
+        with ExitStack() as life:
+            self._reader.start()
+            life.callback(self._reader.end)
+            life.enter_context(self._observers)
+            life.enter_context(closing(self._cruelty))
+            self._come_up()
+            began = time.monotonic()
+            while (left := seconds - (time.monotonic() - began)) > 0 and not self.result.violations:
+                self._round(min(round_seconds, left))
+                self.result.seconds = time.monotonic() - began
+        return self.result
+
+    def _come_up(self) -> None:
+        """Let the first messages come through before anything is hurt."""
+        self._say("starting applications, relays and checkers")
+        self._processes.watch(faults=True)
+        wait_until(lambda: bool(self._reader.seen_from(0)), FIRST_SECONDS, self._world.site.logs)
+
+    def _round(self, seconds: float) -> None:
+        self._torture(seconds)
+        self._say("healing")
+        self._cruelty.heal()
+        self._processes.heal()
+        healed = time.monotonic()
+        unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
+        self.result.slowest_healing = max(self.result.slowest_healing, time.monotonic() - healed)
+        self._check(unsettled)
+
+    def _torture(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        look_at = time.monotonic()
+        while time.monotonic() < end:
+            self._processes.watch(faults=True)
+            time.sleep(self._chance.uniform(*_PACE))  # the pace of the faults
+            self._cruelty.fault()
+            self._keep_bad_endings()
+            if time.monotonic() > look_at:
+                look_at = time.monotonic() + _EARLY_SECONDS
+                self._gathering.look_for_early_ones()
+                self._progress(end)
+
+    def _progress(self, end: float) -> None:
+        faults = sum(self._cruelty.all_faults().values())
+        visible = self.result.messages + len(self._reader.seen_from(0))
+        left = max(end - time.monotonic(), 0)
+        self._say(f"round {self.result.rounds + 1}, {left:3.0f} s left: {visible} visible messages, {faults} faults")
+
+    def _keep_bad_endings(self) -> None:
+        """Write down what processes said that ended by themselves."""
+        while self._processes.ended_badly:
+            with (self._folder / ENDED_LOG).open("a") as file:
+                file.write(self._processes.ended_badly.pop() + "\n")
+
+    def _wait_until_settled(self, deadline: float) -> list[str]:
+        """What is not settled when time is up."""
+        while not (self._world.site.settled() and not self._gathering.undecided()):
+            if time.monotonic() > deadline:
+                (self._folder / UNSETTLED_LOG).write_text(self._world.site.logs())
+                return ["half partitions, or transactions in the discard topic, see " + UNSETTLED_LOG]
+            self._processes.watch(faults=False)
+            time.sleep(0.5)
+        return []
+
+    def _check(self, unsettled: list[str]) -> None:
+        evidence = self._gathering.gather(unsettled)
+        found = check(evidence)
+        result = self.result
+        result.rounds += 1
+        result.transactions += evidence.transactions()
+        result.messages += len(evidence.told)
+        result.rolled_back += sum(state == "R" for state in evidence.rows.values())
+        result.halves += len(evidence.halves)
+        result.late += sum(record.late for record in evidence.log)
+        result.longest_stall = self._observers.stalls.longest
+        result.checkpoints = self._observers.checkpoints.samples
+        result.most = self._observers.resources.most
+        result.faults, result.outcomes = self._cruelty.all_faults(), self._cruelty.outcomes()
+        result.violations += found
+        if found:
+            (self._folder / FOUND_LOG).write_text(self._world.site.logs())
+        self._say(
+            f"round {result.rounds}: {evidence.transactions()} transactions, {len(evidence.told)} messages, "
+            f"{len(found)} violations"
+        )
+
+
+def torture(seconds: float, seed: int, folder: Path, say: Say, *, round_seconds: float = ROUND_SECONDS) -> Result:
+    """Start a world, torture it, and say what came of it; nothing is left running.
+
+    Args:
+        seconds: For all rounds; the last one heals after that.
+        seed: Of all choices.
+        folder: For logs, if something goes wrong.
+        say: Takes lines about the progress.
+        round_seconds: For the faults of one round.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in LOGS:
+        (folder / name).unlink(missing_ok=True)
+    say("starting three brokers and Postgres")
+    with started() as world:
+        return Run(world, seed, folder, say).run(seconds, round_seconds)

@@ -1,0 +1,78 @@
+"""The document about the torture says what its report says, and claims no more than the rule of three allows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.torture.cruelty import java_hash
+from tests.torture.document import FOLDER, document, keep, main, verdict
+from tests.torture.run import Result
+
+ENVIRONMENT = {
+    "date": "2026-01-01T00:00:00+00:00",
+    "command": "python -m tests.torture --seed 3",
+    "commit": "abc",
+    "machine": {"system": "S", "processor": "P", "cores": 2, "memory_gib": 3.5, "load_before": 0.1},
+    "versions": {"Python": "3.11"},
+}
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    result = Result(3, ENVIRONMENT, rounds=2, transactions=60_000, seconds=3_601.2)
+    result.faults.update({"relay killed": 300, "EndTxn kept": 1})
+    result.outcomes.update({"late EndTxn refused": 1})
+    result.most = {"resident_mib": 99, "threads": 50, "files": 60}
+    return result.report()
+
+
+def test_the_report_names_its_invariants_in_their_order(report: dict[str, Any]) -> None:
+    assert report["invariants"] == ["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I11", "I12", "I14"]
+
+
+def test_no_violation_is_a_bound_and_not_a_proof(report: dict[str, Any]) -> None:
+    text = verdict(report)
+    assert text.startswith("**0 violations in 60,000 transactions.** With 95 % confidence less than 3/n")
+    assert "3/60,000 = 5e-05" in text
+
+
+def test_a_violation_leaves_no_bound(report: dict[str, Any], tmp_path: Path) -> None:
+    text = document([report | {"violations": 2}], tmp_path / "torture")
+    assert "**2 violations in 60,000 transactions.**" in text
+    assert "95 %" not in text
+    assert "| relay killed | 300 |  |" in text
+
+
+def test_the_document_says_what_the_report_says(report: dict[str, Any], tmp_path: Path) -> None:
+    text = document([report], tmp_path / "torture")
+    assert "## 2026-01-01, 60 minutes, seed 3" in text
+    assert "| relay killed | 300 | 0.01 |" in text
+    assert "| EndTxn kept | 1 | 1 |" in text
+    assert "| faults | 301 |" in text
+    assert "| late EndTxn refused | 1 |" in text
+    assert (tmp_path / "torture/seed-3.svg").read_text().count("<svg") == 1
+
+
+def test_a_report_that_is_kept_is_in_the_document(report: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report))
+    main(tmp_path / "results", tmp_path / "torture.md", file)
+    first = (tmp_path / "torture.md").read_text()
+    main(tmp_path / "results", tmp_path / "torture.md")
+    assert (tmp_path / "torture.md").read_text() == first
+    assert "60,000" in first
+    assert keep(file, tmp_path / "results").name == "2026-01-01-seed-3.json"
+
+
+def test_the_document_is_made_from_the_reports_that_are_kept(tmp_path: Path) -> None:
+    written = Path("docs/torture.md").read_text()
+    main(FOLDER, tmp_path / "torture.md")
+    assert (tmp_path / "torture.md").read_text() == written
+
+
+def test_groups_find_their_coordinator_as_in_java() -> None:
+    assert [java_hash(text) for text in ("", "a", "outbox-relay-0", "polygenelubricants")] == [0, 97, 1553490404, 0]

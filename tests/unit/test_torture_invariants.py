@@ -1,0 +1,251 @@
+"""Each invariant of the torture finds what contradicts it, and nothing in evidence that is clean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outbox.protocol.checkpoint import MAX_LENGTH, HalfCheckpoint
+from outbox.protocol.discard import DiscardReason, Manifest
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpEntry, OpKind
+from outbox.protocol.partitioner import partition_for_key
+from outbox.protocol.positions import Positions
+from tests.torture.evidence import Evidence, HalfSeen, Seen, Told
+from tests.torture.invariants import INVARIANTS, check
+from tests.torture.watches import MOST, STALL_SECONDS, CheckpointWatch, ResourceWatch, StallWatch
+
+TOPIC = "t.a"
+TOPIC_ID = "0198c0de-0000-7000-8000-000000000001"
+KEY = b"key"
+PARTITION = partition_for_key(KEY, 3)
+IDS = [f"0198c0de-0000-7000-8000-00000000010{number}" for number in range(4)]
+POISON = HalfSeen(1, 9, "")
+
+
+def record(number: int, position: int = 0) -> Seen:
+    """A message of a transaction, whose half lies at twice its number."""
+    offset = 2 * number + position
+    id_ = f"{IDS[number]}/{position}"
+    return Seen(
+        id_, TOPIC, PARTITION, offset, KEY, f"digest {id_}", offset + 1, (0, offset), late=False, appended=1_000
+    )
+
+
+def manifest(transaction_id: str, reason: DiscardReason, place: tuple[int, int] = (1, 9)) -> Manifest:
+    partition, offset = place
+    return Manifest(
+        transaction_id,
+        "g",
+        Truth.ROW,
+        TOPIC_ID,
+        partition,
+        reason,
+        "",
+        None,
+        Positions.first(1),
+        ((0, offset),),
+        1,
+    )
+
+
+def op(kind: OpKind, transaction_id: str) -> OpEntry:
+    return OpEntry(kind, transaction_id, TOPIC_ID, 0, Positions.first(2), 0, 1)
+
+
+def clean() -> Evidence:
+    """Three committed transactions of two messages, one that was rolled back, and a half that cannot be parsed."""
+    records = [record(number, position) for number in range(3) for position in range(2)]
+    return Evidence(
+        told={each.message_id: Told(TOPIC, each.digest) for each in records},
+        rows=dict(zip(IDS, "CCCR", strict=True)),
+        acknowledged=IDS[:2],
+        log=records,
+        reader=records,
+        halves=[*(HalfSeen(0, each.offset, each.transaction_id) for each in records), HalfSeen(0, 6, IDS[3]), POISON],
+        ops=[op(OpKind.COMMIT, IDS[0]), op(OpKind.ROLLBACK, IDS[3])],
+        manifests=[manifest("poison", DiscardReason.MALFORMED)],
+        alive={"poison": manifest("poison", DiscardReason.MALFORMED)},
+        claims={(0, offset): 1_005 for offset in range(8)},
+        partitions={TOPIC: 3},
+    )
+
+
+def found(evidence: Evidence) -> list[str]:
+    """The invariants that are violated."""
+    return sorted({violation.invariant for violation in check(evidence)})
+
+
+def with_record(place: int, **changes: object) -> Evidence:
+    """Clean evidence in whose log and reader one record is another."""
+    evidence = clean()
+    records = list(evidence.log)
+    records[place] = records[place]._replace(**changes)  # type: ignore[arg-type]  # each test names its fields
+    return replace(evidence, log=records, reader=records)
+
+
+def test_clean_evidence_is_clean() -> None:
+    assert found(clean()) == []
+
+
+def test_a_lost_message_is_found() -> None:
+    without = clean().log[:-1]
+    assert found(replace(clean(), log=without, reader=without)) == ["I1", "I5"]
+
+
+def test_a_message_that_only_the_reader_missed_is_found() -> None:
+    assert found(replace(clean(), reader=clean().reader[1:])) == ["I1"]
+
+
+def test_a_doubled_message_is_found() -> None:
+    twice = [*clean().log, clean().log[0]._replace(offset=40, late=True)]
+    assert found(replace(clean(), log=twice, reader=twice)) == ["I1"]
+
+
+def test_a_phantom_is_found() -> None:
+    phantom = [*clean().log, record(3)]
+    assert found(replace(clean(), log=phantom, reader=phantom)) == ["I2", "I7"]
+    assert "I2" in found(replace(clean(), reader=phantom))
+
+
+def test_a_message_that_was_visible_too_early_is_found() -> None:
+    assert found(replace(clean(), early=[record(0).message_id])) == ["I2"]
+
+
+def test_a_half_that_never_ends_is_found() -> None:
+    assert found(replace(clean(), unsettled=["half/0"])) == ["I3"]
+
+
+def test_a_malformed_half_that_vanished_is_found() -> None:
+    assert found(replace(clean(), manifests=[])) == ["I3"]
+
+
+def test_two_messages_in_the_wrong_order_are_found() -> None:
+    assert found(with_record(0, number=9)) == ["I4"]
+
+
+def test_halves_in_the_wrong_order_are_found() -> None:
+    assert "I4" in found(with_record(0, origin=(0, 5)))
+
+
+def test_a_late_message_may_be_out_of_order() -> None:
+    assert found(with_record(0, number=9, late=True)) == []
+
+
+def test_a_torn_transaction_is_found() -> None:
+    torn = [each for each in clean().log if each.message_id != record(1, 1).message_id]
+    assert "I5" in found(replace(clean(), log=torn))
+
+
+def test_a_half_that_was_settled_before_its_message_came_is_found() -> None:
+    assert found(replace(clean(), claims={(0, 3): 999})) == ["I6"]
+
+
+@pytest.mark.parametrize(("kind", "id_"), [(OpKind.COMMIT, IDS[3]), (OpKind.ROLLBACK, IDS[0]), (OpKind.COMMIT, "?")])
+def test_an_op_that_contradicts_the_row_is_found(kind: OpKind, id_: str) -> None:
+    assert found(replace(clean(), ops=[op(kind, id_)])) == ["I7"]
+
+
+def test_a_delivered_transaction_in_the_discard_topic_is_found() -> None:
+    alive = {IDS[0]: manifest(IDS[0], DiscardReason.MALFORMED)}
+    assert found(replace(clean(), alive=alive)) == ["I7"]
+
+
+@pytest.mark.parametrize("state", ["R", None])
+def test_a_commit_without_its_row_is_found(state: str | None) -> None:
+    rows = {**clean().rows, IDS[1]: state}
+    assert "I8" in found(replace(clean(), rows={id_: row for id_, row in rows.items() if row}))
+
+
+def test_an_acknowledged_commit_that_is_gone_is_found() -> None:
+    assert found(replace(clean(), acknowledged=["gone"])) == ["I8"]
+
+
+@pytest.mark.parametrize("change", [{"digest": "other"}, {"topic": "t.b"}, {"partition": (PARTITION + 1) % 3}])
+def test_a_changed_message_is_found(change: dict[str, object]) -> None:
+    evidence = with_record(0, **change)
+    assert "I10" in found(replace(evidence, partitions={TOPIC: 3, "t.b": 3}))
+
+
+@pytest.mark.parametrize("reason", [DiscardReason.INCOMPLETE, DiscardReason.TOPIC_MISSING])
+def test_a_discard_for_no_reason_is_found(reason: DiscardReason) -> None:
+    manifests = [*clean().manifests, manifest(IDS[2], reason, (0, 4))]
+    assert found(replace(clean(), manifests=manifests)) == ["I14"]
+
+
+def test_a_half_that_can_be_parsed_and_is_discarded_as_malformed_is_found() -> None:
+    manifests = [*clean().manifests, manifest("x", DiscardReason.MALFORMED, (0, 0))]
+    assert found(replace(clean(), manifests=manifests)) == ["I14"]
+
+
+def test_what_stays_undecided_is_found() -> None:
+    undecided = manifest("0198c0de", DiscardReason.UNDECIDED, (0, 7))
+    assert found(replace(clean(), alive={"0198c0de": undecided})) == ["I14"]
+
+
+def test_every_invariant_can_be_violated_here() -> None:
+    text = "".join(__import__("pathlib").Path(__file__).read_text().split())
+    assert [name for name in INVARIANTS if f'"{name}"' not in text] == []
+
+
+# --- what is watched all the time -----------------------------------------------------------------------------------
+
+
+def saw(watch: CheckpointWatch, checkpoint: HalfCheckpoint, now: int = 1) -> None:
+    watch.saw(0, checkpoint.offset, checkpoint.encode(TOPIC_ID), now)
+
+
+def test_what_checkpoints_call_settled_is_noted_when_it_is_first_seen() -> None:
+    watch = CheckpointWatch(TOPIC_ID)
+    saw(watch, HalfCheckpoint(0, 0), 1)
+    saw(watch, HalfCheckpoint(1, 4, (range(1, 2), range(3, 4))), 2)
+    saw(watch, HalfCheckpoint(3, 5, (range(3, 4),)), 3)
+    saw(watch, HalfCheckpoint(5, 5), 4)
+    assert watch.claims == {(0, 0): 2, (0, 2): 2, (0, 1): 3, (0, 4): 3, (0, 3): 4}
+    assert watch.found == []
+
+
+def test_a_checkpoint_that_goes_back_is_found() -> None:
+    watch = CheckpointWatch(TOPIC_ID)
+    saw(watch, HalfCheckpoint(5, 5))
+    saw(watch, HalfCheckpoint(4, 4))
+    assert [name for name, _ in watch.found] == ["I6"]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_found() -> None:
+    watch = CheckpointWatch(TOPIC_ID)
+    watch.saw(0, 5, "nonsense", 1)
+    assert [name for name, _ in watch.found] == ["I6"]
+
+
+def test_a_checkpoint_that_is_too_long_is_found() -> None:
+    watch = CheckpointWatch(TOPIC_ID)
+    watch.saw(0, 5, "x" * (MAX_LENGTH + 1), 1)
+    assert "I12" in [name for name, _ in watch.found]
+
+
+def test_a_partition_whose_readers_are_held_up_is_found_once() -> None:
+    watch = StallWatch()
+    for second in range(int(STALL_SECONDS) + 5):
+        watch.saw((TOPIC, 0), 7, 9, second)
+    assert [name for name, _ in watch.found] == ["I11"]
+
+
+def test_a_partition_that_moves_or_has_nothing_to_read_is_not_held_up() -> None:
+    watch = StallWatch()
+    for second in range(int(STALL_SECONDS) * 3):
+        watch.saw((TOPIC, 0), second // 20, 9_999, second)
+        watch.saw((TOPIC, 1), 7, 7, second)
+    assert watch.found == []
+    assert watch.longest == 19
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_a_process_that_has_too_much_is_found(name: str) -> None:
+    watch = ResourceWatch()
+    watch.saw("relay", {name: MOST[name]})
+    assert watch.found == []
+    watch.saw("relay", {name: MOST[name] + 1})
+    assert [invariant for invariant, _ in watch.found] == ["I12"]
+    assert watch.most[name] == MOST[name] + 1

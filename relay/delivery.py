@@ -117,6 +117,7 @@ class TransactionalDelivery:
         Returns:
             How long its commit took, seconds.
         """
+        self._producer.listen()  # an idle connection that was closed before is none that breaks in this transaction
         client = self._producer.client
         call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
         self._producer.produce(records)
@@ -129,7 +130,6 @@ class TransactionalDelivery:
             lambda left: client.send_offsets_to_transaction(list(offsets), group_metadata, left),
         )
         failpoint("relay.offsets_sent")
-        self._producer.listen()
         started = time.monotonic()
         # With any other time-out librdkafka and the coordinator may come to different states.
         call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))

@@ -152,10 +152,10 @@ class BatchProducer:
             raise DeliveryError(f"{left} messages were not acknowledged within {FLUSH_SECONDS:.0f} s", Remedy.ABORT)
 
     def listen(self) -> bool:
-        """Hear what librdkafka had to say since the last time; whether it tells of trouble."""
-        self.complaints.trouble = False
+        """Hear what librdkafka had to say; whether it told of trouble since the last time."""
         self.client.poll(0)
-        return self.complaints.trouble
+        trouble, self.complaints.trouble = self.complaints.trouble, False
+        return trouble
 
     def close(self) -> None:
         """Let the producer go without waiting."""

@@ -118,18 +118,22 @@ class Delivery:
         started = time.monotonic()
         try:
             self._producer.begin_transaction()
-            self._produce(records)
-            failpoint("relay.produced")
-            self._flush()
-            failpoint("relay.flushed")
-            self._producer.send_offsets_to_transaction(list(offsets), group_metadata, 10.0)
-            failpoint("relay.offsets_sent")
+            self._fill(records, offsets, group_metadata)
             self._producer.commit_transaction(-1)
             failpoint("relay.committed")
-        except KafkaException as error:
-            raise _delivery_error("a Kafka transaction", error) from error
-        if time.monotonic() - started > SUSPICIOUS_COMMIT_SECONDS:
+        except (KafkaException, SystemError) as error:
+            raise _delivery_error("a Kafka transaction", _first_error(error)) from error
+        if _is_suspicious(time.monotonic() - started):
             self._producer = self._open()
+
+    def _fill(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
+        """Messages, flush, offsets: in this order (R15)."""
+        self._produce(records)
+        failpoint("relay.produced")
+        self._flush()
+        failpoint("relay.flushed")
+        self._producer.send_offsets_to_transaction(list(offsets), group_metadata, 10.0)
+        failpoint("relay.offsets_sent")
 
     def _produce(self, records: Iterable[Record]) -> None:
         first = True
@@ -169,6 +173,24 @@ class Delivery:
         with suppress(KafkaException):
             self._producer.purge()
         del self._producer
+
+
+def _is_suspicious(seconds: float) -> bool:
+    """Whether a commit that took so long may have been sent twice (R17)."""
+    return seconds > SUSPICIOUS_COMMIT_SECONDS
+
+
+def _first_error(error: BaseException) -> KafkaException:
+    """The error behind one of the interpreter's.
+
+    confluent-kafka raises a producer's fatal error, and serves delivery reports all the same: to Python a callback that
+    runs while an exception is set is a SystemError, whose cause is that exception.
+    """
+    while isinstance(error, SystemError) and error.__cause__ is not None:
+        error = error.__cause__
+    if not isinstance(error, KafkaException):
+        raise error
+    return error
 
 
 def _delivery_error(what: str, error: KafkaException) -> DeliveryError:

@@ -215,10 +215,14 @@ class RelayService:
                 raise RuntimeError(f"partition {number} failed") from failure  # noqa: TRY004 - not about a type
             log.warning("a partition is taken over anew", partition=number, reason=str(failure))
             self._intake.pause(number)
-            if isinstance(failure, DeliveryError) and failure.fenced:
-                self._fenced[number] = time.monotonic()
-            else:
-                self._unserved[number] = time.monotonic() + RETRY_SECONDS
+            self._give_way(number, failure)
+
+    def _give_way(self, number: int, failure: DeliveryError | OutboxError) -> None:
+        """Try again soon; but after fencing only in a new generation, or two owners fence each other for ever."""
+        if isinstance(failure, DeliveryError) and failure.fenced:
+            self._fenced[number] = time.monotonic()
+        else:
+            self._unserved[number] = time.monotonic() + RETRY_SECONDS
 
     def _rejoin_if_fenced(self) -> None:
         """Join the group anew if a fenced partition is still ours after a while.

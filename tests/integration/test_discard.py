@@ -147,7 +147,8 @@ def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(si
 def _stops(site: Site, *words: str, code: Exit = Exit.UNSAFE) -> bool:
     """Whether the relay ends by itself, with one clear line that has these words."""
     relay = site.relay()
-    assert relay.wait(60) == code
+    wait_until(lambda: not relay.running, explain=relay.output)
+    assert relay.wait() == code
     line = [line for line in relay.output().splitlines() if line.startswith("outbox: ")][-1]
     assert all(word in line for word in words), line
     return "Traceback" not in relay.output()

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from outbox import CommitOutcomeUnknown, Message, Receipt
+from outbox import CommitOutcomeUnknown, Message, Receipt, UsageError
 from outbox.draft import Draft
 from outbox.local_connection import LocalConnection, NoticeHandler, Result, Statement
 from outbox.sqlalchemy_session import PublishedTransaction
@@ -170,3 +170,15 @@ def test_a_connection_that_is_not_idle_was_not_seen_to_commit() -> None:
     connection.status = TransactionStatus.INERROR
     published.look(told=True)
     assert part.told == ["unknown"]
+
+
+@pytest.mark.parametrize("status", [TransactionStatus.IDLE, TransactionStatus.INERROR])
+def test_what_is_outside_its_transaction_or_in_a_failed_one_is_not_sealed(status: TransactionStatus) -> None:
+    """The row would begin another transaction, and commit without what belongs to it (R5)."""
+    connection = Connection()
+    starter, published = Starter(row=None), PublishedTransaction(connection)
+    published.publish(starter, Message("orders", b"v"), 0, eager=False)
+    connection.status = status
+    with pytest.raises(UsageError):
+        published.seal()
+    assert starter.part.told == ["rolled back"]

@@ -1,25 +1,59 @@
-"""The worker of a partition reads ops and halves in turns, and never waits for both at once."""
+"""The worker of a partition: how it reads, when it commits, and that it ends at the first error."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Message
 
 import relay.ledger
+import relay.partition
 from outbox.channel import ChannelDescription
+from outbox.cluster import TopicDescription
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.topics import TopicCache
-from relay.delivery import Delivery
+from relay.delivery import Delivery, DeliveryError
 from relay.discard_reader import DiscardReader
 from relay.ledger import Ledger
-from relay.partition import PartitionWorker
+from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
 from relay.transaction import Transaction
-from tests.unit.ledger_model import PARTITION, entry, half, new_ledger
+from tests.unit.ledger_model import CHANNEL, OP_TOPIC_ID, PARTITION, TOPIC_ID, entry, half, new_ledger
 
 WINDOW = 4
 EARLY = 2
+HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
+OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
+
+
+@dataclass
+class Clock:
+    """Stands in for the module `time`."""
+
+    now: float = 1_000.0
+
+    def monotonic(self) -> float:
+        """In s."""
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        """In ns."""
+        return int(self.now * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The worker's clock."""
+    made = Clock()
+    monkeypatch.setattr(relay.partition, "time", made)
+    return made
+
+
+@pytest.fixture
+def delivery() -> Mock:
+    """Takes Kafka transactions."""
+    return Mock(spec=Delivery)
 
 
 @pytest.fixture
@@ -32,15 +66,16 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 
 @pytest.fixture
-def worker(ledger: Ledger) -> PartitionWorker:
-    """A worker whose thread does not run: a test calls what it would."""
+def worker(ledger: Ledger, delivery: Mock, clock: Clock) -> PartitionWorker:
+    """A worker whose thread does not run: a test calls what it would. No real topic exists."""
+    del clock  # it must be there first
     return PartitionWorker(
         PARTITION,
-        Mock(spec=ChannelDescription),
+        ChannelDescription(CHANNEL, HALF, OP, 4),
         ledger,
-        Mock(spec=Delivery),
-        Mock(spec=DiscardReader),
-        Mock(spec=TopicCache),
+        delivery,
+        Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": []}),
+        Mock(spec=TopicCache, **{"look_up.return_value": {}}),
         group_metadata=Mock(),
         ask=Mock(),
         batch_messages=100,
@@ -102,3 +137,49 @@ def test_ops_for_halves_ahead_wait_while_halves_can_be_read(worker: PartitionWor
     worker._read()
     worker._read()
     assert taken(ledger) == [1, 2, 3, 0]
+
+
+def test_it_ends_at_the_first_error(worker: PartitionWorker, delivery: Mock) -> None:
+    """The ledger holds for settled what it has handed out: whoever went on would lose it (R17)."""
+    error = DeliveryError("a Kafka transaction failed")
+
+    def fail_once(*_: object) -> None:
+        delivery.commit.side_effect = stop
+        raise error
+
+    def stop(*_: object) -> None:
+        worker._stopping = True
+
+    delivery.commit.side_effect = fail_once
+    worker.feed(halves(0), commits(0, 0))
+    worker.run()
+    assert worker.failure is error
+    assert delivery.commit.call_count == 1
+
+
+def test_an_idle_partition_commits_hourly(
+    ledger: Ledger, delivery: Mock, clock: Clock, worker: PartitionWorker
+) -> None:
+    """Or its offsets and its transactional id would expire (R22)."""
+    clock.now += HEARTBEAT_SECONDS - 1
+    worker._settle()
+    assert delivery.commit.call_count == 0
+    clock.now += 2
+    worker._settle()
+    worker._settle()
+    assert delivery.commit.call_count == 1
+    records, (half_place, op_place), _ = delivery.commit.call_args.args
+    assert records == []
+    assert half_place.metadata == ledger.half_checkpoint().encode(TOPIC_ID)
+    assert op_place.metadata == ledger.op_checkpoint().encode(OP_TOPIC_ID)
+
+
+def test_progress_without_a_delivery_is_committed_soon(worker: PartitionWorker, delivery: Mock, clock: Clock) -> None:
+    worker.feed(halves(0), [])
+    worker._read()
+    worker._settle()
+    assert delivery.commit.call_count == 0
+    clock.now += PROGRESS_SECONDS
+    worker._settle()
+    worker._settle()
+    assert delivery.commit.call_count == 1

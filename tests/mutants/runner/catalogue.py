@@ -20,7 +20,7 @@ RULES = frozenset(
         "never pausing both partitions",
     }
 )
-"""The rules that must have a mutant."""
+"""The rules that must have a mutant; others may."""
 
 OPEN = {"R11": "purge is not built; only the guard by the watermark exists, and has a mutant"}
 """Rules that no mutant shows to be tested, or not as a whole, and why."""

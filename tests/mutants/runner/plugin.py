@@ -33,6 +33,12 @@ def put_in_place(name: str) -> None:
     load(name).apply()
 
 
+def child_environment(name: str) -> dict[str, str]:
+    """The variables with which a Python process puts a mutant in place when it starts."""
+    path = os.pathsep.join(map(str, filter(None, (_CHILD, _ROOT, os.environ.get("PYTHONPATH")))))
+    return {VARIABLE: name, "PYTHONPATH": path}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which mutant, and where the report goes."""
     group = parser.getgroup("mutants")
@@ -47,9 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("mutant")
     if name:
         put_in_place(name)
-        inherited = os.environ.get("PYTHONPATH")
-        os.environ[VARIABLE] = name
-        os.environ["PYTHONPATH"] = os.pathsep.join(map(str, filter(None, (_CHILD, _ROOT, inherited))))
+        os.environ.update(child_environment(name))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import hypothesis  # noqa: F401 - imported here once, not in each fork
 import pytest
 
 from tests.mutants.runner.mutant import Mutant
@@ -21,7 +23,8 @@ SECONDS = 400.0
 """So long the tests of one mutant may take."""
 
 _OPTIONS = (
-    *("-p", "tests.mutants.runner.plugin", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers --strict-config"),
+    *("-p", "tests.mutants.runner.plugin", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:anyio"),
+    *("-o", "addopts=--strict-markers --strict-config"),
     # What this process has imported before is not rewritten; only tests' own assertions need that.
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
 )
@@ -56,7 +59,7 @@ def run(name: str, mutant: Mutant) -> Result:
     """Run the tests of a mutant, which should fail, each by an assertion."""
     started = time.monotonic()
     endings = _pytest(name, ["--mutant", name, *mutant.tests])
-    verdict, why = _judge(mutant.tests, endings)
+    verdict, why = judge(mutant.tests, endings)
     reasons = {ending["test"]: ending["reason"] for ending in endings or () if ending["by_assertion"]}
     return Result(verdict, time.monotonic() - started, why, reasons)
 
@@ -74,7 +77,13 @@ def control(tests: Sequence[str]) -> str:
     return "" if not failed else f"without a mutant these do not pass: {', '.join(failed)}"
 
 
-def _judge(tests: Sequence[str], endings: list[dict[str, str]] | None) -> tuple[Verdict, str]:
+def judge(tests: Sequence[str], endings: list[dict[str, Any]] | None) -> tuple[Verdict, str]:
+    """What the endings of a mutant's tests mean, and why it is not caught.
+
+    Args:
+        tests: Those that should fail.
+        endings: How they ended, as the plugin notes it; None if the run did not end properly.
+    """
     if endings is None:
         return Verdict.UNCLEAR, "the tests did not end properly: see its log"
     errors = [ending for ending in endings if ending["outcome"] != "passed" and not ending["by_assertion"]]
@@ -87,7 +96,7 @@ def _judge(tests: Sequence[str], endings: list[dict[str, str]] | None) -> tuple[
     return Verdict.CAUGHT, ""
 
 
-def _pytest(name: str, arguments: Sequence[str]) -> list[dict[str, str]] | None:
+def _pytest(name: str, arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     """Run pytest in a fork of this process, which has imported nearly everything already.
 
     Returns:
@@ -107,7 +116,7 @@ def _pytest(name: str, arguments: Sequence[str]) -> list[dict[str, str]] | None:
     failed_or_not = {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
     if process.exitcode not in failed_or_not or not report.exists():
         return None
-    endings: list[dict[str, str]] = json.loads(report.read_text())
+    endings: list[dict[str, Any]] = json.loads(report.read_text())
     report.unlink()
     return endings
 

@@ -121,8 +121,10 @@ class Delivery:
             self._fill(records, offsets, group_metadata)
             self._producer.commit_transaction(-1)
             failpoint("relay.committed")
-        except (KafkaException, SystemError) as error:
-            raise _delivery_error("a Kafka transaction", _first_error(error)) from error
+        except KafkaException as error:
+            raise _delivery_error("a Kafka transaction", error) from error
+        except SystemError as error:
+            raise _delivery_error("a Kafka transaction", self._fatal_error()) from error
         if _is_suspicious(time.monotonic() - started):
             self._producer = self._open()
 
@@ -161,6 +163,18 @@ class Delivery:
             else:
                 return
 
+    def _fatal_error(self) -> KafkaException:
+        """What has befallen the producer.
+
+        confluent-kafka sets the exception of a fatal error, and then serves delivery reports all the same: what comes
+        out is the interpreter's own SystemError, with or without the cause. The producer tells it once more.
+        """
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            return error
+        raise DeliveryError("a Kafka transaction failed, and its producer does not say why")
+
     def _flush(self) -> None:
         left = self._producer.flush(TRANSACTION_TIMEOUT_MS / 1000)
         if self._failed:
@@ -178,19 +192,6 @@ class Delivery:
 def _is_suspicious(seconds: float) -> bool:
     """Whether a commit that took so long may have been sent twice (R17)."""
     return seconds > SUSPICIOUS_COMMIT_SECONDS
-
-
-def _first_error(error: BaseException) -> KafkaException:
-    """The error behind one of the interpreter's.
-
-    confluent-kafka raises a producer's fatal error, and serves delivery reports all the same: to Python a callback that
-    runs while an exception is set is a SystemError, whose cause is that exception.
-    """
-    while isinstance(error, SystemError) and error.__cause__ is not None:
-        error = error.__cause__
-    if not isinstance(error, KafkaException):
-        raise error
-    return error
 
 
 def _delivery_error(what: str, error: KafkaException) -> DeliveryError:

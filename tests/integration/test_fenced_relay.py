@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import KafkaException, Producer
 
 from outbox import Message
+from relay.delivery import Delivery, DeliveryError
+from relay.outgoing import Record
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk
 
@@ -50,3 +53,18 @@ def test_a_relay_that_was_fenced_leaves_the_new_owner_alone(site: Site) -> None:
     wait_until(asked_its_group, 25, explain=site.logs)
     assert "the group is joined anew" in relay.output(), refused
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"v"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 1_000])
+def test_a_producer_that_is_fenced_while_its_messages_are_on_their_way(site: Site, count: int) -> None:
+    """confluent-kafka ends its flush in more than one way then; the relay must hear that it was fenced."""
+    site.create("orders")
+    for _ in range(5):
+        former = Delivery(site.kafka(), site.channel.transactional_id(0))
+        Delivery(site.kafka(), site.channel.transactional_id(0)).close()
+        records = [Record(site.topic("orders"), -1, b"%d" % number, b"v", [], 0) for number in range(count)]
+        with pytest.raises(DeliveryError) as caught:
+            former.commit(records, [], b"")
+        assert caught.value.fenced
+        former.close()
+    assert site.read("orders") == []

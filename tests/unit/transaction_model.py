@@ -118,6 +118,7 @@ class Producer:
         self._queue: list[bytes] = []
         self._epoch = -1
         self._registered = False
+        self._fatal: KafkaException | None = None
 
     def init_transactions(self, _timeout: float) -> None:
         """Take over."""
@@ -125,6 +126,8 @@ class Producer:
 
     def begin_transaction(self) -> None:
         """Begin; the coordinator hears of it with the first request."""
+        if self._fatal is not None:
+            raise self._fatal
         self._registered = False
 
     def produce(self, _topic: str, value: bytes, *_: object) -> None:
@@ -143,8 +146,8 @@ class Producer:
         except KafkaException as error:
             if error.args[0].code() != KafkaError._FENCED:
                 raise
-            # confluent-kafka raises a fatal error, and serves delivery reports all the same.
-            raise SystemError("a callback returned a result with an exception set") from error
+            self._fatal = error
+            raise SystemError("flush returned NULL without setting an exception") from None  # as confluent-kafka does
         return 0
 
     def _send(self, message: bytes) -> None:

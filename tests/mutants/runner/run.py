@@ -19,8 +19,8 @@ import pytest
 from tests.mutants.runner.mutant import Mutant
 
 FOLDER = Path("build/mutants")
-SECONDS = 400.0
-"""So long the tests of one mutant may take."""
+SECONDS = 600.0
+"""So long one run of tests may take."""
 
 _OPTIONS = (
     *("-p", "tests.mutants.runner.plugin", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:anyio"),

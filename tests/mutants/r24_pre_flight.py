@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from outbox.protocol.names import Channel
+from relay.allow import EVERYTHING, AllowList
 from relay.preflight import RealTopic, inspect
 from relay.transaction import Finding, Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
 def _wave_through(
-    transaction: Transaction, topics: Mapping[str, RealTopic], channel: Channel, now: int | None = None
+    transaction: Transaction,
+    topics: Mapping[str, RealTopic | None],
+    channel: Channel,
+    now: int | None = None,
+    allowed: AllowList = EVERYTHING,
 ) -> Finding | None:
     """Kafka will tell."""
-    del transaction, topics, channel, now
+    del transaction, topics, channel, now, allowed
     return None
 
 

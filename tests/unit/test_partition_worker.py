@@ -16,6 +16,7 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.topics import TopicCache
 from relay.delivery import Delivery, DeliveryError
 from relay.discard_reader import DiscardReader
+from relay.gate import Gate, GatePolicy
 from relay.ledger import Ledger
 from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
 from relay.transaction import Transaction
@@ -25,6 +26,7 @@ WINDOW = 4
 EARLY = 2
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
 OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
+REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"})
 
 
 @dataclass
@@ -67,18 +69,19 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 @pytest.fixture
 def worker(ledger: Ledger, delivery: Mock, clock: Clock) -> PartitionWorker:
-    """A worker whose thread does not run: a test calls what it would. No real topic exists."""
-    del clock  # it must be there first
+    """A worker whose thread does not run: a test calls what it would. One real topic exists."""
     return PartitionWorker(
         PARTITION,
         ChannelDescription(CHANNEL, HALF, OP, 4),
         ledger,
         delivery,
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": []}),
-        Mock(spec=TopicCache, **{"look_up.return_value": {}}),
+        Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}}),
+        Gate(GatePolicy(), CHANNEL, PARTITION),
         group_metadata=Mock(),
         ask=Mock(),
         batch_messages=100,
+        began=clock.now,
     )
 
 

@@ -11,7 +11,7 @@ WORKERS ?= 2
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers torture torture-document bench-library bench-memory bench-relay lint format stack tables lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document bench-library bench-memory bench-relay lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0
 
 test-containers: setup ## Build local images, run the integration suite and the compose file on them (needs root on Debian)
 	$(BIN)/python -m tests.containers
+
+mutants: setup ## Take each rule of docs/reliability.md out, and see its tests fail
+	$(BIN)/python -m tests.mutants
 
 torture: setup ## Kill, stop and cut everything at random for MINUTES=10, and check the invariants (SEED=7)
 	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)

@@ -102,12 +102,14 @@ class TransactionalDelivery:
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
         """See `Delivery`."""
         try:
-            seconds = self._commit(records, offsets, group_metadata)
+            with self._producer.fatal_errors():
+                seconds = self._commit(records, offsets, group_metadata)
+                lost_something = self._producer.listen()
         except DeliveryError as error:
             if error.remedy is Remedy.ABORT:
                 self._abort()
             raise
-        if self._producer.listen() or seconds > SUSPICIOUS_COMMIT_SECONDS:
+        if lost_something or _is_suspicious(seconds):
             log.warning("a commit may have been sent twice, its producer is replaced", seconds=round(seconds, 3))
             self._replace()
 
@@ -120,6 +122,15 @@ class TransactionalDelivery:
         self._producer.listen()  # an idle connection that was closed before is none that breaks in this transaction
         client = self._producer.client
         call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
+        self._fill(records, offsets, group_metadata)
+        started = time.monotonic()
+        # With any other time-out librdkafka and the coordinator may come to different states.
+        call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
+        failpoint("relay.committed")
+        return time.monotonic() - started
+
+    def _fill(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
+        """Messages, flush, offsets: in this order (R15)."""
         self._producer.produce(records)
         failpoint("relay.produced")
         self._producer.flush()
@@ -127,21 +138,16 @@ class TransactionalDelivery:
         call_again(
             Step.OFFSETS,
             OFFSETS_SECONDS,
-            lambda left: client.send_offsets_to_transaction(list(offsets), group_metadata, left),
+            lambda left: self._producer.client.send_offsets_to_transaction(list(offsets), group_metadata, left),
         )
         failpoint("relay.offsets_sent")
-        started = time.monotonic()
-        # With any other time-out librdkafka and the coordinator may come to different states.
-        call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
-        failpoint("relay.committed")
-        return time.monotonic() - started
 
     def _abort(self) -> None:
         """Abort what is open, so that readers need not wait for its time-out.
 
         If that fails, the next producer does it: for the coordinator nothing may be open yet (librdkafka #4849).
         """
-        with suppress(KafkaException):
+        with suppress(DeliveryError), self._producer.fatal_errors():
             self._producer.client.abort_transaction(ABORT_SECONDS)
 
     def _replace(self) -> None:
@@ -161,12 +167,18 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
         DeliveryError: The transaction coordinator could not be reached within 10 s.
     """
     producer = BatchProducer(config)
-    try:
-        call_again(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.client.init_transactions)
-    finally:
-        producer.listen()
+    with producer.fatal_errors():
+        try:
+            call_again(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.client.init_transactions)
+        finally:
+            producer.listen()
     metrics.PRODUCERS.inc()
     return producer
+
+
+def _is_suspicious(seconds: float) -> bool:
+    """Whether a commit that took so long may have been sent twice (R17)."""
+    return seconds > SUSPICIOUS_COMMIT_SECONDS
 
 
 def batch_size(max_message_bytes: int) -> int:

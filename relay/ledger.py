@@ -362,7 +362,6 @@ class Ledger:
 
     def _open(self, half: Half, control: HalfControl) -> Transaction:
         ordering_key = control.ordering_key(half.key) if self._ordered else None
-        age = self._policy.transaction_timeout if control.options.immunity is None else control.options.immunity
         group, incarnation = sys.intern(control.group), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,
@@ -370,12 +369,17 @@ class Ledger:
             control.truth,
             None if ordering_key is None else (group, ordering_key),
             None if incarnation is None else sys.intern(incarnation),
-            half.append_time + age,
+            self._due(half, control),
         )
         self._pending[transaction.id] = transaction
         self._overdue.watch(transaction)
         self._lanes.join(transaction)
         return transaction
+
+    def _due(self, half: Half, control: HalfControl) -> int:
+        """When a transaction is asked about first: by the age of its half, so that a restart puts nothing off."""
+        age = self._policy.transaction_timeout if control.options.immunity is None else control.options.immunity
+        return half.append_time + age
 
     def _add_to_discarded(self, half: Half, control: HalfControl) -> None:
         """A half follows its parked transaction; of a decided one it is a straggler, for all that counts was read."""

@@ -58,6 +58,12 @@ class PlainDelivery:
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
         """See `Delivery`; the consumer's own membership takes the place of its metadata."""
         del group_metadata
+        with self._producer.fatal_errors():
+            self._write(records)
+        call_again(Step.OFFSETS, OFFSETS_SECONDS, lambda _left: self._commit_offsets(offsets))
+        failpoint("relay.committed")
+
+    def _write(self, records: Iterable[Record]) -> None:
         tombstones: list[Record] = []
         self._producer.produce(record for record in records if not self._comes_last(record, tombstones))
         failpoint("relay.produced")
@@ -66,8 +72,6 @@ class PlainDelivery:
         if tombstones:
             self._producer.produce(tombstones)
             self._producer.flush()
-        call_again(Step.OFFSETS, OFFSETS_SECONDS, lambda _left: self._commit_offsets(offsets))
-        failpoint("relay.committed")
 
     def _comes_last(self, record: Record, tombstones: list[Record]) -> bool:
         """Whether a record removes something from the discard topic; it is put aside then."""

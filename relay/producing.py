@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -150,6 +150,28 @@ class BatchProducer:
             raise delivery_error(Step.FLUSH, self._failed[0])
         if left:
             raise DeliveryError(f"{left} messages were not acknowledged within {FLUSH_SECONDS:.0f} s", Remedy.ABORT)
+
+    @contextmanager
+    def fatal_errors(self) -> Iterator[None]:
+        """Turns a fatal error, in whichever way confluent-kafka raises it, into a DeliveryError.
+
+        Whatever serves callbacks may raise it: flush, poll, commit. confluent-kafka sets its exception, and then calls
+        back all the same: what comes out is the interpreter's own SystemError then, with or without the cause.
+        """
+        try:
+            yield
+        except KafkaException as error:
+            raise delivery_error(Step.LISTEN, error.args[0]) from error
+        except SystemError as error:
+            raise self._fatal_error() from error
+
+    def _fatal_error(self) -> DeliveryError:
+        """What has befallen the producer: it tells it once more."""
+        try:
+            self.client.begin_transaction()
+        except KafkaException as error:
+            return delivery_error(Step.LISTEN, error.args[0])
+        return DeliveryError("the producer has failed, and does not say why")
 
     def listen(self) -> bool:
         """Hear what librdkafka had to say; whether it told of trouble since the last time."""

@@ -23,6 +23,7 @@ class Step(enum.StrEnum):
     FLUSH = "delivering a message"
     OFFSETS = "sending the checkpoint"
     COMMIT = "committing a Kafka transaction"
+    LISTEN = "hearing what became of messages"
 
 
 class Remedy(enum.Enum):

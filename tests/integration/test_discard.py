@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +16,7 @@ from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
 from outbox.service.exits import Exit
 from outbox.testing import VisibleRecord, read_committed
-from tests.harness import Site, wait_until
+from tests.harness import Service, Site, wait_until
 from tests.integration.shop import Shop
 
 IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"}
@@ -145,9 +146,14 @@ def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(si
 
 
 def _stops(site: Site, *words: str, code: Exit = Exit.UNSAFE) -> bool:
-    """Whether the relay ends by itself, with one clear line that has these words."""
-    relay = site.relay()
-    assert relay.wait(60) == code
+    """Whether a relay ends by itself when it is started."""
+    return _ends(site.relay(), *words, code=code)
+
+
+def _ends(relay: Service, *words: str, code: Exit = Exit.UNSAFE) -> bool:
+    """Whether it ends by itself, with one clear line that has these words."""
+    wait_until(lambda: not relay.running, explain=relay.output)
+    assert relay.wait() == code
     line = [line for line in relay.output().splitlines() if line.startswith("outbox: ")][-1]
     assert all(word in line for word in words), line
     return "Traceback" not in relay.output()
@@ -223,3 +229,21 @@ def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
         future.result(20)
         assert _stops(site, "outside the topic", "nothing was skipped")
         assert site.read(topic) == []
+
+
+def test_halves_that_are_deleted_under_a_running_relay_stop_it(site: Site) -> None:
+    """It stands still meanwhile; the first of them may be on its way to it already."""
+    site.create(partitions=1)
+    relay = site.relay()
+    wait_until(lambda: '"serving": [0]' in relay.output(), explain=site.logs)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        relay.process.send_signal(signal.SIGSTOP)
+        for value in range(3):
+            with shop.session() as session:
+                shop.publish(session, topic, str(value))
+        (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
+        future.result(20)
+        relay.process.send_signal(signal.SIGCONT)
+        assert _ends(relay, "outside the topic", "nothing was skipped")
+        assert b"2" not in [record.value for record in site.read(topic)]

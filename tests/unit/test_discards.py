@@ -208,6 +208,15 @@ def test_it_goes_on_being_asked_about_and_keeps_its_count() -> None:
     assert ledger.first_half(transaction_id(1)) is None
 
 
+def test_the_checker_is_asked_on_and_brings_it_back() -> None:
+    ledger = ledger_with_parked()
+    for time in (LATE, 2 * LATE):
+        ledger.ops_read_until(time)
+        assert [request.transaction_id for request in ledger.take_due(time)] == [transaction_id(1)]
+    ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0), source=CHECKER)])
+    assert ready(ledger) == [1]
+
+
 # --- what pre-flight refused ------------------------------------------------------------------------------------------
 
 

@@ -814,6 +814,16 @@ def test_a_decision_for_a_half_already_read_pins_nothing_and_is_asked_again_afte
     assert overdue(again) == [transaction_id(1), transaction_id(2)]
 
 
+def test_what_was_due_before_a_restart_is_due_at_once_after_it() -> None:
+    """Also if the new owner has read the op partition first: a relay that dies often would never ask."""
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 1, time=1_000)])
+    again = restored(ledger)
+    again.ops_read_until(1_000 + POLICY.transaction_timeout)
+    again.read_halves([half(0, 1, time=1_000)])
+    assert overdue(again, 1_000 + POLICY.transaction_timeout) == [transaction_id(1)]
+
+
 def test_order_is_kept_across_a_crash() -> None:
     ledger = new_ledger()
     halves = [half(0, 1, key=b"k"), half(1, 2), half(2, 3, key=b"k")]

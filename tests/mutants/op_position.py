@@ -1,0 +1,30 @@
+"""Op position: the op partition's checkpoint never passes an op whose half was not read, or whose effect is to come.
+
+Passed, it is not read again after a crash. A decision on a half that lies ahead costs a check then; but one that an
+operator took on what lies in the discard topic is taken once, and nobody asks about that again: the message is lost.
+"""
+
+from __future__ import annotations
+
+from outbox.protocol.checkpoint import OpCheckpoint
+from relay.ledger import Ledger
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def op_checkpoint(self: Ledger) -> OpCheckpoint:
+    """How far was read."""
+    head = max(self._op_head, self._restored_op_head)
+    return OpCheckpoint(head, head)
+
+
+MUTANT = Mutant(
+    "op position",
+    Harm.LOST,
+    Ledger.op_checkpoint,
+    op_checkpoint,
+    (
+        "tests/unit/test_ledger.py::test_an_op_that_comes_before_its_half_is_kept_and_pins_the_op_partition",
+        "tests/unit/test_discards.py::test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash",
+        "tests/unit/test_discards.py::test_an_operator_has_pre_flight_look_again",
+    ),
+)

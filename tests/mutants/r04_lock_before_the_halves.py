@@ -1,0 +1,25 @@
+"""R4: while acknowledgements are late, the transaction's advisory lock says that it lives.
+
+Without the lock, the checker takes a transaction whose halves are on a slow way for dead, and places its tombstone:
+each attempt of the application fails with `TransactionFenced` for as long as Kafka is slow. Nothing is lost, and
+nothing gets through.
+"""
+
+from __future__ import annotations
+
+from outbox.seal import Seal
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _acknowledged(self: Seal) -> list[int]:
+    """The offsets of the halves, without a word to the checker meanwhile."""
+    return self._acks.offsets(self._connection.waiting)
+
+
+MUTANT = Mutant(
+    "R4",
+    Harm.STUCK,
+    Seal._acknowledged,
+    _acknowledged,
+    ("tests/integration/test_lock.py::test_it_is_taken_while_acknowledgements_are_late",),
+)

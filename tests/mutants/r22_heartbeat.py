@@ -1,0 +1,27 @@
+"""R22: an idle partition commits hourly.
+
+Kafka forgets the offsets of a group that commits nothing for a week, and a transactional id likewise. The relay's next
+restart finds no checkpoint, and stops for somebody to look: everything is stuck until then.
+"""
+
+from __future__ import annotations
+
+import time
+
+from relay.partition import PROGRESS_SECONDS, PartitionWorker
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _commit_is_due(self: PartitionWorker) -> bool:
+    """Whether there is progress that was not committed for a while."""
+    now = (self._ledger.half_checkpoint(), self._ledger.op_checkpoint())
+    return now != self._committed and time.monotonic() - self._committed_at >= PROGRESS_SECONDS
+
+
+MUTANT = Mutant(
+    "R22",
+    Harm.STUCK,
+    PartitionWorker._commit_is_due,
+    _commit_is_due,
+    ("tests/unit/test_partition_worker.py::test_an_idle_partition_commits_hourly",),
+)

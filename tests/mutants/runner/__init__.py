@@ -1,0 +1,1 @@
+"""What mutants are, and how they are run."""

@@ -1,0 +1,83 @@
+"""Kafka transactions of the relay when an EndTxn of the old protocol comes late (KAFKA-17754), or it is fenced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+from confluent_kafka import TopicPartition
+
+import relay.delivery
+import relay.producing
+from relay.delivery import TransactionalDelivery
+from relay.outgoing import Record
+from relay.producing import DeliveryError
+from tests.unit.transaction_model import Coordinator, Producer
+
+MESSAGES = [b"%d" % number for number in range(9)]
+BATCH = 3
+SLOW = 1.5
+REQUESTS = range(1, 9)
+"""A transaction of three messages is seven requests: two registrations, three messages, offsets, end."""
+
+
+def delivery(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> TransactionalDelivery:
+    monkeypatch.setattr(relay.producing, "Producer", partial(Producer, coordinator))
+    monkeypatch.setattr(relay.delivery, "time", coordinator)
+    return TransactionalDelivery({}, "outbox-relay-0")
+
+
+def write(found: TransactionalDelivery, start: int) -> None:
+    """One batch, as a partition's worker writes it."""
+    records = [Record("real", -1, None, message, [], 0) for message in MESSAGES[start : start + BATCH]]
+    found.commit(records, [TopicPartition("outbox.half", 0, start + len(records))], b"")
+
+
+def deliver_all(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is visible in the end: after an error the partition is taken over anew, from the committed offset."""
+    found, position = delivery(coordinator, monkeypatch), 0
+    while position < len(MESSAGES):
+        try:
+            write(found, position)
+        except DeliveryError:
+            found = delivery(coordinator, monkeypatch)
+            position = coordinator.offset
+        else:
+            position += BATCH
+    return coordinator.visible
+
+
+@pytest.mark.parametrize("late_at", REQUESTS)
+def test_a_late_end_of_a_transaction_never_costs_a_message(late_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody noticed that EndTxn was sent twice; it may cost duplicates (R15)."""
+    visible = deliver_all(Coordinator(late_at), monkeypatch)
+    assert set(visible) == set(MESSAGES)
+    assert max(Counter(visible).values()) <= 2
+
+
+@pytest.mark.parametrize("late_at", REQUESTS)
+def test_after_a_slow_commit_a_late_end_changes_nothing(late_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh producer has another epoch: the late request is refused (R17)."""
+    coordinator = Coordinator(late_at, SLOW)
+    assert deliver_all(coordinator, monkeypatch) == MESSAGES
+    assert coordinator.epoch == 2
+
+
+def test_without_a_slow_commit_the_producer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    assert deliver_all(coordinator, monkeypatch) == MESSAGES
+    assert coordinator.epoch == 1
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_who_was_fenced_hears_of_it_and_writes_nothing(monkeypatch: pytest.MonkeyPatch, *, masked: bool) -> None:
+    """In either way in which confluent-kafka raises a fatal error."""
+    coordinator = Coordinator(masked=masked)
+    former = delivery(coordinator, monkeypatch)
+    write(former, 0)
+    write(delivery(coordinator, monkeypatch), 3)
+    with pytest.raises(DeliveryError) as caught:
+        write(former, 3)
+    assert caught.value.fenced
+    assert coordinator.visible == MESSAGES[:6]

@@ -17,7 +17,11 @@ from tests.commands import run_command
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200"}
+QUICK = {
+    "OUTBOX_TRANSACTION_TIMEOUT": "200",
+    "OUTBOX_CHECK_INTERVAL": "200",
+    "OUTBOX_TOPIC_MISSING_MAX_AGE": "300",
+}
 
 
 @pytest.fixture

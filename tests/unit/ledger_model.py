@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass, field
 from itertools import chain
 
+import relay.unsettled
 from checker.verdicts import Row, Verdict, op_entry
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
@@ -364,10 +365,11 @@ class World:
         self.inbox.clear()
 
     def read_halves(self, count: int) -> None:
-        """Read the next halves."""
-        limit = min(self.next_half + count, len(self.halves), self.ledger.read_limit(self.next_half))
-        self.ledger.read_halves(self.halves[self.next_half : limit])
-        self.next_half = max(limit, self.next_half)
+        """Read the next halves, as many at a time as may be read then."""
+        end = min(self.next_half + count, len(self.halves))
+        while self.next_half < (limit := min(end, self.ledger.read_limit(self.next_half))):
+            self.ledger.read_halves(self.halves[self.next_half : limit])
+            self.next_half = limit
 
     def read_ops(self, count: int) -> None:
         """Read the next ops, one at a time; remember those that the ledger passes."""
@@ -486,6 +488,9 @@ class World:
         unsettled = set(chain.from_iterable(half_checkpoint.unsettled))
         assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
+        window, few = vars(relay.unsettled)["WINDOW"], vars(relay.unsettled)["FEW"]  # a history may make them smaller
+        is_narrow = half_checkpoint.head - half_checkpoint.offset <= window
+        assert is_narrow or len(half_checkpoint.unsettled) <= few, "no string could say it"
         moved = self.discarded()
         for local in self.locals:
             if local.fate is Fate.ROLLED_BACK or local.id in self.delivered:

@@ -97,6 +97,16 @@ class _History(RuleBasedStateMachine):
         for _ in range(min(send, size)):
             self.world.send(local)
 
+    @rule(count=st.integers(2, 12), every=st.integers(2, 4))
+    def begin_many(self, count: int, every: int) -> None:
+        """Transactions without order, of which some commit: what is left are many runs."""
+        for number in range(count):
+            local = self.world.begin(1, None)
+            self.world.send(local)
+            if number % every == 1:
+                self.world.commit(local)
+                self.world.send_op(local)
+
     @precondition(any_open)
     @rule(number=st.integers(0, 99), accident=st.sampled_from(["", "", "", "twice", "broken"]))
     def send(self, number: int, accident: str) -> None:

@@ -74,6 +74,7 @@ class Visibility:
         self._fail(UsageError("the outbox was closed while somebody waited for a receipt"))
         if thread is not None:
             thread.join(_CLOSE_SECONDS)
+        self._changed = SimpleQueue()  # nobody reads it any more, and watches hold what their futures hold
 
     def _enter(self, watch: Watch) -> None:
         if self._pid not in {None, os.getpid()}:

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ROWS ?= 25000
 MINUTES ?= 10
 SEED ?= 0
-WORKERS ?= 2
+WORKERS ?= 3
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
@@ -29,7 +29,7 @@ setup: $(VENV)/.installed ## Install everything into .venv, exact versions with 
 demo: setup ## Run the flights demo and reconcile it (ROWS=25000, or ROWS=all)
 	$(BIN)/python -m examples.flights --rows $(ROWS)
 
-test: setup ## Run all tests but the long ones, on two workers with servers of their own (under 12 minutes on 2 cores)
+test: setup ## Run all tests but the long ones, on three workers with servers of their own (under 12 minutes on 2 cores)
 	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile
 
 test-long: setup ## Run the long tests (under 40 minutes)

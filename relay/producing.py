@@ -119,7 +119,7 @@ class BatchProducer:
                     failpoint("relay.producing")
                     first = False
         except KafkaException as error:
-            raise delivery_error(Step.PRODUCE, error.args[0]) from error
+            raise self._failure(Step.PRODUCE, error.args[0]) from error
 
     def _produce(self, record: Record) -> None:
         while True:
@@ -147,7 +147,7 @@ class BatchProducer:
         """
         left = self.client.flush(FLUSH_SECONDS)
         if self._failed:
-            raise delivery_error(Step.FLUSH, self._failed[0])
+            raise self._failure(Step.FLUSH, self._failed[0])
         if left:
             raise DeliveryError(f"{left} messages were not acknowledged within {FLUSH_SECONDS:.0f} s", Remedy.ABORT)
 
@@ -164,6 +164,11 @@ class BatchProducer:
             raise delivery_error(Step.LISTEN, error.args[0]) from error
         except SystemError as error:
             raise self._fatal_error() from error
+
+    def _failure(self, step: Step, cause: KafkaError) -> DeliveryError:
+        """What a message's error means; one that only says "fatal" does not tell whether another owner is there."""
+        is_silent = cause.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's own codes carry an underscore
+        return self._fatal_error() if is_silent else delivery_error(step, cause)
 
     def _fatal_error(self) -> DeliveryError:
         """What has befallen the producer: it tells it once more."""

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 import relay.delivery
 import relay.producing
@@ -81,3 +81,28 @@ def test_who_was_fenced_hears_of_it_and_writes_nothing(monkeypatch: pytest.Monke
         write(former, 3)
     assert caught.value.fenced
     assert coordinator.visible == MESSAGES[:6]
+
+
+class _Fenced(Producer):
+    """Was fenced before its first message: librdkafka then refuses messages with no more than "fatal"."""
+
+    def produce(self, *_: object) -> None:
+        """Refuse."""
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def begin_transaction(self) -> None:
+        """Tell what has befallen it, but not at the beginning of the transaction."""
+        if self.begun:
+            raise KafkaException(KafkaError(KafkaError._FENCED))
+        self.begun = True
+
+    begun = False
+
+
+def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    monkeypatch.setattr(relay.producing, "Producer", partial(_Fenced, coordinator))
+    monkeypatch.setattr(relay.delivery, "time", coordinator)
+    with pytest.raises(DeliveryError) as caught:
+        write(TransactionalDelivery({}, "outbox-relay-0"), 0)
+    assert caught.value.fenced

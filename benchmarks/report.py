@@ -160,6 +160,10 @@ def _memory(series: Mapping[str, Any]) -> str:
     )
 
 
+_SECTIONS = {"library": library_section, "memory": memory_section, "relay": relay_section}
+"""By the name of its results file; what was not measured yet has none."""
+
+
 def write_report(sections: Sequence[str], document: Path) -> None:
     """Write the document.
 
@@ -178,9 +182,9 @@ def main(results: Results = FOLDER, document: Document = Path("docs/performance.
     """Make the document from the results."""
     charts = document.with_suffix("")
     sections = [
-        library_section(read_results(results / "library.json"), charts),
-        memory_section(read_results(results / "memory.json"), charts),
-        relay_section(read_results(results / "relay.json"), charts),
+        section(read_results(file), charts)
+        for name, section in _SECTIONS.items()
+        if (file := results / f"{name}.json").exists()
     ]
     write_report(sections, document)
 

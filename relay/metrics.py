@@ -127,7 +127,7 @@ for _kind in ("op_lost", "contradiction"):
 for _cause in ("fenced", "kafka_transaction", "cluster"):
     FAILURES.labels(_cause)
 
-_OF_A_PARTITION = (PENDING, HELD, OLDEST_SECONDS, LAG, DISCARDED)
+_OF_A_PARTITION = (PENDING, HELD, WAITING, OLDEST_SECONDS, LAG, DISCARDED)
 
 
 def forget(partition: int) -> None:

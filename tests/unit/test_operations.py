@@ -50,6 +50,16 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     assert labels == {"partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"}
 
 
+def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
+    number, waiting = "4711", [metric for metric in metrics_of(relay.metrics) if "partition" in metric._labelnames]
+    assert waiting
+    for metric in waiting:
+        metric.labels(*(number if label == "partition" else "any" for label in metric._labelnames)).set(1)  # type: ignore[attr-defined]  # they are gauges
+    relay.metrics.forget(int(number))
+    samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
+    assert [sample.name for sample in samples if sample.labels.get("partition") == number] == []
+
+
 def _selectors(rule: Mapping[str, Any]) -> Iterator[tuple[str, set[str]]]:
     """The metrics of an alert's expression, with the labels by which they are selected."""
     promql_parser.parse(rule["expr"])

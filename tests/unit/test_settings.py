@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from confluent_kafka import KafkaException, Producer
 from hypothesis import given
@@ -431,6 +432,7 @@ def test_no_secret_in_settings_and_outbox(secret: str, name: str, wrong: tuple[d
     assert secret not in told(lambda: Outbox(kafka=kafka, **arguments))
 
 
+@hypothesis.settings(deadline=None)  # a client starts threads
 @given(SECRETS, st.sampled_from(SECRET_PROPERTIES), st.sampled_from(["ssl", "sasl_ssl"]))
 def test_no_secret_when_a_client_is_made(secret: str, name: str, protocol: str) -> None:
     kafka = made(security__protocol=protocol, sasl__mechanism="PLAIN", log_level=0).kafka

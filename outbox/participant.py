@@ -28,8 +28,12 @@ class Participant(Protocol):
     def seal(self, *, marked: bool = False) -> None:
         """Make sure that COMMIT will decide on the messages, too."""
 
-    def has_row(self) -> bool | None:
-        """Whether the transaction is seen to be committed, on an idle connection; None if that cannot be told."""
+    def has_row(self, *, presumed: bool) -> bool | None:
+        """Whether the transaction is seen to be committed, on an idle connection; None if that cannot be told.
+
+        Args:
+            presumed: What to say if it keeps no row.
+        """
 
     def committed(self) -> bool:
         """COMMIT was seen to succeed; whether that is as durable as it was asked to be."""

@@ -2,8 +2,7 @@
 
 The seal hangs on the `commit` event of that one Connection: it fires for the real COMMIT only, after all flushes, in
 every join mode, and may run SQL. The op marker goes out at the first sight, after the seal, of an idle connection
-without rollback or error in between: the session's `after_commit`, the pool's `reset`, or the next `begin`. Listeners
-of one Connection cost much, so one that a session took for itself has just the first: session and pool tell the rest.
+without rollback or error in between: the session's `after_commit`, the pool's `reset`, or the next `begin`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ from outbox.receipt import Receipt
 
 _lock = threading.Lock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
-_sessions: WeakKeyDictionary[Session, _Part] = WeakKeyDictionary()  # until its transaction ends
+_sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()  # until its transaction ends
 _sealed: dict[int, PublishedTransaction] = {}  # by id of the driver's connection, from the seal to the first sight
-_connections: WeakSet[Connection] = WeakSet()  # those whose COMMIT is listened to
-_shared: WeakSet[Connection] = WeakSet()  # those of them of whose end no session tells
+_connections: WeakSet[Connection] = WeakSet()  # those that are listened to
 _dialects: WeakSet[Dialect] = WeakSet()  # likewise; an engine shares its dialect with its copies of other options
 
 
@@ -103,8 +101,12 @@ class PublishedTransaction:
                 self.end(f"the seal failed ({type(error).__name__}), COMMIT was not sent")
             raise
         self._awaiting = [part for part in self._parts.values() if part.draft]  # the others have no row
-        if self._awaiting:
-            _sealed[id(self.connection.driver)] = self
+        if not self._awaiting:
+            return
+        unseen = _sealed.get(id(self.connection.driver))
+        if unseen is not None:  # through another Connection, as a StaticPool allows; this one's begin tells nothing
+            unseen.end(None)
+        _sealed[id(self.connection.driver)] = self
 
     def end(self, rolled_back: str | None) -> None:
         """It did not commit, or nobody knows: no commit marker will go out.
@@ -122,7 +124,7 @@ class PublishedTransaction:
             else:
                 part.unknown()
 
-    def look(self, *, told: bool = False) -> None:
+    def look(self, *, told: bool = False, presumed: bool = True) -> None:
         """The first sight of the connection after the seal: was COMMIT sent, and did it succeed?
 
         Not if the connection is not idle. If it is, COMMIT may have failed all the same, unseen if a handler of the
@@ -130,20 +132,21 @@ class PublishedTransaction:
 
         Args:
             told: Whether SQLAlchemy says that COMMIT returned.
+            presumed: What is to be believed where no row can be looked for.
         """
         if not self._awaiting:
             return
-        seen = (told or self._has_rows()) if self.connection.idle else None
+        seen = (told or self._has_rows(presumed=presumed)) if self.connection.idle else None
         if not seen:
-            self.end(None if seen is None else "COMMIT failed")
+            self.end(None if seen is None else "COMMIT failed, or was not sent")
             return
         _sealed.pop(id(self.connection.driver), None)
         parts, self._awaiting, self._parts = self._awaiting, [], {}
         for part in parts:
             part.committed()
 
-    def _has_rows(self) -> bool | None:
-        found = [part.has_row() for part in self._awaiting]
+    def _has_rows(self, *, presumed: bool) -> bool | None:
+        found = [part.has_row(presumed=presumed) for part in self._awaiting]
         return None if None in found else all(found)
 
     def commit_failed(self, error: BaseException) -> CommitOutcomeUnknown | None:
@@ -157,20 +160,6 @@ class PublishedTransaction:
         return CommitOutcomeUnknown(
             ids[0], f"COMMIT of transaction {', '.join(ids)} was sent and no reply came: the checker will decide"
         )
-
-
-class _Part(NamedTuple):
-    """What a session has to do with a root transaction in which it published.
-
-    Args:
-        published: What was published there.
-        commits: Whether COMMIT is the session's: one that is joined to a connection's transaction never saw it.
-        owns: Whether the connection is the session's own, too: with the transaction it goes back to its pool.
-    """
-
-    published: PublishedTransaction
-    commits: bool
-    owns: bool
 
 
 class StoredHalf(NamedTuple):
@@ -199,7 +188,8 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
     if _innermost_savepoint(session.connection()):
         raise UsageError("a half is stored at once only while no SAVEPOINT is open: release it first")
     receipt = publish(session, starter, message, eager=True)
-    return StoredHalf(receipt, *_sessions[session].published.part(starter).acknowledged_half())
+    published = published_transaction(session.connection(), starter)
+    return StoredHalf(receipt, *published.part(starter).acknowledged_half())
 
 
 def publish(
@@ -221,23 +211,10 @@ def publish(
     session = _plain_session(session)
     connection = session.connection()
     _require_one_connection(session)
-    part = _sessions.get(session)
-    if part is None or part.published is not _current(connection):
-        part = _sessions[session] = _take_part(session, connection, starter)
-    return publish_on(connection, part.published, starter, message, eager=eager)
-
-
-def _take_part(session: Session, connection: Connection, starter: Starter) -> _Part:
-    """A session's first publication in a root transaction."""
-    connections = [
-        (should_commit and isinstance(transaction, RootTransaction), autoclose)
-        for _, transaction, should_commit, autoclose in _connections_of(session)
-    ]
-    commits = all(real for real, _ in connections)
-    owns = commits and all(autoclose for _, autoclose in connections)
-    published = published_transaction(connection, starter, owned=owns)
+    published = published_transaction(connection, starter)
+    _sessions[session] = published
     _listen_to_sessions()
-    return _Part(published, commits, owns)
+    return publish_on(connection, published, starter, message, eager=eager)
 
 
 def _plain_session(session: Session | scoped_session[Any]) -> Session:
@@ -276,13 +253,8 @@ def publish_on(
         raise _as_sqlalchemy_error(connection, error) from error
 
 
-def published_transaction(connection: Connection, starter: Starter, *, owned: bool = False) -> PublishedTransaction:
+def published_transaction(connection: Connection, starter: Starter) -> PublishedTransaction:
     """What is published in the connection's present root transaction.
-
-    Args:
-        connection: The connection.
-        starter: Of the outbox; needed for the first publication.
-        owned: Whether a session began the transaction, and will tell of its end.
 
     Raises:
         UsageError: It is in two-phase or autocommit, or not on psycopg.
@@ -297,8 +269,6 @@ def published_transaction(connection: Connection, starter: Starter, *, owned: bo
             raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
         _published[root] = PublishedTransaction(local)
         _listen(connection)
-    if not owned:
-        _listen_to_ends(connection)
     return _published[root]
 
 
@@ -308,8 +278,16 @@ def _require_one_connection(session: Session) -> None:
         raise _two_connections()
 
 
+def _commits_itself(session: Session) -> bool:
+    """Whether COMMIT is the session's: one that is joined to a connection's transaction never saw it."""
+    return all(
+        should_commit and isinstance(transaction, RootTransaction)
+        for _, transaction, should_commit, *_ in _connections_of(session)
+    )
+
+
 def _connections_of(session: Session) -> list[tuple[Any, ...]]:
-    """Connection, transaction, whether the session ends it, and whether it closes the connection, of each connection.
+    """Connection, transaction, whether the session ends it, and more, of each connection in a session's transaction.
 
     That is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice if it went.
     """
@@ -354,19 +332,13 @@ def _listen(connection: Connection) -> None:
         if connection not in _connections:
             _connections.add(connection)
             event.listen(connection, "commit", _commit)
+            event.listen(connection, "rollback", _rollback)
+            event.listen(connection, "begin", _begin)
         if connection.dialect not in _dialects:
             _dialects.add(connection.dialect)
             event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
             event.listen(connection.engine.pool, "reset", _reset)
             event.listen(connection.engine.pool, "invalidate", _invalidate)
-
-
-def _listen_to_ends(connection: Connection) -> None:
-    with _lock:
-        if connection not in _shared:
-            _shared.add(connection)
-            event.listen(connection, "rollback", _rollback)
-            event.listen(connection, "begin", _begin)
 
 
 def _driver(dbapi_connection: Any) -> Any:
@@ -448,11 +420,12 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
         return
     if not state.asyncio_safe:
         published.end(None)  # no event loop to ask in; the pool throws an async connection away
-    elif state.transaction_was_reset:
-        # SQLAlchemy believes so even where a listener of the user's raised between the seal and COMMIT.
-        published.end("COMMIT was not sent" if published.connection.roll_back() else None)
-    else:
-        published.look()
+        return
+    if state.transaction_was_reset:
+        # Perhaps a listener of the user's raised between the seal and COMMIT. Perhaps this was another transaction,
+        # begun through another Connection after COMMIT, as a StaticPool allows: the row tells.
+        published.connection.roll_back()
+    published.look(presumed=not state.transaction_was_reset)
 
 
 def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | None) -> None:
@@ -463,18 +436,17 @@ def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | Non
 
 
 def _after_commit(session: Session) -> None:
-    part = _sessions.get(session)
-    if part is not None:
-        part.published.look(told=part.commits)
+    published = _sessions.get(session)
+    if published is not None:
+        published.look(told=_commits_itself(session))
 
 
 def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
-    part = _sessions.get(session)
-    if part is not None and part.published is not _current(connection):
+    published = _sessions.get(session)
+    if published is not None and published is not _current(connection):
         raise _two_connections()
 
 
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
-    part = _sessions.pop(session, None) if transaction.parent is None else None
-    if part is not None and part.owns and not part.published.is_sealed:
-        part.published.end("the local transaction was rolled back")
+    if transaction.parent is None:
+        _sessions.pop(session, None)

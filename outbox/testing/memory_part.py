@@ -145,9 +145,13 @@ class MemoryPart:
             self._id, f"COMMIT of transaction {self._id} was sent and no reply came: the checker will decide"
         )
 
-    def has_row(self) -> bool | None:
-        """Whether the transaction committed, when nobody said that COMMIT was: it did, unless it is still open."""
-        return not (isinstance(self._connection, AnyConnection) and self._connection.is_open)
+    def has_row(self, *, presumed: bool) -> bool | None:
+        """Whether the transaction committed, when nobody said that COMMIT was: not if it is still open.
+
+        Args:
+            presumed: Whether it did as far as SQLAlchemy knows.
+        """
+        return presumed and not (isinstance(self._connection, AnyConnection) and self._connection.is_open)
 
     def committed(self) -> bool:
         """COMMIT was seen to succeed.

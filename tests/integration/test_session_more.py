@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, event, text
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, event, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.event import registry as event_registry
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
+from sqlalchemy.pool import StaticPool
 
 from outbox import (
     ChannelError,
@@ -177,6 +178,60 @@ def test_a_connection_that_is_given_up_after_commit(shop: Shop, engine: Engine) 
     gc.collect()
     assert not sqlalchemy_session._sealed
     assert shop.delivered(1, topic) == ["committed"]
+
+
+def test_a_session_whose_connection_was_committed_and_used_again(shop: Shop, engine: Engine) -> None:
+    """The pool resets a second transaction, of which the session knows nothing: the first is committed all the same."""
+    topic, number = shop.topic(), shop.number()
+    with Session(engine) as session:
+        shop.insert(session, number)
+        receipt = shop.publish(session, topic, "committed")
+        connection = session.connection()
+        connection.commit()
+        connection.execute(text("SELECT 1"))
+    assert shop.has(number)
+    assert shop.delivered(1, topic) == ["committed"]
+    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+
+
+def test_a_reset_of_another_connection_that_shares_the_drivers(shop: Shop) -> None:
+    """A StaticPool lends one connection of the driver to several Connections; only one of them is listened to."""
+    topic, engine = shop.topic(), shop.site.engine(poolclass=StaticPool)
+    with engine.connect() as first:
+        with first.begin(), Session(first) as session:
+            receipt = shop.publish(session, topic, "committed")
+            session.commit()
+        with engine.connect() as second:
+            second.execute(text("SELECT 1"))
+    assert shop.delivered(1, topic) == ["committed"]
+    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+
+
+@pytest.mark.parametrize("raised_by", ["begin", "commit"])
+def test_a_listener_that_raises_in_the_transaction_after_a_committed_one(
+    shop: Shop, engine: Engine, raised_by: str
+) -> None:
+    """The user's `begin` listener comes before ours, which then does not see the second transaction begin."""
+    topic, seen = shop.topic(), list[Connection]()
+
+    def fail(connection: Connection) -> None:
+        seen.append(connection)
+        if len(seen) > 1:
+            raise RuntimeError("a listener of the user's")
+
+    def go_on(connection: Connection) -> None:
+        connection.execute(text("SELECT 1"))
+        connection.commit()
+
+    event.listen(engine, raised_by, fail)
+    with Session(engine) as session:
+        receipt = shop.publish(session, topic, "committed")
+        connection = session.connection()
+        connection.commit()
+        with pytest.raises(RuntimeError, match="of the user's"):
+            go_on(connection)
+    assert shop.delivered(1, topic) == ["committed"]
+    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
 
 
 def test_a_connection_that_was_taken_from_its_pool(shop: Shop, engine: Engine) -> None:

@@ -77,8 +77,9 @@ class Part:
         """Sealed."""
         del marked
 
-    def has_row(self) -> bool | None:
+    def has_row(self, *, presumed: bool) -> bool | None:
         """Whether the row is there."""
+        del presumed
         return self._row
 
     def committed(self) -> bool:

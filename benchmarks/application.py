@@ -15,6 +15,10 @@ from sqlalchemy.orm import Session
 from outbox import Message, Outbox
 from tests.harness import Site
 
+THREADS = 16
+SMALL = 256
+"""Bytes of an ordinary body."""
+
 BUSINESS_ROWS = 10_000
 STATEMENTS_AFTER = 2
 """Business statements after the message: the rest of a transaction, behind which an eager half travels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from benchmarks.application import Application
+from benchmarks.application import SMALL, THREADS, Application
 from stack import Stack
 from tests.harness import Site
 
@@ -21,10 +21,16 @@ AS_DELIVERED: Mapping[str, str | None] = {
 
 
 @contextmanager
-def start_place() -> Iterator[tuple[Stack, Site, Application]]:
-    """Real servers, gone after the block; Postgres waits for the disk at each COMMIT, Kafka is as the stack sets it."""
+def start_place(warm_up: float) -> Iterator[tuple[Stack, Site, Application]]:
+    """Real servers, gone after the block; Postgres waits for the disk at each COMMIT, Kafka is as the stack sets it.
+
+    Args:
+        warm_up: Seconds in which the broker's JVM and everything else warms up.
+    """
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create(partitions=PARTITIONS)
         site.create_topics(TOPIC, partitions=PARTITIONS)
         with Application(site, site.topic(TOPIC)) as application:
+            application.use_payload(SMALL)
+            application.warm_up([application.insert, application.publish], warm_up, THREADS)
             yield stack, site, application

@@ -23,7 +23,7 @@ _READING = (
     "A wide spread means that the machine was busy with something else, too."
 )
 
-_WHY = (
+_LIBRARY = (
     "**What a publication does, and so what it costs.** Beside the business statements, a transaction with `publish()` "
     "makes two round trips: the half with its acknowledgement, and the INSERT of the callback row, which takes the "
     "advisory lock. An outbox-table insert makes one. In eager mode the round trip to Kafka is hidden behind the "
@@ -45,16 +45,7 @@ def library_section(results: Mapping[str, Any], charts: Path) -> str:
         results: Of `benchmarks.library`.
         charts: Folder for the charts, beside the document.
     """
-    draw_ratios(results["figures"], charts / "library.svg")
-    parts = [
-        "## What the producer library costs an application",
-        _where(results),
-        _READING,
-        _table(results["figures"]),
-        _WHY,
-        f"![Ratios]({charts.name}/library.svg)",
-    ]
-    return "\n\n".join(parts) + "\n"
+    return _ratios("What the producer library costs an application", results, _LIBRARY, charts / "library.svg")
 
 
 def memory_section(results: Mapping[str, Any], charts: Path) -> str:
@@ -72,7 +63,7 @@ def memory_section(results: Mapping[str, Any], charts: Path) -> str:
         _memory(results["series"]),
         f"![Memory]({charts.name}/memory.svg)",
     ]
-    return "\n\n".join(parts) + "\n"
+    return _joined(parts)
 
 
 _RELAY = (
@@ -90,16 +81,17 @@ def relay_section(results: Mapping[str, Any], charts: Path) -> str:
         results: Of `benchmarks.relay`.
         charts: Folder for the charts, beside the document.
     """
-    draw_ratios(results["figures"], charts / "relay.svg")
-    parts = [
-        "## How fast the relay is",
-        _where(results),
-        _READING,
-        _table(results["figures"]),
-        _RELAY,
-        f"![Ratios]({charts.name}/relay.svg)",
-    ]
-    return "\n\n".join(parts) + "\n"
+    return _ratios("How fast the relay is", results, _RELAY, charts / "relay.svg")
+
+
+def _ratios(title: str, results: Mapping[str, Any], why: str, chart: Path) -> str:
+    draw_ratios(results["figures"], chart)
+    table, picture = _table(results["figures"]), f"![Ratios]({chart.parent.name}/{chart.name})"
+    return _joined([f"## {title}", _where(results), _READING, table, why, picture])
+
+
+def _joined(paragraphs: Iterable[str]) -> str:
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _where(results: Mapping[str, Any]) -> str:

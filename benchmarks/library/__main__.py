@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.application import Application
+from benchmarks.application import SMALL, THREADS, Application
 from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.library.added_time import measure_added_time
@@ -21,8 +21,6 @@ from benchmarks.library.throughput import (
     ALONE_LARGE,
     RELAYED,
     RELAYED_LARGE,
-    SMALL,
-    THREADS,
     measure_throughput,
     relays,
 )
@@ -107,10 +105,8 @@ def main(
 ) -> None:
     """Measure what the producer library costs an application, beside its baselines in the same run."""
     size = Size(rounds, count, transactions, warm_up)
-    with start_place() as (stack, site, application):
+    with start_place(warm_up) as (stack, site, application):
         run = Run(output, environment(stack), asdict(size))
-        application.use_payload(SMALL)
-        application.warm_up([application.insert, application.publish], warm_up, THREADS)
         for each in part or [each for each in Part if each is not _LONG]:
             run.measure(each, partial(_figures, each, size, site, application, run))
         run.end()

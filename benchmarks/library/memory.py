@@ -14,11 +14,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy.event import registry
 
-from benchmarks.application import Application
+from benchmarks.application import THREADS, Application
 from benchmarks.figures import Figure, Target
 from outbox import sqlalchemy_session
 
-THREADS = 16
 SAMPLES = 50
 TRACED = 2_000
 """Transactions that are run under tracemalloc: it takes several times as long."""

@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from benchmarks.application import Application, Rate
+from benchmarks.application import SMALL, THREADS, Application, Rate
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.place import AS_DELIVERED
 from benchmarks.polling_relay import start_polling_relay
 from tests.harness import Site, wait_until
 
-THREADS = 16
-SMALL = 256
 LARGE = 100_000
 
 

@@ -13,7 +13,6 @@ import typer
 from benchmarks.application import Application
 from benchmarks.environment import environment
 from benchmarks.figures import Figure
-from benchmarks.library.throughput import SMALL, THREADS
 from benchmarks.place import start_place
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.latency import measure_dead_group, measure_latency
@@ -83,10 +82,8 @@ def main(
 ) -> None:
     """Measure how fast the relay is, beside its baselines in the same run."""
     size = Size(rounds, messages, pending, seconds, warm_up)
-    with start_place() as (stack, site, application):
+    with start_place(warm_up) as (stack, site, application):
         run = Run(output, environment(stack), asdict(size))
-        application.use_payload(SMALL)
-        application.warm_up([application.insert, application.publish], warm_up, THREADS)
         with site.connect() as connection:
             connection.execute("TRUNCATE ordinary_outbox")
         for each in part or list(Part):

@@ -70,39 +70,25 @@ def show(
     guarded(run)
 
 
-@app.command()
-def deliver(
-    transactions: Ids = None,
-    bootstrap_servers: BootstrapServers = "",
-    channel: ChannelName = CHANNEL_DEFAULT,
-    every: All = False,  # noqa: FBT002 - a flag
-    group: Group = None,
-    reason: Reason = None,
-    yes: Yes = False,  # noqa: FBT002 - a flag
-    comment: Comment = "",
-    wait: Wait = 10.0,
-) -> None:
-    """Let pre-flight look again, and deliver what it does not refuse; ends with 2 if something stays."""
-    choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, comment, wait)
-    guarded(lambda: _decide(OpKind.DELIVER, _Topic(bootstrap_servers, channel), choice, manner))
+def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
+    @app.command(name, help=f"{meaning}; ends with 2 if something stays.")
+    def command(
+        transactions: Ids = None,
+        bootstrap_servers: BootstrapServers = "",
+        channel: ChannelName = CHANNEL_DEFAULT,
+        every: All = False,  # noqa: FBT002 - a flag
+        group: Group = None,
+        reason: Reason = None,
+        yes: Yes = False,  # noqa: FBT002 - a flag
+        comment: Comment = "",
+        wait: Wait = 10.0,
+    ) -> None:
+        choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, comment, wait)
+        guarded(lambda: _decide(kind, _Topic(bootstrap_servers, channel), choice, manner))
 
 
-@app.command()
-def drop(
-    transactions: Ids = None,
-    bootstrap_servers: BootstrapServers = "",
-    channel: ChannelName = CHANNEL_DEFAULT,
-    every: All = False,  # noqa: FBT002 - a flag
-    group: Group = None,
-    reason: Reason = None,
-    yes: Yes = False,  # noqa: FBT002 - a flag
-    comment: Comment = "",
-    wait: Wait = 10.0,
-) -> None:
-    """Remove for good what shall never be delivered; ends with 2 if something stays."""
-    choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, comment, wait)
-    guarded(lambda: _decide(OpKind.ROLLBACK, _Topic(bootstrap_servers, channel), choice, manner))
-
+_add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver what it does not refuse")
+_add_decision("drop", OpKind.ROLLBACK, "Remove for good what shall never be delivered")
 
 _CONSEQUENCES = {
     OpKind.DELIVER: "be delivered unless pre-flight refuses them again: out of their order, with header outbox-late",

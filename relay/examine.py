@@ -11,7 +11,7 @@ from outbox.cluster import admin_client, checked_properties
 from outbox.doctor import Finding
 from outbox.service.exits import UnsafeError
 from outbox.service.findings import examine_channel
-from relay.restore import read_checkpoints, verify_checkpoints
+from relay.restore import read_checkpoints, verify_checkpoints, why_unreadable
 from relay.settings import RelaySettings
 
 
@@ -36,19 +36,20 @@ def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterat
         )
     try:
         for number in range(channel.partitions):
-            yield _checkpoint(consumer, channel, number)
+            yield _checkpoint(settings, consumer, channel, number)
     finally:
         consumer.close()
 
 
-def _checkpoint(consumer: Consumer, channel: ChannelDescription, number: int) -> Finding:
+def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDescription, number: int) -> Finding:
     what = f"partition {number}"
     try:
         half, op = verify_checkpoints(consumer, channel, number, read_checkpoints(consumer, channel, number))
     except UnsafeError as error:
         return Finding(what, str(error), "see docs/operations.md: starting at a guess would lose or double")
     except KafkaException as error:
-        return Finding(what, f"its checkpoint cannot be read: {error.args[0].str()}", "look at the group's coordinator")
+        why = why_unreadable(error, settings.connection(), channel, number)
+        return Finding(what, f"its checkpoint cannot be read: {why}", "look at the group's coordinator")
     unsettled = sum(map(len, half.unsettled))
     waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
     return Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {waiting}; op offset {op.offset}")

@@ -55,6 +55,11 @@ DISCARDED = Gauge(
     registry=REGISTRY,
 )
 SERVED = Gauge("outbox_relay_partitions_served", "Half partitions that this process serves", registry=REGISTRY)
+NOT_SERVED = Gauge(
+    "outbox_relay_partitions_not_served",
+    "Half partitions that are this process's to serve, and that it cannot take over",
+    registry=REGISTRY,
+)
 
 # Decisions and checks.
 OPS = Counter(

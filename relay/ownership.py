@@ -11,6 +11,8 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 RETRY_SECONDS = 1.0
+"""Before the first attempt to take a partition over again; each further one waits twice as long."""
+RETRY_SECONDS_MAX = 16.0
 FENCED_SECONDS = 5.0
 """How long a fenced partition waits for a new generation of the group before this process asks for one."""
 
@@ -35,6 +37,7 @@ class Ownership:
     def __init__(self) -> None:
         self._places: set[tuple[str, int]] = set()
         self._due: dict[int, float] = {}  # number: when to take it over, seconds of monotonic time
+        self._pauses: dict[int, float] = {}  # number: seconds before the last attempt that failed
         self._fenced: dict[int, Fenced] = {}
 
     def assigned(self, places: Iterable[tuple[str, int]]) -> list[int]:
@@ -62,16 +65,20 @@ class Ownership:
         numbers = _numbers(gone)
         for number in numbers:
             self._due.pop(number, None)
+            self._pauses.pop(number, None)
             self._fenced.pop(number, None)
         return numbers
 
     def served(self, number: int) -> None:
         """A number is served from now on."""
         self._due.pop(number, None)
+        self._pauses.pop(number, None)
 
     def try_later(self, number: int, now: float) -> None:
-        """A number could not be taken over, or its worker failed."""
-        self._due[number] = now + RETRY_SECONDS
+        """A number could not be taken over, or its worker failed: an attempt holds up the other partitions."""
+        pause = min(2 * self._pauses[number], RETRY_SECONDS_MAX) if number in self._pauses else RETRY_SECONDS
+        self._pauses[number] = pause
+        self._due[number] = now + pause
 
     def fenced(self, number: int, now: float, generation: int) -> None:
         """Another owner is there, or has been: to fence it in turn would go on for ever."""

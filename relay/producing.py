@@ -96,6 +96,7 @@ class BatchProducer:
     def __init__(self, config: Mapping[str, str | int | bool]) -> None:
         self.complaints = Complaints()
         self._failed: list[KafkaError] = []
+        self._closed = False
         with checked_properties():
             # Only its log tells of lost connections, and only so; the error callback does not.
             telling = {"log.connection.close": True, "log_level": 6, "logger": self.complaints}
@@ -185,7 +186,10 @@ class BatchProducer:
         return trouble
 
     def close(self) -> None:
-        """Let the producer go without waiting."""
+        """Let the producer go without waiting; again, it does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         with suppress(KafkaException):
             self.client.purge()
         del self.client

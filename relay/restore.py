@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from outbox.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
@@ -16,6 +16,10 @@ from relay.overdue import CheckPolicy
 from relay.parking import ParkingPolicy
 
 _TIMEOUT = 10.0
+_CHECKPOINT_SECONDS = 4.0
+"""For committed offsets. Their transactions have ended when they are asked for, so that Kafka need not wait for any."""
+HELD_BACK = "holds the checkpoint back for a transaction that is still open"
+"""What Kafka does then. After the former owner was fenced none should be open."""
 
 
 def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: int) -> list[TopicPartition]:
@@ -30,8 +34,7 @@ def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: in
         KafkaException: They cannot be read now.
         UnsafeError: There are none: starting at a guess would lose or double (R22).
     """
-    places = [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
-    committed = consumer.committed(places, _TIMEOUT)
+    committed = consumer.committed(_places(channel, number), _CHECKPOINT_SECONDS)
     for place in committed:
         if place.error is not None:
             raise KafkaException(place.error)
@@ -42,6 +45,38 @@ def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: in
                 "out who removed it: starting at a guess would lose or double messages"
             )
     return committed
+
+
+def _places(channel: ChannelDescription, number: int) -> list[TopicPartition]:
+    return [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
+
+
+def why_unreadable(error: KafkaException, kafka: Mapping[str, str], channel: ChannelDescription, number: int) -> str:
+    """Why checkpoints could not be read, for people: perhaps Kafka knows them, but holds them back.
+
+    Args:
+        error: Of `read_checkpoints()`.
+        kafka: Client properties.
+        channel: The channel.
+        number: Partition number of both.
+    """
+    cause: KafkaError = error.args[0]
+    timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
+    if timed_out and _is_known(kafka, channel, number):
+        return f"Kafka {HELD_BACK}: docs/operations.md says what to do if it stays so"
+    return f"{cause.str()}"
+
+
+def _is_known(kafka: Mapping[str, str], channel: ChannelDescription, number: int) -> bool:
+    group = {"group.id": channel.channel.relay_group, "isolation.level": "read_uncommitted"}
+    consumer = Consumer({**kafka, **group})
+    try:
+        consumer.committed(_places(channel, number), _CHECKPOINT_SECONDS)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
 
 
 def restore_ledger(

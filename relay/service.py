@@ -31,7 +31,7 @@ from relay.partition import PartitionWorker
 from relay.plain_delivery import PlainDelivery
 from relay.producing import DeliveryError
 from relay.real_topics import watch_real_topics
-from relay.restore import read_checkpoints, restore_ledger
+from relay.restore import read_checkpoints, restore_ledger, why_unreadable
 from relay.settings import RelaySettings
 
 POLL_SECONDS = 0.1
@@ -142,6 +142,7 @@ class RelayService:
     def _tell(self) -> None:
         """How far the workers are behind what was fetched last."""
         metrics.SERVED.set(len(self._workers))
+        metrics.NOT_SERVED.set(len(self._ownership.waiting()))
         for number, worker in self._workers.items():
             place = TopicPartition(self._channel.half.name, number)
             _, end = self._consumer.get_watermark_offsets(place, cached=True)
@@ -303,7 +304,8 @@ class RelayService:
                 self._intake.read_from(committed)
         except KafkaException as error:
             delivery.close()
-            self._try_later(number, f"reading its checkpoint failed: {error.args[0].str()}")
+            why = why_unreadable(error, self._settings.connection(), self._channel, number)
+            self._try_later(number, f"reading its checkpoint failed: {why}")
             return {}
         self._intake.start_at(number, *(tp.offset for tp in committed))
         worker = PartitionWorker(

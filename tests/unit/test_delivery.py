@@ -106,3 +106,16 @@ def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.Mo
     with pytest.raises(DeliveryError) as caught:
         write(TransactionalDelivery({}, "outbox-relay-0"), 0)
     assert caught.value.fenced
+
+
+def test_a_delivery_whose_new_producer_cannot_be_had_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction has ended, late, and then the coordinator goes away."""
+    found = delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
+    monkeypatch.setattr(relay.delivery, "take_over", _unreachable)
+    with pytest.raises(DeliveryError, match="no coordinator"):
+        write(found, 0)
+    found.close()
+
+
+def _unreachable(_config: object) -> None:
+    raise DeliveryError("no coordinator")

@@ -29,8 +29,9 @@ setup: $(VENV)/.installed ## Install everything into .venv, exact versions with 
 demo: setup ## Run the flights demo and reconcile it (ROWS=25000, or ROWS=all)
 	$(BIN)/python -m examples.flights --rows $(ROWS)
 
+# Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
 test: setup ## Run all tests but the long ones, on three workers with servers of their own (under 12 minutes on 2 cores)
-	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the long tests (under 40 minutes)
 	$(BIN)/pytest -m long

@@ -37,8 +37,10 @@ def _steps_back(found: Sequence[VisibleRecord]) -> int:
     "failpoint",
     [
         "relay.produced",
-        "relay.committed",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("relay.producing", "relay.flushed")),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("relay.producing", "relay.flushed", "relay.committed")
+        ),
     ],
 )
 def test_a_relay_that_dies_loses_nothing_and_each_owner_keeps_the_order(site: Site, failpoint: str) -> None:

@@ -189,6 +189,7 @@ def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wh
     assert job.landed() == job.visible()
 
 
+@pytest.mark.long
 def test_spark_submit_lands_the_same(job: Land) -> None:
     job.produce(10)
     jars = ",".join(map(str, fetch(SPARK_LOCK)))

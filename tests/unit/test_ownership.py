@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.ownership import FENCED_SECONDS, RETRY_SECONDS, Ownership
+from relay.ownership import FENCED_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MAX, Ownership
 
 BOTH = [("half", 0), ("op", 0)]
 
@@ -41,6 +41,20 @@ def test_a_number_that_failed_is_tried_again_after_a_while() -> None:
     assert ownership.waiting() == [0]
     ownership.revoked(BOTH)
     assert (ownership.due(99.0, 1), ownership.waiting()) == ([], [])
+
+
+def test_a_number_that_goes_on_failing_is_tried_less_and_less_often() -> None:
+    ownership, now, pauses = owning(0), 10.0, []
+    for _ in range(7):
+        ownership.try_later(0, now)
+        due = next(second for second in range(60) if ownership.due(now + second, 1))
+        pauses.append(due)
+        now += due
+    assert pauses == [1, 2, 4, 8, 16, 16, 16]
+    assert pauses[-1] == RETRY_SECONDS_MAX
+    ownership.served(0)
+    ownership.try_later(0, now)
+    assert ownership.due(now + RETRY_SECONDS, 1) == [0]
 
 
 def test_a_fenced_number_is_served_again_only_in_a_newer_generation() -> None:

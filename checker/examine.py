@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from checker.databases import Database
 from checker.settings import CheckerSettings, DatabaseSettings
-from outbox.doctor import Finding
 from outbox.errors import ConfigurationError
+from outbox.finding import Finding
 from outbox.service.findings import examine_channel
 
 

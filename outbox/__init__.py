@@ -6,40 +6,73 @@ with Session(engine) as session, session.begin():
     outbox.publish(session, Message("orders", value=b"...", key=b"42"))
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from outbox.check_server import CheckServer
-from outbox.errors import (
-    CallbackTableError,
-    ChannelError,
-    CommitOutcomeUnknown,
-    ConfigurationError,
-    Discarded,
-    KafkaUnreachable,
-    MessageRefused,
-    NotVisible,
-    OutboxError,
-    PublishFailed,
-    RolledBack,
-    TransactionFenced,
-    TransactionsRejected,
-    UsageError,
-)
-from outbox.inbox import Inbox
-from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
-from outbox.message import Message
-from outbox.outbox import Outbox
-from outbox.outcome import Outcome
-from outbox.receipt import Receipt, VisibleAt
-from outbox.recorder import CommitOutcome, Recorder
-from outbox.serialization import JsonSerializer, TypedTopic
-from outbox.settings import Settings, TableNames
-from outbox.transaction import Transaction
-from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
 
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.async_outbox import AsyncTransaction as AsyncTransaction
+    from outbox.check_server import CheckServer
+    from outbox.errors import (
+        CallbackTableError,
+        ChannelError,
+        CommitOutcomeUnknown,
+        ConfigurationError,
+        Discarded,
+        KafkaUnreachable,
+        MessageRefused,
+        NotVisible,
+        OutboxError,
+        PublishFailed,
+        RolledBack,
+        TransactionFenced,
+        TransactionsRejected,
+        UsageError,
+    )
+    from outbox.inbox import Inbox
+    from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
+    from outbox.message import Message
+    from outbox.outbox import Outbox
+    from outbox.outcome import Outcome
+    from outbox.receipt import Receipt, VisibleAt
+    from outbox.recorder import CommitOutcome, Recorder
+    from outbox.serialization import JsonSerializer, TypedTopic
+    from outbox.settings import Settings, TableNames
+    from outbox.transaction import Transaction
+    from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
+
+_HOMES = {
+    "outbox.async_outbox": ("AsyncOutbox", "AsyncTransaction"),
+    "outbox.check_server": ("CheckServer",),
+    "outbox.errors": (
+        "CallbackTableError",
+        "ChannelError",
+        "CommitOutcomeUnknown",
+        "ConfigurationError",
+        "Discarded",
+        "KafkaUnreachable",
+        "MessageRefused",
+        "NotVisible",
+        "OutboxError",
+        "PublishFailed",
+        "RolledBack",
+        "TransactionFenced",
+        "TransactionsRejected",
+        "UsageError",
+    ),
+    "outbox.inbox": ("Inbox",),
+    "outbox.listener": ("HalfMessage", "LocalTransactionState", "TransactionCheck", "TransactionListener"),
+    "outbox.message": ("Message",),
+    "outbox.outbox": ("Outbox",),
+    "outbox.outcome": ("Outcome",),
+    "outbox.receipt": ("Receipt", "VisibleAt"),
+    "outbox.recorder": ("CommitOutcome", "Recorder"),
+    "outbox.serialization": ("JsonSerializer", "TypedTopic"),
+    "outbox.settings": ("Settings", "TableNames"),
+    "outbox.transaction": ("Transaction",),
+    "outbox.transactional_producer": ("TransactionalProducer", "TransactionSendResult"),
+}
+"""Where the names come from when they are asked for: services share this package, and need a tenth of it."""
 
 __all__ = [
     "CallbackTableError",
@@ -80,13 +113,20 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The asyncio face comes when it is asked for: it needs greenlet, which not everybody has."""
-    if name not in {"AsyncOutbox", "AsyncTransaction"}:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'outbox' has no attribute {name!r}")
     try:
-        from outbox import async_outbox  # noqa: PLC0415 - only where it is wanted
+        found: object = getattr(import_module(home), name)
     except ImportError as error:
+        if home != "outbox.async_outbox":
+            raise
         raise ImportError(
             f"{name} needs greenlet: pip install 'kafka-transactional-outbox[asyncio]' ({error})"
         ) from error
-    return getattr(async_outbox, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import confluent_kafka
@@ -14,31 +13,12 @@ from outbox.callback_table import CallbackTable
 from outbox.cluster import admin_client, describe_topics
 from outbox.contract import channel_problems
 from outbox.errors import ConfigurationError
+from outbox.finding import Finding
 from outbox.group_offsets import committed_offsets
 from outbox.protocol.names import Channel
 
 _MIN_CONFLUENT_KAFKA = (2, 15)
 _MIN_POSTGRES = 140_000
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the examination.
-
-    Args:
-        what: What was looked at.
-        problem: What is wrong; empty if it is fine.
-        fix: What to do; for a fine one, a word on what was seen.
-    """
-
-    what: str
-    problem: str
-    fix: str
-
-    @property
-    def fine(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problem
 
 
 def examine_versions() -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import admin_client, checked_properties
-from outbox.doctor import Finding
+from outbox.finding import Finding
 from outbox.service.exits import UnsafeError
 from outbox.service.findings import examine_channel
 from relay.restore import read_checkpoints, verify_checkpoints, why_unreadable

@@ -17,8 +17,9 @@ from outbox.commands.options import (
     connection,
     database,
 )
-from outbox.doctor import Finding, examine_database, examine_kafka, examine_versions
+from outbox.doctor import examine_database, examine_kafka, examine_versions
 from outbox.errors import ConfigurationError
+from outbox.finding import Finding
 from outbox.protocol.names import Channel
 from outbox.service.exits import guarded
 from outbox.service.findings import show_findings

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from outbox.cluster import admin_client
 from outbox.contract import channel_problems, contract_problems
-from outbox.doctor import Finding
 from outbox.errors import ConfigurationError
+from outbox.finding import Finding
 from outbox.service.contract_watch import describe_all
 from outbox.service.exits import Exit
 from outbox.service.settings import ServiceSettings

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from outbox.doctor import Finding
+from outbox.finding import Finding
 from outbox.service.exits import guarded
 from outbox.service.findings import show_findings
 from outbox.service.health import Health, serve_health

@@ -137,6 +137,7 @@ def job(site: Site, tmp_path: Path) -> Land:
     return Land(site, tmp_path)
 
 
+@pytest.mark.long
 def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
     job.produce(20)
     job.produce(10, commit=False)

@@ -171,6 +171,20 @@ else:
 """
 
 
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("relay.service", {"psycopg", "sqlalchemy"}),
+        ("checker.service", {"sqlalchemy"}),
+        ("spark_jobs.land", {"psycopg"}),
+    ],
+)
+def test_a_service_starts_without_what_only_applications_need(module: str, spared: set[str]) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not spared & set(found.stdout.split())
+
+
 def test_a_bare_import_needs_no_extra() -> None:
     found = subprocess.run([sys.executable, "-c", BARE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr

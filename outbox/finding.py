@@ -1,0 +1,25 @@
+"""What an examination finds: `outbox doctor`, and `--check` of a service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the examination.
+
+    Args:
+        what: What was looked at.
+        problem: What is wrong; empty if it is fine.
+        fix: What to do; for a fine one, a word on what was seen.
+    """
+
+    what: str
+    problem: str
+    fix: str
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problem

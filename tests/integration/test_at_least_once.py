@@ -79,6 +79,7 @@ def test_while_nobody_dies_nothing_is_doubled_and_a_late_commit_leaves_the_disca
     assert {record.message_id for record in found} == {*ids, *(f"{entry.transaction_id}/0" for entry in parked)}
 
 
+@pytest.mark.long
 def test_two_relays_share_out_and_hand_over_without_loss(site: Site) -> None:
     site.create("orders")
     site.checker()

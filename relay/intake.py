@@ -16,6 +16,9 @@ log = structlog.get_logger()
 
 _TIMEOUT = 2.0
 
+Place = tuple[str, int]
+"""Topic and partition."""
+
 
 class Intake:
     """Stands between the consumer and the workers; belongs to the consumer's thread.
@@ -31,14 +34,14 @@ class Intake:
         self._odd = odd
         self._half_topic = channel.half.name
         self._op_topic = channel.op.name
-        self._next_half: dict[int, int] = {}
-        self._next_op: dict[int, int] = {}
-        self._gaps: dict[int, int] = {}  # partition: offset at which a gap was seen once
-        self._paused: set[tuple[str, int]] = set()
+        self._next: dict[Place, int] = {}
+        self._gaps: dict[Place, int] = {}  # the offset at which a gap was seen once
+        self._ends: dict[Place, int] = {}  # the offset at which the end was seen too early, once
+        self._paused: set[Place] = set()
 
     def start_at(self, number: int, half: int, op: int) -> None:
         """Reading of a partition number begins at these offsets."""
-        self._next_half[number], self._next_op[number] = half, op
+        self._next |= zip(self._places(number), (half, op), strict=True)
 
     def hand_over(self, messages: Iterable[Message], workers: Mapping[int, PartitionWorker]) -> None:
         """Feed the workers.
@@ -47,47 +50,67 @@ class Intake:
             UnsafeError: A checkpoint lies outside its topic.
             KafkaException: The consumer cannot go on.
         """
-        halves: dict[int, list[Message]] = defaultdict(list)
-        ops: dict[int, list[Message]] = defaultdict(list)
+        found: dict[Place, list[Message]] = defaultdict(list)
+        ends: dict[Place, int] = {}
         for message in messages:
-            error = message.error()
+            error, place = message.error(), (message.topic() or "", message.partition() or 0)
             if error is None:
-                (halves if message.topic() == self._half_topic else ops)[message.partition() or 0].append(message)
+                found[place].append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore
+                ends[place] = message.offset() or 0
             else:
                 self._event(message, error)
-        for number in workers.keys() & (halves.keys() | ops.keys()):
-            workers[number].feed(self._without_holes(number, halves[number]), ops[number])
-            if ops[number]:
-                self._next_op[number] = (ops[number][-1].offset() or 0) + 1
+        for number in workers.keys() & {number for _, number in found}:
+            workers[number].feed(*(self._without_holes(place, found[place]) for place in self._places(number)))
+        for (topic, number), end in ends.items():
+            if number in workers:
+                self._saw_end((topic, number), end)
 
-    def _without_holes(self, number: int, halves: list[Message]) -> list[Message]:
-        """These halves if they follow on what was read before, else none: they are read again.
+    def _without_holes(self, place: Place, messages: list[Message]) -> list[Message]:
+        """These records if they follow on what was read before, else none: they are read again.
 
-        The ledger holds every offset that it is not shown for settled, so a hole in what the consumer hands over would
-        be a loss. A gap is believed only when a second look shows it again: then the log itself has it.
+        librdkafka may lose what it had fetched when a partition is paused, resumed or sought. The ledger holds every
+        offset of a half that it is not shown for settled, so a hole would be a loss; and it moves past every op. A gap
+        is believed only when a second look shows it again: then the log itself has it.
         """
-        if not halves:
-            return halves
-        expected, first, last = self._next_half[number], halves[0].offset() or 0, halves[-1].offset() or 0
-        if (first == expected and last - first + 1 == len(halves)) or self._gaps.get(number) == expected:
-            self._next_half[number] = last + 1
-            return halves
-        log.warning("a gap in the half partition, reading it again", partition=number, expected=expected, found=first)
-        self._gaps[number] = expected
-        self._consumer.seek(TopicPartition(self._half_topic, number, expected))
+        if not messages:
+            return messages
+        expected, first, last = self._next[place], messages[0].offset() or 0, messages[-1].offset() or 0
+        if (first == expected and last - first + 1 == len(messages)) or self._gaps.get(place) == expected:
+            self._next[place] = last + 1
+            return messages
+        self._gaps[place] = expected
+        self._read_again(place, first)
         return []
 
+    def _saw_end(self, place: Place, end: int) -> None:
+        """A partition ends; if behind what was handed over, its last records may have been lost on the way.
+
+        For halves that is never believed: the next one shows it, or that there is none. For ops it must be, in the end:
+        while the end was not seen, nobody overdue is asked about.
+        """
+        expected = self._next[place]
+        if end <= expected:
+            return
+        if self._ends.get(place) != expected:
+            self._ends[place] = expected
+            self._read_again(place, end)
+        elif place[0] == self._op_topic:
+            self._next[place] = end
+
+    def _read_again(self, place: Place, found: int) -> None:
+        topic, number = place
+        expected = self._next[place]
+        log.warning("a gap, reading it again", topic=topic, partition=number, expected=expected, found=found)
+        self._consumer.seek(TopicPartition(topic, number, expected))
+
     def _event(self, message: Message, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore
-            if message.topic() == self._op_topic:
-                self._next_op[message.partition() or 0] = message.offset() or 0
-        elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
+        if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
             raise outside_the_topic(message.topic() or "", message.partition() or 0)
-        elif error.fatal():
+        if error.fatal():
             raise KafkaException(error)
-        else:
-            log.warning("consumer", error=error.str())
-            self._odd()
+        log.warning("consumer", error=error.str())
+        self._odd()
 
     def is_at_op_end(self, number: int) -> bool:
         """Whether everything that the op partition holds now was handed over."""
@@ -96,7 +119,7 @@ class Intake:
         except KafkaException as error:
             log.warning("the end of an op partition cannot be seen", partition=number, error=str(error.args[0]))
             return False
-        return end <= self._next_op[number]
+        return end <= self._next[self._op_topic, number]
 
     def throttle(self, workers: Mapping[int, PartitionWorker]) -> None:
         """Pause partitions whose worker has a full inbox, resume them when it has room again."""
@@ -130,13 +153,13 @@ class Intake:
             self._consumer.seek(TopicPartition(place.topic, place.partition, place.offset))
         self._resume([(place.topic, place.partition) for place in committed])
 
-    def _places(self, number: int) -> list[tuple[str, int]]:
+    def _places(self, number: int) -> list[Place]:
         return [(self._half_topic, number), (self._op_topic, number)]
 
-    def _pause(self, places: Sequence[tuple[str, int]]) -> None:
+    def _pause(self, places: Sequence[Place]) -> None:
         self._consumer.pause([TopicPartition(*place) for place in places])
         self._paused.update(places)
 
-    def _resume(self, places: Sequence[tuple[str, int]]) -> None:
+    def _resume(self, places: Sequence[Place]) -> None:
         self._consumer.resume([TopicPartition(*place) for place in places])
         self._paused.difference_update(places)

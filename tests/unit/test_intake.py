@@ -1,0 +1,147 @@
+"""What the consumer hands over reaches a worker without holes: librdkafka may lose what it had fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from outbox.channel import ChannelDescription
+from outbox.protocol.names import Channel
+from relay.intake import Intake
+from relay.partition import PartitionWorker
+
+HALF, OP = "outbox.half", "outbox.op"
+
+
+class _Record:
+    """As `confluent_kafka.Message`."""
+
+    def __init__(self, topic: str, offset: int, error: KafkaError | None = None) -> None:
+        self.place, self._error = (topic, offset), error
+
+    def topic(self) -> str:
+        return self.place[0]
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self.place[1]
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+
+class _Consumer:
+    """Notes where it was told to read again, and lies about no end."""
+
+    def __init__(self) -> None:
+        self.sought: list[tuple[str, int]] = []
+        self.end = 0
+
+    def seek(self, place: TopicPartition) -> None:
+        self.sought.append((place.topic, place.offset))
+
+    def get_watermark_offsets(self, _place: TopicPartition, _timeout: float) -> tuple[int, int]:
+        return 0, self.end
+
+
+class _Worker:
+    """Notes what it was fed."""
+
+    def __init__(self) -> None:
+        self.fed: list[tuple[str, int]] = []
+
+    def feed(self, halves: Sequence[_Record], ops: Sequence[_Record]) -> None:
+        self.fed += [record.place for record in (*halves, *ops)]
+
+
+class _Desk:
+    """An intake that reads one partition number from offset 10, both of halves and ops."""
+
+    def __init__(self) -> None:
+        self.consumer, self.worker = _Consumer(), _Worker()
+        description = cast("ChannelDescription", _Description())
+        self.intake = Intake(cast("Any", self.consumer), description, lambda: None)
+        self.intake.start_at(0, 10, 10)
+
+    def hand_over(self, *records: _Record) -> None:
+        self.intake.hand_over(cast("Any", records), {0: cast("PartitionWorker", self.worker)})
+
+
+class _Description:
+    """Topics by name."""
+
+    class half:  # noqa: N801 - an attribute
+        name = HALF
+
+    class op:  # noqa: N801 - an attribute
+        name = OP
+
+    channel = Channel("outbox")
+
+
+def _records(topic: str, *offsets: int) -> list[_Record]:
+    return [_Record(topic, offset) for offset in offsets]
+
+
+def _end(topic: str, offset: int) -> _Record:
+    return _Record(topic, offset, KafkaError(KafkaError._PARTITION_EOF))
+
+
+@pytest.mark.parametrize("topic", [HALF, OP])
+def test_what_follows_on_is_handed_over(topic: str) -> None:
+    desk = _Desk()
+    desk.hand_over(*_records(topic, 10, 11), _end(topic, 12))
+    desk.hand_over(*_records(topic, 12))
+    assert desk.worker.fed == [(topic, 10), (topic, 11), (topic, 12)]
+    assert desk.consumer.sought == []
+
+
+@pytest.mark.parametrize("topic", [HALF, OP])
+@pytest.mark.parametrize("offsets", [(15, 16), (10, 12)])
+def test_a_gap_is_read_again_and_believed_if_it_is_there_again(topic: str, offsets: tuple[int, ...]) -> None:
+    desk = _Desk()
+    desk.hand_over(*_records(topic, *offsets))
+    assert (desk.worker.fed, desk.consumer.sought) == ([], [(topic, 10)])
+    desk.hand_over(*_records(topic, *offsets))
+    assert desk.worker.fed == [(topic, offset) for offset in offsets]
+    assert desk.consumer.sought == [(topic, 10)]
+
+
+@pytest.mark.parametrize("topic", [HALF, OP])
+def test_an_end_behind_what_was_handed_over_is_read_up_to_again(topic: str) -> None:
+    desk = _Desk()
+    desk.hand_over(_end(topic, 12))
+    assert desk.consumer.sought == [(topic, 10)]
+    desk.hand_over(*_records(topic, 10, 11), _end(topic, 12))
+    assert desk.worker.fed == [(topic, 10), (topic, 11)]
+    assert desk.consumer.sought == [(topic, 10)]
+
+
+def test_an_early_end_never_makes_a_gap_of_halves_believed() -> None:
+    desk = _Desk()
+    for _ in range(3):
+        desk.hand_over(_end(HALF, 15))
+    desk.hand_over(*_records(HALF, 15))
+    assert desk.worker.fed == []
+    assert desk.consumer.sought == [(HALF, 10), (HALF, 10)]
+
+
+def test_ops_end_where_they_end_twice() -> None:
+    """What is not there at the second look is none of ours, and nobody waits for it."""
+    desk = _Desk()
+    desk.consumer.end = 12
+    desk.hand_over(_end(OP, 12))
+    assert not desk.intake.is_at_op_end(0)
+    desk.hand_over(_end(OP, 12))
+    assert desk.intake.is_at_op_end(0)
+
+
+def test_what_belongs_to_nobody_is_left_alone() -> None:
+    desk = _Desk()
+    desk.intake.hand_over(cast("Any", [*_records(HALF, 99), _end(OP, 99)]), {})
+    assert desk.consumer.sought == []

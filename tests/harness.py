@@ -51,10 +51,10 @@ class Service:
         self.process.kill()
         self.process.wait()
 
-    def terminate(self) -> int:
+    def terminate(self, timeout: float = 30) -> int:
         """SIGTERM; the exit code."""
         self.process.terminate()
-        return self.process.wait(30)
+        return self.process.wait(timeout)
 
     def wait(self, timeout: float = WAIT_SECONDS) -> int:
         """Wait until it ends by itself; the exit code, negative for a signal."""

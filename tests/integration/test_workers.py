@@ -11,6 +11,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from outbox import Message
+from relay.workers import GRACE_SECONDS
 from stack.ports import Ports, is_free
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk
@@ -59,7 +60,7 @@ def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(site: Site
     assert not doubled(found)
     assert Counter(record.message_id for record in found) == Counter(ids)
     workers = _children(relay)
-    assert relay.terminate() == 0
+    assert relay.terminate(GRACE_SECONDS + 10) == 0, relay.output()[-3000:]
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 

@@ -130,7 +130,7 @@ def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Si
     known = send_halves(site, outbox, _messages(site, 1))
     site.relay(extra=QUICK)
     checker = site.checker(extra=QUICK)
-    wait_until(lambda: _verdicts(checker)["MISMATCH"] >= 3, explain=site.logs)
+    wait_until(lambda: _verdicts(checker) >= Counter(FENCED=1, MISMATCH=3), explain=site.logs)
     assert site.rows() == {known[0].transaction_id: "R"}
     assert {foreign, nameless}.isdisjoint(entry.transaction_id for _, entry in site.ops())
     assert "somebody must look at" in checker.output()

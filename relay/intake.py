@@ -40,8 +40,11 @@ class Intake:
         self._paused: set[Place] = set()
 
     def start_at(self, number: int, half: int, op: int) -> None:
-        """Reading of a partition number begins at these offsets."""
-        self._next |= zip(self._places(number), (half, op), strict=True)
+        """Reading of a partition number begins at these offsets; what a former worker saw there is no first look."""
+        for place, offset in zip(self._places(number), (half, op), strict=True):
+            self._next[place] = offset
+            self._gaps.pop(place, None)
+            self._ends.pop(place, None)
 
     def hand_over(self, messages: Iterable[Message], workers: Mapping[int, PartitionWorker]) -> None:
         """Feed the workers.

@@ -141,6 +141,15 @@ def test_ops_end_where_they_end_twice() -> None:
     assert desk.intake.is_at_op_end(0)
 
 
+def test_a_gap_that_a_former_worker_saw_is_looked_at_twice_by_the_next() -> None:
+    desk = _Desk()
+    desk.hand_over(*_records(HALF, 15))
+    desk.intake.start_at(0, 10, 10)
+    desk.hand_over(*_records(HALF, 15))
+    assert desk.worker.fed == []
+    assert desk.consumer.sought == [(HALF, 10), (HALF, 10)]
+
+
 def test_what_belongs_to_nobody_is_left_alone() -> None:
     desk = _Desk()
     desk.intake.hand_over(cast("Any", [*_records(HALF, 99), _end(OP, 99)]), {})

@@ -72,7 +72,7 @@ _HOMES = {
     "outbox.transaction": ("Transaction",),
     "outbox.transactional_producer": ("TransactionalProducer", "TransactionSendResult"),
 }
-"""Where the names come from when they are asked for: services share this package, and need a tenth of it."""
+"""Where the names come from when they are asked for: services share this package, and need little of it."""
 
 __all__ = [
     "CallbackTableError",

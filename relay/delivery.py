@@ -90,6 +90,8 @@ class TransactionalDelivery:
             "transactional.id": transactional_id,
             "client.id": transactional_id,
         }
+        self.take_overs = 1
+        """How often a fresh producer has ended what was open."""
         self._producer = take_over(self._config)
 
     def limit_batches(self, max_message_bytes: int) -> None:
@@ -142,6 +144,20 @@ class TransactionalDelivery:
         )
         failpoint("relay.offsets_sent")
 
+    def write_and_abort(self, record: Record) -> None:
+        """Write a record in a Kafka transaction that is aborted.
+
+        What hangs on its partition under the same producer id ends with it, see `relay.leftovers`.
+
+        Raises:
+            DeliveryError: It failed. This object is of no further use.
+        """
+        with self._producer.fatal_errors():
+            call_again(Step.BEGIN, 0, lambda _left: self._producer.client.begin_transaction())
+            self._producer.produce([record])
+            self._producer.flush()  # an abort would else throw it away before it is sent
+            call_again(Step.ABORT, ABORT_SECONDS, self._producer.client.abort_transaction)
+
     def _abort(self) -> None:
         """Abort what is open, so that readers need not wait for its time-out.
 
@@ -153,6 +169,7 @@ class TransactionalDelivery:
     def _replace(self) -> None:
         self._producer.close()
         self._producer = take_over(self._config)
+        self.take_overs += 1
 
     def close(self) -> None:
         """See `Delivery`."""

@@ -2,7 +2,8 @@
 
 A topic may be made a moment after its first message, metadata may be late, a topic may grow, a right may be granted:
 none of these is worth a discard, which wakes somebody. So such a topic is looked at again, with back-off, and what is
-for it stays where it is in its order, unsettled; all others go on. Only what lasts is discarded.
+for it stays where it is in its order, unsettled; all others go on. Only what lasts is discarded; what waits for a topic
+that is there, but whose broker is not, waits as long as there is room.
 
 The looks themselves are somebody else's. Times are monotonic ms: how long a topic has been looked for is no matter of
 the broker's clock, which leaps while a relay catches up.
@@ -209,7 +210,8 @@ class Gate:
             return []
         closed.looks += 1
         closed.due = self._now + self._pause(name, closed.looks)
-        if self._now - closed.since < self._policy.max_age:
+        topic = self._topics[name]
+        if self._now - closed.since < self._policy.max_age or (topic is not None and topic.unavailable):
             return []
         closed.waiting.clear()
         self._given_up.update(waiting)
@@ -252,9 +254,11 @@ class Gate:
 
 def _is_better(topic: RealTopic | None, before: RealTopic | None) -> bool:
     """Whether a topic takes all that it took before."""
-    return topic is not None and not topic.lacks and (before is None or topic.partitions >= before.partitions)
+    if topic is None or topic.lacks or topic.unavailable:
+        return False
+    return before is None or topic.partitions >= before.partitions
 
 
 def _sight(topic: RealTopic | None) -> object:
     """What of a topic decides whether it can take a message; its other settings come later."""
-    return None if topic is None else (topic.partitions, topic.lacks)
+    return None if topic is None else (topic.partitions, topic.lacks, topic.unavailable)

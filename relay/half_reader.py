@@ -50,6 +50,20 @@ class HalfReader:
         """Halves by offset; as `read`."""
         return {half.offset: half for some in self.read(sorted(offsets)) for half in some}
 
+    def find(self, offsets: Iterable[int]) -> dict[int, Half]:
+        """Those halves that are there, by offset; `offsets` may be in any order, and lie outside the partition.
+
+        Raises:
+            NewerFormatError: One is of a newer format.
+            KafkaUnreachable: Kafka does not answer.
+        """
+        wanted = sorted(set(offsets))
+        if not wanted:
+            return {}
+        within = range(*self._reader.bounds())
+        found = self._reader.read_at([offset for offset in wanted if offset in within])
+        return {half.offset: half for half in map(decode_half, found)}
+
     def stop(self) -> None:
         """Let whoever reads here, or begins to, fail at once."""
         self._reader.stop()

@@ -309,6 +309,10 @@ class Ledger:
         """How many transactions lie in the discard topic undecided, and how many that cannot be delivered."""
         return self._discards.count()
 
+    def owes(self, transaction_id: str) -> bool:
+        """Whether a transaction that was read is not settled yet, or lies in the discard topic."""
+        return transaction_id in self._pending or self._discards.holds(transaction_id)
+
     def first_half(self, transaction_id: str) -> tuple[bytes | None, int] | None:
         """Where the first half of an undecided transaction is, which a listener needs to judge it.
 

@@ -100,6 +100,12 @@ FAILURES = Counter(
     ["cause"],
     registry=REGISTRY,
 )
+LEFTOVERS = Counter(
+    "outbox_relay_leftovers",
+    "Times that a former Kafka transaction may have left records without an end on a real topic, by how it had ended",
+    ["outcome"],
+    registry=REGISTRY,
+)
 RESTORE_SECONDS = Histogram(
     "outbox_relay_restore_seconds",
     "Time from the take-over of a partition until it is served",
@@ -127,6 +133,8 @@ for _outcome in ("delivered", "late", "rolled_back", "removed"):
     TRANSACTIONS.labels(_outcome)
 for _reason in DiscardReason:
     DISCARDS.labels(_reason)
+for _outcome in ("aborted", "committed"):
+    LEFTOVERS.labels(_outcome)
 for _kind in ("op_lost", "contradiction"):
     EVENTS.labels(_kind)
 for _cause in ("fenced", "kafka_transaction", "cluster"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from outbox.cluster import checked_properties
-from outbox.errors import KafkaUnreachable
+from outbox.errors import ConfigurationError, KafkaUnreachable
 
 TIMEOUT_SECONDS = 10.0
 """So long one answer of Kafka may take."""
@@ -27,9 +27,12 @@ class OffsetReader:
         topic: The topic.
         partition: The partition.
         group: Of the relay; never joined, but whoever may read for the relay may read in its name.
+        isolation: `isolation.level`.
     """
 
-    def __init__(self, kafka: Mapping[str, str], topic: str, partition: int, group: str) -> None:
+    def __init__(
+        self, kafka: Mapping[str, str], topic: str, partition: int, group: str, isolation: str = "read_committed"
+    ) -> None:
         self._topic = topic
         self._partition = partition
         self._stopped = False
@@ -44,7 +47,7 @@ class OffsetReader:
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "group.id": group,
-                    "isolation.level": "read_committed",
+                    "isolation.level": isolation,
                 }
             )
 
@@ -53,6 +56,7 @@ class OffsetReader:
 
         Raises:
             KafkaUnreachable: Kafka does not answer, or the reader was stopped.
+            ConfigurationError: The right to read it is missing.
         """
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
         heard = time.monotonic()
@@ -60,7 +64,7 @@ class OffsetReader:
             while time.monotonic() < heard + TIMEOUT_SECONDS and not self._stopped:
                 first = self._consumer.poll(POLL_SECONDS)
                 for message in [first, *self._consumer.consume(READ_AT_ONCE, 0)] if first is not None else []:
-                    if _is_end(message):
+                    if self._is_end(message):
                         return
                     if message.error() is None:
                         heard = time.monotonic()
@@ -88,6 +92,18 @@ class OffsetReader:
             else:
                 return
 
+    def bounds(self) -> tuple[int, int]:
+        """The first offset of the partition, and the one behind its last.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+        """
+        place = TopicPartition(self._topic, self._partition)
+        try:
+            return self._consumer.get_watermark_offsets(place, TIMEOUT_SECONDS)
+        except KafkaException as error:
+            raise KafkaUnreachable(f"the ends of {self._topic}/{self._partition}: {error.args[0].str()}") from error
+
     def stop(self) -> None:
         """Let whoever reads here, or begins to, fail at once."""
         self._stopped = True
@@ -96,11 +112,12 @@ class OffsetReader:
         """Let the connection go."""
         self._consumer.close()
 
-
-def _is_end(message: Message) -> bool:
-    error = message.error()
-    if error is None or not (error.fatal() or error.code() == KafkaError._PARTITION_EOF):  # noqa: SLF001 - librdkafka's own codes carry an underscore
-        return False
-    if error.fatal():
-        raise KafkaException(error)
-    return True
+    def _is_end(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            return False
+        if error.fatal():
+            raise KafkaException(error)
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise ConfigurationError(f"the right READ on topic {self._topic} is missing: grant it")
+        return error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - librdkafka's own codes carry an underscore

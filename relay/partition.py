@@ -32,6 +32,7 @@ from relay.discard_reader import DiscardReader
 from relay.gate import Gate
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
+from relay.leftovers import Leftovers
 from relay.outgoing import Record
 from relay.overdue import BrokerClock
 from relay.pacing import BatchPolicy, Pacing
@@ -66,6 +67,7 @@ class PartitionWorker(threading.Thread):
         delivery: Its transactional producer, already initialised.
         half_reader: Reads single halves of it.
         discards: Reads its discard partition.
+        leftovers: What former transactions of its producer may have left open.
         topics: Real topics, for pre-flight.
         gate: Made for this partition.
         group_metadata: Gives the newest metadata of the subscribed consumer.
@@ -82,6 +84,7 @@ class PartitionWorker(threading.Thread):
         delivery: Delivery,
         half_reader: HalfReader,
         discards: DiscardReader,
+        leftovers: Leftovers,
         topics: TopicCache,
         gate: Gate,
         group_metadata: Callable[[], bytes],
@@ -97,6 +100,7 @@ class PartitionWorker(threading.Thread):
         self._delivery = delivery
         self._half_reader = half_reader
         self._discards = discards
+        self._leftovers = leftovers
         self.ready = False  # whether all that the checkpoints say is restored
         self._topics = topics
         self._gate = gate
@@ -242,6 +246,8 @@ class PartitionWorker(threading.Thread):
         self._count()
 
     def _leave(self, now: int) -> None:
+        if stale := self._leftovers.take_stale():
+            self._learn(stale, self._topics.look_up(stale))
         batch = take_batch(self._ledger, self._take_ready(), now, self._policy.messages)
         if batch:
             self._write(batch, now)
@@ -279,12 +285,21 @@ class PartitionWorker(threading.Thread):
             self._learn(names, found)
 
     def _learn(self, names: Collection[str], found: Mapping[str, TopicDescription]) -> None:
-        self._ledger.put_back(self._gate.learn(names, _real_topics(found)))
+        self._ledger.put_back(self._gate.learn(names, self._real_topics(found)))
+
+    def _real_topics(
+        self, found: Mapping[str, TopicDescription], in_hand: Collection[str] = frozenset()
+    ) -> dict[str, RealTopic]:
+        """What pre-flight must know of some topics; what is left open there is ended first, see `Leftovers.end`."""
+        partitions = {name: topic.partitions for name, topic in found.items() if not topic.lacks}
+        closed = self._leftovers.end(partitions, in_hand)
+        return {name: real_topic(topic, closed.get(name, "")) for name, topic in found.items()}
 
     def _look_for(self, late: Sequence[Transaction]) -> None:
         """Look at the topics of what lies in the discard topic: somebody may have just made one, and said DELIVER."""
         names = {name for transaction in late for name in targets(transaction)}
-        self._ledger.put_back(self._gate.refresh(names, _real_topics(self._topics.look_again(names))))
+        found = self._real_topics(self._topics.look_again(names), {transaction.id for transaction in late})
+        self._ledger.put_back(self._gate.refresh(names, found))
 
     def _write(self, batch: Batch, now: int) -> None:
         late, dropped = batch.late(), batch.halves_wanted()
@@ -362,10 +377,6 @@ class PartitionWorker(threading.Thread):
 def _lacks_message(request: CheckRequest) -> bool:
     """Whether a listener is asked, and its message is not in memory."""
     return request.truth is Truth.LISTENER and request.message is None
-
-
-def _real_topics(found: Mapping[str, TopicDescription]) -> dict[str, RealTopic]:
-    return {name: real_topic(description) for name, description in found.items()}
 
 
 def _ms() -> int:

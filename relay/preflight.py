@@ -24,7 +24,14 @@ if TYPE_CHECKING:  # it talks to Kafka, this module must not
 RECORD_OVERHEAD = 256
 """Bytes allowed for the record's own fields and the headers that the relay adds."""
 
-PASSING = frozenset({DiscardReason.TOPIC_MISSING, DiscardReason.PARTITION_OUT_OF_RANGE, DiscardReason.NOT_AUTHORIZED})
+PASSING = frozenset(
+    {
+        DiscardReason.TOPIC_MISSING,
+        DiscardReason.PARTITION_OUT_OF_RANGE,
+        DiscardReason.NOT_AUTHORIZED,
+        DiscardReason.TOPIC_UNAVAILABLE,
+    }
+)
 """Reasons that may pass by themselves: the transaction waits, see `relay.gate`. All others are final."""
 
 
@@ -39,6 +46,7 @@ class RealTopic:
         oldest: How far a timestamp may lie behind the broker's time, ms.
         newest: How far it may lie ahead, ms.
         lacks: The right that the relay lacks to write to it; empty if it may, and then the rest is known.
+        unavailable: Why nothing can be written to it now, although it exists; empty if something can.
     """
 
     partitions: int
@@ -47,14 +55,20 @@ class RealTopic:
     oldest: int = MAX_INT64
     newest: int = MAX_INT64
     lacks: str = ""
+    unavailable: str = ""
 
     def takes(self, partition: int) -> bool:
         """Whether it takes messages to this partition, or to any (`ANY_PARTITION`)."""
-        return not self.lacks and (partition == ANY_PARTITION or partition < self.partitions)
+        return not self.lacks and not self.unavailable and (partition == ANY_PARTITION or partition < self.partitions)
 
 
-def real_topic(description: TopicDescription) -> RealTopic:
-    """What pre-flight must know of a topic that the cluster describes."""
+def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopic:
+    """What pre-flight must know of a topic that the cluster describes.
+
+    Args:
+        description: The topic.
+        unavailable: Why nothing can be written to it now, if so.
+    """
     if description.lacks:
         return RealTopic(0, 0, lacks=description.lacks)
     settings = description.settings
@@ -63,7 +77,8 @@ def real_topic(description: TopicDescription) -> RealTopic:
     if settings.get("message.timestamp.type") != "LogAppendTime":  # there the broker writes its own time
         oldest = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))
         newest = int(settings.get("message.timestamp.after.max.ms", MAX_INT64))
-    return RealTopic(description.partitions, description.max_message_bytes, compacted, oldest, newest)
+    size = description.max_message_bytes
+    return RealTopic(description.partitions, size, compacted, oldest, newest, unavailable=unavailable)
 
 
 def targets(transaction: Transaction) -> set[str]:
@@ -132,6 +147,8 @@ def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding | None:
         return Finding(DiscardReason.TOPIC_MISSING, f"topic {target.topic} does not exist")
     if topic.lacks:
         return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks} on topic {target.topic}")
+    if topic.unavailable:
+        return Finding(DiscardReason.TOPIC_UNAVAILABLE, f"topic {target.topic}: {topic.unavailable}")
     if not topic.takes(target.partition):
         return Finding(
             DiscardReason.PARTITION_OUT_OF_RANGE,

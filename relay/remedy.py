@@ -23,6 +23,7 @@ class Step(enum.StrEnum):
     FLUSH = "delivering a message"
     OFFSETS = "sending the checkpoint"
     COMMIT = "committing a Kafka transaction"
+    ABORT = "aborting a Kafka transaction"
     LISTEN = "hearing what became of messages"
 
 
@@ -76,7 +77,7 @@ OF_NO_GENERATION = frozenset(
 )
 """The group has moved on without this member (R15). A fresh producer here would fence the rightful owner."""
 
-_REPEATABLE = frozenset({Step.TAKE_OVER, Step.OFFSETS, Step.COMMIT})
+_REPEATABLE = frozenset({Step.TAKE_OVER, Step.OFFSETS, Step.COMMIT, Step.ABORT})
 _OPEN = frozenset({Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT})
 
 

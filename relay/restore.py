@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from outbox.channel import ChannelDescription
+from outbox.cluster import end_offsets
+from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.service.exits import UnsafeError
@@ -124,6 +127,24 @@ def verify_checkpoints(
     if start > half_checkpoint.offset:
         raise outside_the_topic(channel.half.name, number)
     return half_checkpoint, op_checkpoint
+
+
+def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int) -> None:
+    """See that readers see all of a discard partition: only its owner writes there, and it has ended what was open.
+
+    Raises:
+        KafkaUnreachable: They do not, or Kafka does not answer: what lies there cannot be told.
+    """
+    topic = channel.channel.discard_topic
+    ends = end_offsets(admin, {topic: channel.partitions})
+    stable = end_offsets(admin, {topic: channel.partitions}, stable=True)
+    if not ends or not stable:
+        raise KafkaUnreachable(f"not every partition of {topic} answers")
+    if stable[topic][number] < ends[topic][number]:
+        raise KafkaUnreachable(
+            f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable[topic][number]}: "
+            "docs/operations.md says what to do if it stays so"
+        )
 
 
 def outside_the_topic(topic: str, number: int) -> UnsafeError:

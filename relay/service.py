@@ -12,7 +12,7 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from outbox.cluster import admin_client, checked_properties
-from outbox.errors import OutboxError
+from outbox.errors import KafkaUnreachable, OutboxError
 from outbox.failpoints import failpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.service.contract_watch import ContractWatch
@@ -26,12 +26,14 @@ from relay.discard_reader import DiscardReader
 from relay.gate import Gate
 from relay.half_reader import HalfReader
 from relay.intake import Intake
+from relay.ledger import Ledger
+from relay.leftovers import Leftovers, NoLeftovers, TransactionalLeftovers
 from relay.ownership import Ownership
 from relay.partition import PartitionWorker
 from relay.plain_delivery import PlainDelivery
 from relay.producing import DeliveryError
 from relay.real_topics import watch_real_topics
-from relay.restore import read_checkpoints, restore_ledger, why_unreadable
+from relay.restore import read_checkpoints, restore_ledger, verify_discards, why_unreadable
 from relay.settings import RelaySettings
 
 POLL_SECONDS = 0.1
@@ -67,6 +69,7 @@ class RelayService:
             admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval / 1000
         )
         self._channel = self._contract.description
+        self._admin = admin
         self._topics = TopicCache(admin, writing=True)
         self._allowed = settings.allow_list()
         self._real_topics = watch_real_topics(admin, self._topics)
@@ -288,6 +291,7 @@ class RelayService:
         failpoint("relay.fenced")
         try:
             committed = read_checkpoints(self._consumer, self._channel, number)
+            verify_discards(self._admin, self._channel, number)
             ledger = restore_ledger(
                 self._consumer,
                 self._channel,
@@ -302,19 +306,25 @@ class RelayService:
             committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
             if not assign:
                 self._intake.read_from(committed)
+        except KafkaUnreachable as error:
+            delivery.close()
+            self._try_later(number, str(error))
+            return {}
         except KafkaException as error:
             delivery.close()
             why = why_unreadable(error, self._settings.connection(), self._channel, number)
             self._try_later(number, f"reading its checkpoint failed: {why}")
             return {}
         self._intake.start_at(number, *(tp.offset for tp in committed))
+        halves = HalfReader(self._settings.connection(), self._channel.channel, number)
         worker = PartitionWorker(
             number,
             self._channel,
             ledger,
             delivery,
-            HalfReader(self._settings.connection(), self._channel.channel, number),
+            halves,
             DiscardReader(self._settings.connection(), self._channel.channel, number),
+            self._leftovers(ledger, delivery, halves),
             self._topics,
             Gate(self._settings.gate_policy(), self._channel.channel, number, self._allowed),
             self._current_group_metadata,
@@ -326,6 +336,12 @@ class RelayService:
         self._ownership.served(number)
         worker.start()
         return {(tp.topic, tp.partition): tp.offset for tp in committed}
+
+    def _leftovers(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> Leftovers:
+        if not isinstance(delivery, TransactionalDelivery):
+            return NoLeftovers()
+        kafka, group = self._settings.connection(), self._channel.channel.relay_group
+        return TransactionalLeftovers(kafka, self._admin, group, ledger, delivery, halves)
 
     def _current_group_metadata(self) -> bytes:
         """Metadata of the subscribed consumer; without a generation it would fence nobody (H5)."""

@@ -36,6 +36,7 @@ class DiscardReason(enum.StrEnum):
     TIMESTAMP = "TIMESTAMP"
     KEY_REQUIRED = "KEY_REQUIRED"
     NOT_AUTHORIZED = "NOT_AUTHORIZED"
+    TOPIC_UNAVAILABLE = "TOPIC_UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)

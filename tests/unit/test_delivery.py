@@ -119,3 +119,21 @@ def test_a_delivery_whose_new_producer_cannot_be_had_is_closed_all_the_same(monk
 
 def _unreachable(_config: object) -> None:
     raise DeliveryError("no coordinator")
+
+
+def test_what_is_written_to_be_aborted_is_sent_and_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that was thrown away before it is sent would end nothing on its partition."""
+    coordinator = Coordinator()
+    sent: list[bytes] = []
+    produce = coordinator.produce
+
+    def note(epoch: int, value: bytes) -> KafkaError | None:
+        sent.append(value)
+        return produce(epoch, value)
+
+    monkeypatch.setattr(coordinator, "produce", note)
+    found = delivery(coordinator, monkeypatch)
+    found.write_and_abort(Record("real", 2, None, b"again", [], 0))
+    assert sent == [b"again"]
+    write(found, 0)
+    assert coordinator.visible == MESSAGES[:BATCH]

@@ -27,6 +27,7 @@ ALL = 10_000
 POLICY = GatePolicy(max_age=60_000)
 TOPIC = RealTopic(4, 10_000)
 SMALL, GROWN = RealTopic(2, 10_000), RealTopic(8, 10_000)
+AWAY = RealTopic(4, 10_000, unavailable="no leader")
 CLOSED, HIDDEN = RealTopic(0, 0, lacks="WRITE"), RealTopic(0, 0, lacks="DESCRIBE")
 
 
@@ -155,6 +156,24 @@ def test_what_may_pass_is_waited_for_and_then_given_up(
     assert lasting.given_up() == [(0, reason)]
     assert lasting.gate.waiting() == 0
     assert POLICY.max_age <= lasting.now <= POLICY.max_age + 2 * POLICY.pause_max
+
+
+def test_a_topic_whose_broker_is_away_is_waited_for_as_long_as_there_is_room() -> None:
+    """The limit of the group is 4 halves."""
+    relay = Relay("there", parking=ParkingPolicy(group_pending_max=4))
+    relay.cluster["late"] = AWAY
+    for _ in range(3):
+        relay.commit("late")
+    relay.commit("there")
+    assert relay.turn() == [3], "nobody else waits"
+    for _ in range(5):
+        assert relay.turn(POLICY.max_age) == []
+    for _ in range(2):
+        relay.commit("late")
+    taken = relay.take()
+    assert {relay.reason(transaction) for transaction in taken} == {DiscardReason.TOPIC_UNAVAILABLE}
+    relay.cluster["late"] = TOPIC
+    assert relay.turn(2 * POLICY.pause_max) == [4, 5]
 
 
 def test_those_behind_it_in_its_order_wait_with_it_and_go_after_it() -> None:

@@ -20,6 +20,7 @@ from relay.discard_reader import DiscardReader
 from relay.gate import Gate, GatePolicy
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
+from relay.leftovers import NoLeftovers
 from relay.pacing import BatchPolicy
 from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
 from relay.producing import DeliveryError
@@ -81,6 +82,7 @@ def worker(ledger: Ledger, delivery: Mock, clock: Clock) -> PartitionWorker:
         delivery,
         Mock(spec=HalfReader, **{"read.return_value": []}),
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": []}),
+        NoLeftovers(),
         Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}}),
         Gate(GatePolicy(), CHANNEL, PARTITION),
         group_metadata=Mock(),

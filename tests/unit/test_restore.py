@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
+import relay.restore
 from outbox.channel import ChannelDescription
 from outbox.cluster import TopicDescription
+from outbox.errors import KafkaUnreachable
 from outbox.service.exits import UnsafeError
-from relay.restore import read_checkpoints
+from relay.restore import read_checkpoints, verify_discards
 from tests.unit.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
 
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
@@ -65,3 +69,26 @@ def test_a_partition_without_a_checkpoint_is_not_served(half: int, op: int) -> N
 def test_offsets_that_cannot_be_told_now_are_no_missing_ones() -> None:
     with pytest.raises(KafkaException, match="COORDINATOR_NOT_AVAILABLE"):
         read(Group(half=7, op=KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "stable", "told"),
+    [
+        ({CHANNEL.discard_topic: (9, 9, 9, 9)}, {CHANNEL.discard_topic: (0, 0, 9, 0)}, None),
+        ({CHANNEL.discard_topic: (9, 9, 9, 9)}, {CHANNEL.discard_topic: (9, 9, 8, 9)}, "back from offset 8"),
+        ({}, {CHANNEL.discard_topic: (9, 9, 9, 9)}, "answers"),
+        ({CHANNEL.discard_topic: (9, 9, 9, 9)}, {}, "answers"),
+    ],
+)
+def test_what_lies_in_the_discard_topic_must_be_told_whole(
+    ends: dict[str, tuple[int, ...]],
+    stable: dict[str, tuple[int, ...]],
+    told: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What readers do not see there would be taken for settled, and lost; of other partitions nothing is wanted."""
+    both = Mock(side_effect=[ends, stable])
+    monkeypatch.setattr(relay.restore, "end_offsets", both)
+    with pytest.raises(KafkaUnreachable, match=told) if told else nullcontext():
+        verify_discards(Mock(), DESCRIPTION, 2)
+    assert [call.kwargs for call in both.call_args_list] == [{}, {"stable": True}]

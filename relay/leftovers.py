@@ -1,0 +1,251 @@
+"""What a Kafka transaction left open on a real topic, although it has ended: looked for before the first write there.
+
+A broker that has no leader for a partition when it writes a transaction's markers skips that partition, and the
+transaction counts as complete (KAFKA-20734). Its records stay where they are, without an end, until the next Kafka
+transaction of the same producer id ends them along with its own: those of an aborted transaction become visible then,
+beside what its successor has delivered in their place. So after each take-over, and before anything is written to a
+real topic, the records that no reader sees yet are looked at there. Of all transactions of one owner only the last can
+hang: if the ledger still owes what it wrote, it was aborted, and is ended so; else it was committed, and the next
+commit ends it rightly.
+
+Nothing is written to a topic that cannot be looked at, or has no leader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+from confluent_kafka import Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox.cluster import end_offsets
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
+from relay import metrics
+from relay.delivery import TransactionalDelivery
+from relay.half import Half
+from relay.half_reader import HalfReader
+from relay.ledger import Ledger
+from relay.offset_reader import OffsetReader
+from relay.outgoing import Record
+from relay.real_topics import Offsets
+
+LOOKS = 4
+PAUSE_SECONDS = 0.05
+"""Between looks: most of what is open belongs to somebody at work, and is ended soon."""
+READ_AT_ONCE = 1_000
+
+NO_ANSWER = "not every partition of it has a leader that answers"
+
+log = structlog.get_logger()
+
+
+class Leftovers(Protocol):
+    """What former Kafka transactions of an owner may have left open."""
+
+    def take_stale(self) -> Collection[str]:
+        """Topics that were looked at, but before the last take-over: they must be looked at again."""
+
+    def end(self, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()) -> Mapping[str, str]:
+        """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
+
+        Args:
+            topics: The topics, with their partitions.
+            in_hand: Ids of transactions that the ledger has handed out, and that are not committed yet.
+
+        Returns:
+            Topics that nothing may be written to now, and why.
+
+        Raises:
+            DeliveryError: The producer failed.
+        """
+
+
+class NoLeftovers:
+    """Of an owner that writes without Kafka transactions: no transaction of its own will end another's."""
+
+    def take_stale(self) -> Collection[str]:
+        """See `Leftovers`."""
+        return ()
+
+    def end(self, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()) -> Mapping[str, str]:
+        """See `Leftovers`."""
+        del topics, in_hand
+        return {}
+
+
+class TransactionalLeftovers:
+    """Of an owner that writes Kafka transactions.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        admin: Client of the cluster.
+        group: Of the relay.
+        ledger: Of the half partition.
+        delivery: Its transactional producer.
+        halves: Reads its halves.
+    """
+
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        admin: AdminClient,
+        group: str,
+        ledger: Ledger,
+        delivery: TransactionalDelivery,
+        halves: HalfReader,
+    ) -> None:
+        self._kafka = kafka
+        self._admin = admin
+        self._group = group
+        self._ledger = ledger
+        self._delivery = delivery
+        self._halves = halves
+        self._take_overs = 0
+        self._looked_at: set[str] = set()
+        self._ends: dict[str, tuple[int, ...]] = {}  # where topics ended at the first look since the last take-over
+
+    def take_stale(self) -> Collection[str]:
+        """See `Leftovers`."""
+        if self._take_overs == self._delivery.take_overs:
+            return ()
+        self._take_overs = self._delivery.take_overs
+        stale, self._looked_at = self._looked_at, set()
+        self._ends.clear()
+        return stale
+
+    def end(self, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()) -> Mapping[str, str]:
+        """See `Leftovers`."""
+        new = {name: count for name, count in topics.items() if name not in self._looked_at}
+        if not new:
+            return {}
+        ends = self._first_ends(new)
+        stable = self._stable(ends)
+        closed = dict.fromkeys(new.keys() - stable.keys(), NO_ANSWER)
+        for place, stop in held_back(ends, stable):
+            try:
+                self._end(place, stop, in_hand)
+            except ConfigurationError as error:
+                closed[place.topic] = str(error)
+        self._looked_at |= new.keys() - closed.keys()
+        return closed
+
+    def _first_ends(self, topics: Mapping[str, int]) -> Offsets:
+        self._ends |= end_offsets(
+            self._admin, {name: count for name, count in topics.items() if name not in self._ends}
+        )
+        return {name: self._ends[name] for name in topics if name in self._ends}
+
+    def _stable(self, ends: Offsets) -> Offsets:
+        """Up to where readers see everything, when what is being written now has had a moment to be ended."""
+        partitions = {name: len(offsets) for name, offsets in ends.items()}
+        stable = end_offsets(self._admin, partitions, stable=True)
+        for _ in range(LOOKS):
+            if not any(held_back(ends, stable)):
+                break
+            time.sleep(PAUSE_SECONDS)
+            stable = end_offsets(self._admin, partitions, stable=True)
+        for name in partitions.keys() - stable.keys():
+            del self._ends[name]  # it may be another topic when it answers again
+        return stable
+
+    def _end(self, place: TopicPartition, stop: int, in_hand: Collection[str]) -> None:
+        """End what hangs on a partition of a real topic between its offset and another one, if it is ours."""
+        last = self._last_own(place, stop, in_hand)
+        if last is None:
+            return
+        is_aborted = self._is_owed(last, in_hand) or last.half_offset >= self._ledger.head()
+        outcome = "aborted" if is_aborted else "committed"
+        metrics.LEFTOVERS.labels(outcome).inc()
+        log.warning(
+            "a Kafka transaction may have left records without an end",
+            topic=place.topic,
+            topic_partition=place.partition,
+            offset=last.message.offset(),
+            outcome=outcome,
+        )
+        if is_aborted:
+            self._delivery.write_and_abort(_as_record(last.message))
+
+    def _last_own(self, place: TopicPartition, stop: int, in_hand: Collection[str]) -> Written | None:
+        """The last record between two offsets that an owner of this half partition wrote."""
+        reader = OffsetReader(self._kafka, place.topic, place.partition, self._group, isolation="read_uncommitted")
+        try:
+            for span in backwards(place.offset, stop, READ_AT_ONCE):
+                found = [record for message in _read(reader, span) if (record := written(message))]
+                own = [record for record in found if record.half_partition == self._ledger.partition]
+                halves = self._halves.find(record.half_offset for record in own)
+                for record in reversed(own):
+                    half = halves.get(record.half_offset)
+                    if self._is_owed(record, in_hand) or (half and _is_copy(record, half)):
+                        return record
+        finally:
+            reader.close()
+        return None
+
+    def _is_owed(self, record: Written, in_hand: Collection[str]) -> bool:
+        return record.transaction_id in in_hand or self._ledger.owes(record.transaction_id)
+
+
+class Written(NamedTuple):
+    """A record of a real topic that a relay wrote.
+
+    Args:
+        message: The record.
+        transaction_id: Its transaction.
+        half_partition: Partition of its half; the half may be of another channel.
+        half_offset: Offset of its half.
+    """
+
+    message: Message
+    transaction_id: str
+    half_partition: int
+    half_offset: int
+
+
+def written(message: Message) -> Written | None:
+    """A record of a real topic, if a relay wrote it."""
+    headers: dict[str, Any] = dict(message.headers() or ())
+    transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
+    partition, _, offset = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
+    if not (transaction_id and partition.isdigit() and offset.isdigit()):
+        return None
+    return Written(message, transaction_id.decode(errors="replace"), int(partition), int(offset))
+
+
+def held_back(ends: Offsets, stable: Offsets) -> Iterator[tuple[TopicPartition, int]]:
+    """Partitions with records that readers do not see yet: where those begin, and where they end."""
+    for topic in stable:
+        for number, (stop, start) in enumerate(zip(ends[topic], stable[topic], strict=True)):
+            if start < stop:
+                yield TopicPartition(topic, number, start), stop
+
+
+def backwards(start: int, stop: int, size: int) -> Iterator[range]:
+    """Offsets in spans of a size, the last ones first: what is looked for is near the end."""
+    while stop > start:
+        yield range(max(start, stop - size), stop)
+        stop -= size
+
+
+def _read(reader: OffsetReader, span: range) -> Iterator[Message]:
+    for message in reader.read_on(span.start):
+        if (message.offset() or 0) >= span.stop:
+            return
+        yield message
+
+
+def _is_copy(record: Written, half: Half) -> bool:
+    return half.control is not None and half.control.transaction_id == record.transaction_id
+
+
+def _as_record(message: Message) -> Record:
+    """The record once more, which its topic took before."""
+    headers: Any = message.headers() or []
+    topic, partition = message.topic() or "", message.partition()
+    return Record(
+        topic, -1 if partition is None else partition, message.key(), message.value(), headers, message.timestamp()[1]
+    )

@@ -1,0 +1,29 @@
+"""R31: what former transactions left open on a real topic is ended before anything is written there.
+
+A broker without a leader for the partition has skipped the end of an aborted transaction. The next commit ends it too,
+as committed, beside what was delivered in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from relay.leftovers import TransactionalLeftovers
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _end(
+    self: TransactionalLeftovers, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()
+) -> Mapping[str, str]:
+    """Nothing will have been left."""
+    del self, topics, in_hand
+    return {}
+
+
+MUTANT = Mutant(
+    "R31",
+    Harm.DOUBLED,
+    TransactionalLeftovers.end,
+    _end,
+    ("tests/unit/test_leftovers.py::test_a_transaction_that_was_just_handed_out_is_owed",),
+)

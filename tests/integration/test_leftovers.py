@@ -75,6 +75,7 @@ def test_what_an_aborted_transaction_left_is_not_shown_by_the_next_one(own: Stac
     assert '"outcome": "aborted"' in relay.output()
 
 
+@pytest.mark.long
 def test_what_a_committed_transaction_left_is_shown(own: Stack, site: Site) -> None:
     site.checker()
     _publish(site)

@@ -185,7 +185,7 @@ def to_manifest(transaction: Transaction, finding: Finding, topic_id: str, parti
         min(half.append_time for half in transaction.all_halves()),
         transaction.unknown_answers,
         transaction.last_answer,
-        quote_from_bytes(transaction.lane[1], safe="") if transaction.lane else None,
+        None if transaction.ordering_key is None else quote_from_bytes(transaction.ordering_key, safe=""),
         transaction.incarnation,
     )
 
@@ -197,7 +197,7 @@ def from_manifest(manifest: Manifest) -> Transaction:
         manifest.transaction_id,
         manifest.group,
         manifest.truth,
-        None if manifest.ordering is None else (manifest.group, parse_key(manifest.ordering)),
+        None if manifest.ordering is None else parse_key(manifest.ordering),
         manifest.incarnation,
         manifest.first_append_time,
         state=State.PENDING if undecided else State.DISCARDED,

@@ -5,9 +5,10 @@ They are linked to each other instead of queued: most keys have a single transac
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
-from relay.transaction import Lane, Transaction
+from relay.transaction import Transaction
 
 
 class Lanes:
@@ -19,16 +20,18 @@ class Lanes:
 
     def __init__(self, is_pending: Callable[[Transaction], bool]) -> None:
         self._is_pending = is_pending
-        self._last: dict[Lane, Transaction] = {}
+        self._last: defaultdict[str, dict[bytes, Transaction]] = defaultdict(dict)  # by producer group and ordering key
 
     def join(self, transaction: Transaction) -> None:
         """A transaction stands behind all others of its lane, if it keeps an order at all."""
-        if transaction.lane is None:
+        key = transaction.ordering_key
+        if key is None:
             return
-        last = self._last.get(transaction.lane)
+        of_group = self._last[transaction.group]
+        last = of_group.get(key)
         if last is not None:
             last.behind, transaction.is_first = transaction, False
-        self._last[transaction.lane] = transaction
+        of_group[key] = transaction
 
     def leave(self, transaction: Transaction) -> Transaction | None:
         """A transaction is through.
@@ -36,13 +39,20 @@ class Lanes:
         Returns:
             The one that is first of its lane instead.
         """
-        if transaction.lane is None or not transaction.is_first:
+        key = transaction.ordering_key
+        if key is None or not transaction.is_first:
             return None  # whoever is before it passes it over
         follower = transaction.behind
         while follower is not None and not self._is_pending(follower):
             follower = follower.behind
         if follower is None:
-            del self._last[transaction.lane]
+            self._end(transaction.group, key)
         else:
             follower.is_first = True
         return follower
+
+    def _end(self, group: str, key: bytes) -> None:
+        of_group = self._last[group]
+        del of_group[key]
+        if not of_group:
+            del self._last[group]

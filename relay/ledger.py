@@ -371,7 +371,7 @@ class Ledger:
             control.transaction_id,
             group,
             control.truth,
-            None if ordering_key is None else (group, ordering_key),
+            ordering_key,
             None if incarnation is None else sys.intern(incarnation),
             self._due(half, control),
         )

@@ -63,16 +63,39 @@ _EVENTS = {OpKind.COMMIT: Event.COMMIT, OpKind.ROLLBACK: Event.ROLLBACK, OpKind.
 _SAW_THE_ROW = frozenset({OpSource.CHECKER, OpSource.OPERATOR})
 
 
-Lane = tuple[str, bytes]
-"""Producer group and ordering key: what keeps an order."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Why a transaction lies in the discard topic, or must go there."""
 
     reason: DiscardReason
     detail: str
+
+
+class Single(Mapping[int, Half]):
+    """A mapping of one position: a dict takes five times its room, and very many transactions may pend.
+
+    Args:
+        item: The position, and its half.
+    """
+
+    __slots__ = ("_half", "_position")
+
+    def __init__(self, item: tuple[int, Half]) -> None:
+        self._position, self._half = item
+
+    def __getitem__(self, position: int) -> Half:
+        """The half."""
+        if position != self._position:
+            raise KeyError(position)
+        return self._half
+
+    def __iter__(self) -> Iterator[int]:
+        """The position."""
+        yield self._position
+
+    def __len__(self) -> int:
+        """1."""
+        return 1
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +106,7 @@ class Transaction:
         id: Transaction id.
         group: Producer group.
         truth: Who answers check requests.
-        lane: (producer group, ordering key) whose order it keeps; None for a transaction without order.
+        ordering_key: Its order is kept among those of its group with the same key; None for one without order.
         incarnation: Database incarnation that its halves name.
         due: When it is to be asked about next, ms of broker time.
         halves: The halves that were read, by position.
@@ -92,8 +115,8 @@ class Transaction:
         gaps: How often halves of others lie between its own.
         last_offset: Of the half that was read last.
         copies: Further halves, with the positions that were read before; the decision's offsets say which one counts.
-        is_first: Whether none of its lane stands before it.
-        behind: The next one of its lane.
+        is_first: Whether none of its group and ordering key stands before it.
+        behind: The next one of its group and ordering key.
         state: Where it stands.
         decision: The op entry that decided it.
         decided_by: Who wrote that.
@@ -108,10 +131,10 @@ class Transaction:
     id: str
     group: str
     truth: Truth
-    lane: Lane | None
+    ordering_key: bytes | None
     incarnation: str | None
     due: int
-    halves: dict[int, Half] = field(default_factory=dict)
+    halves: Mapping[int, Half] = field(default_factory=dict)
     size: int = 0
     held_bytes: int = 0
     gaps: int = 0
@@ -138,11 +161,16 @@ class Transaction:
             self.gaps += 1
         self.last_offset = half.offset
         if position not in self.halves:
-            self.halves[position] = half
+            self._put(position, half)
             return True
         self.copies = [*self.copies, (position, half)]
         self._choose()
         return False
+
+    def _put(self, position: int, half: Half) -> None:
+        if not isinstance(self.halves, dict):
+            self.halves = dict(self.halves)
+        self.halves[position] = half
 
     def event(self, entry: OpEntry, source: OpSource) -> Event | None:
         """What an op entry means for this transaction in its present state; None: nothing."""
@@ -182,13 +210,14 @@ class Transaction:
     def _choose(self) -> None:
         """Of the halves of one position, let the one count that lies between the decision's offsets."""
         decision = self.decision
-        if decision is None:
+        if decision is None or not self.copies:
             return
         copies = list(self.copies)
         for index, (position, copy) in enumerate(copies):
             present = self.halves[position]
             if _between(decision, copy) and not _between(decision, present):
-                self.halves[position], copies[index] = copy, (position, present)
+                self._put(position, copy)
+                copies[index] = (position, present)
         self.copies = copies
 
     def move(self, event: Event) -> None:
@@ -220,11 +249,13 @@ class Transaction:
     def replace(self, halves: Mapping[int, Half]) -> None:
         """Put other halves, by offset, into the places of those that are here: with bodies, or without."""
         self.halves = {position: halves.get(half.offset, half) for position, half in self.halves.items()}
-        self.copies = [(position, halves.get(half.offset, half)) for position, half in self.copies]
+        self.copies = tuple((position, halves.get(half.offset, half)) for position, half in self.copies)
 
     def let_bodies_go(self) -> None:
         """Remember of all halves only where they are; they are fetched again when they are needed."""
         self.replace({half.offset: half.without_body() for half in self.all_halves()})
+        if len(self.halves) == 1:
+            self.halves = Single(*self.halves.items())
 
     def complete(self) -> bool:
         """Whether every position that counts was found."""

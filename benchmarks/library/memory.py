@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from rich.progress import track
 from sqlalchemy.event import registry
 
 from benchmarks.application import THREADS, Application
@@ -39,7 +40,7 @@ def measure_memory(application: Application, transactions: int) -> tuple[list[Fi
     application.rate(application.publish, THREADS, max(each, each * SAMPLES // 10))
     kept_before, began = _kept(), time.monotonic()
     resident = [_resident_mib()]
-    for _ in range(SAMPLES):
+    for _ in track(range(SAMPLES), f"{transactions:,} transactions"):
         application.rate(application.publish, THREADS, each)
         resident.append(_resident_mib())
     seconds, kept_after = time.monotonic() - began, _kept()

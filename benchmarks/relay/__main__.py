@@ -16,6 +16,7 @@ from benchmarks.figures import Figure
 from benchmarks.place import start_place
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.latency import measure_dead_group, measure_latency
+from benchmarks.relay.limits import measure_memory, measure_restore
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from stack import Stack
@@ -29,6 +30,8 @@ class Part(enum.StrEnum):
     PENDING = "pending"
     LATENCY = "latency"
     DEAD_GROUP = "dead-group"
+    RESTORE = "restore"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,10 @@ def _figures(part: Part, size: Size, stack: Stack, site: Site, application: Appl
             return measure_latency(site, application, size.rounds, size.seconds)
         case Part.DEAD_GROUP:
             return measure_dead_group(site, application, size.rounds, size.seconds)
+        case Part.RESTORE:
+            return measure_restore(stack, size.rounds)
+        case Part.MEMORY:
+            return measure_memory(stack)
 
 
 Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]

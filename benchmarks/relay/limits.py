@@ -1,37 +1,130 @@
-"""`python -m benchmarks.relay.limits`: memory of a relay with very many pending halves, and the time of its restore.
+"""Memory of a relay with very many pending halves, and the time of its restore with few among very many settled ones.
 
 The halves are real, made by the library's own formats; what is settled among them is said by a checkpoint that is
-committed as a relay does. The figures go to benchmarks/results/relay_limits.json.
+committed as a relay does.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
-import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from benchmarks.environment import environment
-from benchmarks.results_file import FOLDER
+from benchmarks.figures import Figure, Target
+from benchmarks.interleaved import interleave
+from benchmarks.place import AS_DELIVERED
 from outbox.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from stack import Stack
-from stack.ports import Ports
 from tests.harness import Service, Site, wait_until
+from tests.probes import free_port, metric
 
-RESULTS = FOLDER / "relay_limits.json"
 PARTITIONS = 4
 BODY = 256
 GROUPS = 10
+SETTLED = 1_000_000
+EVERY = 1_000
+"""Of so many halves one pends, at the restore."""
+PENDING = 500_000
+SIZES = (1, 5)
+"""Messages in a transaction."""
+SETTLE_SECONDS = 5.0
+"""What was read last grows old meanwhile, and its bodies are let go."""
 MEGABYTE = 1_000_000
+
+RESTORED = Target("ours", "at most", 3)
+SMALL = Target("ours", "at most", 512)
+
+
+def measure_restore(stack: Stack, rounds: int) -> list[Figure]:
+    """Measure how long a relay takes from its start until all of its partitions are restored, beside an empty channel.
+
+    Args:
+        stack: Servers.
+        rounds: How often both run, in turn.
+    """
+    with _site(stack) as (full, channel), _site(stack) as (empty, _):
+        _produce(full, SETTLED, 1)
+        pending = _commit_checkpoints(full, channel, SETTLED // PARTITIONS, EVERY)
+        found = interleave({"full": partial(_restore, full), "empty": partial(_restore, empty)}, rounds)
+    return [
+        Figure(
+            "relay_restore_s_1000_pending_of_1m",
+            f"start of the process until all is restored: {pending:,} pending among {SETTLED:,} settled halves",
+            "s",
+            "empty channel",
+            found["full"],
+            found["empty"],
+            RESTORED,
+        )
+    ]
+
+
+def measure_memory(stack: Stack) -> list[Figure]:
+    """Measure the memory of a relay that has read very many pending halves, beside one that has read none.
+
+    Args:
+        stack: Servers.
+    """
+    none = _resident(stack, 0, 1)
+    return [
+        Figure(
+            f"relay_memory_mb_{PENDING}_pending_{size}_each",
+            f"resident memory with {PENDING:,} pending halves in {PARTITIONS} partitions, transactions of {size}",
+            "MB",
+            "none pending",
+            [_resident(stack, PENDING, size)],
+            [none],
+            SMALL,
+        )
+        for size in SIZES
+    ]
+
+
+@contextmanager
+def _site(stack: Stack) -> Iterator[tuple[Site, ChannelDescription]]:
+    with Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        yield site, site.create("orders", partitions=PARTITIONS)
+
+
+def _restore(site: Site) -> float:
+    """Start a relay; seconds until its partitions are restored."""
+    began = time.monotonic()
+    relay = site.relay(extra=AS_DELIVERED)
+    wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
+    seconds = time.monotonic() - began
+    relay.terminate()
+    return seconds
+
+
+def _resident(stack: Stack, halves: int, transaction_size: int) -> float:
+    """Megabytes of a relay that has read so many pending halves."""
+    with _site(stack) as (site, _):
+        _produce(site, halves, transaction_size)
+        port = free_port()
+        relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
+        wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
+        wait_until(lambda: _pending(port) >= halves // transaction_size, 300, site.logs)
+        time.sleep(SETTLE_SECONDS)
+        return _megabytes(relay)
+
+
+def _pending(port: int) -> float:
+    """Transactions that pend in a relay, or lie in the discard topic."""
+    return metric(port, "outbox_relay_pending") + metric(port, "outbox_relay_discarded")
+
+
+def _megabytes(service: Service) -> float:
+    """Resident memory of a process."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
+    return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) * 1024 / MEGABYTE
 
 
 def _produce(site: Site, count: int, transaction_size: int) -> None:
@@ -58,101 +151,9 @@ def _commit_checkpoints(site: Site, channel: ChannelDescription, per_partition: 
     """Say that of each so many halves one pends, and all others are settled; how many pend."""
     pending = range(0, per_partition, every)
     checkpoint = HalfCheckpoint(0, per_partition, runs_of(pending))
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
     metadata = checkpoint.encode(channel.half.id)
     places = [TopicPartition(channel.half.name, number, 0, metadata) for number in range(PARTITIONS)]
-    consumer.commit(offsets=places, asynchronous=False)
-    consumer.close()
+    group = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
+    with closing(Consumer({**site.kafka(), **group})) as consumer:
+        consumer.commit(offsets=places, asynchronous=False)
     return len(pending) * PARTITIONS
-
-
-def _port() -> int:
-    ports = Ports()
-    try:
-        return ports.claim()
-    finally:
-        ports.close()
-
-
-def _get(port: int, path: str) -> str:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
-            return str(answer.read().decode())
-    except (URLError, OSError):
-        return ""
-
-
-def _pending(port: int) -> int:
-    """Transactions that pend in a relay, or lie in the discard topic."""
-    wanted = ("outbox_relay_pending{", "outbox_relay_discarded{")
-    lines = [line for line in _get(port, "metrics").splitlines() if line.startswith(wanted)]
-    return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
-
-
-def _resident(service: Service, field: str) -> float:
-    """Memory of a process, megabytes."""
-    status = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
-    return round(int(next(line for line in status if line.startswith(field)).split()[1]) * 1024 / MEGABYTE, 1)
-
-
-def measure_memory(stack: Stack, halves: int, transaction_size: int) -> dict[str, Any]:
-    """Memory of a relay that has read so many pending halves."""
-    with Site(stack.bootstrap_servers, stack.postgres_url) as site:
-        site.create("orders", partitions=PARTITIONS)
-        _produce(site, halves, transaction_size)
-        port = _port()
-        began = time.monotonic()
-        relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_CHECK_INTERVAL": "30000"})
-        wait_until(lambda: _pending(port) >= halves // transaction_size, 300, site.logs)
-        seconds = time.monotonic() - began
-        time.sleep(5)  # what was read last grows old
-        return {
-            "halves": halves,
-            "messages_per_transaction": transaction_size,
-            "body_bytes": BODY,
-            "partitions": PARTITIONS,
-            "seconds_until_all_pend": round(seconds, 1),
-            "resident_mb": _resident(relay, "VmRSS"),
-            "peak_mb": _resident(relay, "VmHWM"),
-        }
-
-
-def measure_restore(stack: Stack, halves: int, every: int) -> dict[str, Any]:
-    """How long a relay takes from its start until it is ready, and its partitions to restore."""
-    with Site(stack.bootstrap_servers, stack.postgres_url) as site:
-        channel = site.create("orders", partitions=PARTITIONS)
-        _produce(site, halves, 1)
-        pending = _commit_checkpoints(site, channel, halves // PARTITIONS, every)
-        began = time.monotonic()
-        relay = site.relay()
-        wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
-        seconds = time.monotonic() - began
-        lines = [json.loads(line) for line in relay.output().splitlines() if "a partition is restored" in line]
-        return {
-            "halves": halves,
-            "pending": pending,
-            "partitions": PARTITIONS,
-            "seconds_from_process_start_to_restored": round(seconds, 2),
-            "seconds_of_restore_per_partition": sorted(line["seconds"] for line in lines),
-        }
-
-
-def main(
-    pending: Annotated[int, typer.Option(help="Halves that pend at once.")] = 500_000,
-    settled: Annotated[int, typer.Option(help="Halves among which few pend, at the restore.")] = 1_000_000,
-) -> None:
-    """Measure both; the report is written after each figure."""
-    report: dict[str, Any] = {}
-    with Stack() as stack:
-        report["environment"] = environment(stack)
-        report["restore"] = measure_restore(stack, settled, 1_000)
-        RESULTS.write_text(json.dumps(report, indent=2) + "\n")
-        report["memory"] = []
-        for size in (1, 5):
-            report["memory"].append(measure_memory(stack, pending, size))
-            RESULTS.write_text(json.dumps(report, indent=2) + "\n")
-    typer.echo(json.dumps(report, indent=2))
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -349,8 +349,7 @@ def test_two_halves_of_one_position_have_two_keys_whichever_counts() -> None:
 def test_a_manifest_says_all_that_the_index_needs(
     pairs: list[tuple[int, int]], key: bytes | None, reason: DiscardReason, answers: int
 ) -> None:
-    lane = None if key is None else (GROUP, key)
-    transaction = Transaction(transaction_id(1), GROUP, Truth.ROW, lane, transaction_id(9), 0)
+    transaction = Transaction(transaction_id(1), GROUP, Truth.ROW, key, transaction_id(9), 0)
     transaction.unknown_answers, transaction.last_answer = answers, "who knows"
     for position, offset in sorted(pairs, key=lambda pair: pair[1]):
         transaction.add(position, half(offset, 1, position))

@@ -46,7 +46,7 @@ def message(
 
 def committed(*halves: Half, last: int | None = None) -> Transaction:
     """A transaction decided COMMIT; all of its halves count, and those up to `last`."""
-    transaction = Transaction(ID, "shop", Truth.ROW, ("shop", b"\xc3\xa4/"), None, 0)
+    transaction = Transaction(ID, "shop", Truth.ROW, b"\xc3\xa4/", None, 0)
     for half in halves:
         assert half.control is not None
         transaction.add(half.control.position, half)

@@ -1,0 +1,40 @@
+"""The allocator of the services."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from outbox.service.allocator import share_one_arena
+
+_COUNT = """
+import threading
+from outbox.service.allocator import share_one_arena
+{call}
+for _ in range(8):
+    thread = threading.Thread(target=lambda: bytearray(100_000))
+    thread.start()
+    thread.join()
+import ctypes
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no arenas")
+@pytest.mark.parametrize(("call", "is_one"), [("assert share_one_arena()", True), ("", False)])
+def test_all_threads_share_one_arena(call: str, *, is_one: bool) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _COUNT.format(call=call)], capture_output=True, check=True, text=True
+    ).stdout
+    assert (told.count("<heap nr=") == 1) is is_one
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert not share_one_arena()

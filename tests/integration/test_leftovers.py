@@ -16,6 +16,7 @@ from tests.harness import Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk
 from tests.integration.test_kill_relay import QUICK, is_stopped
 
+pytestmark = pytest.mark.long
 COUNT = 300
 LAST = 2
 """The node that is killed."""
@@ -75,7 +76,6 @@ def test_what_an_aborted_transaction_left_is_not_shown_by_the_next_one(own: Stac
     assert '"outcome": "aborted"' in relay.output()
 
 
-@pytest.mark.long
 def test_what_a_committed_transaction_left_is_shown(own: Stack, site: Site) -> None:
     site.checker()
     _publish(site)

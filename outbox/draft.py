@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
+
 from outbox.errors import MessageRefused
 from outbox.message import Message
-from outbox.protocol.half import HalfControl, HalfOptions, Truth
+from outbox.protocol.half import HalfOptions, Truth, control_headers
 from outbox.protocol.positions import MAX_POSITION, Positions
 from outbox.receipt import Receipt, Watcher
 from outbox.sender import HalfRecord
@@ -81,22 +84,28 @@ class Draft:
             incarnation: Incarnation of the database that will hold the row.
         """
         taken, self._sent = self._messages[self._sent :], len(self._messages)
-        ordering_key = self.ordering_key
-        return [
-            (position, self._half(position, message, group, incarnation, ordering_key)) for position, message in taken
-        ]
+        options = cache(partial(_options, incarnation, self.ordering_key))
+        return [(position, self._half(position, message, group, options)) for position, message in taken]
 
-    def _half(
-        self, position: int, message: Message, group: str, incarnation: str, ordering_key: bytes | None
-    ) -> HalfRecord:
+    def _half(self, position: int, message: Message, group: str, options: _Options) -> HalfRecord:
         key = message.key_bytes()
-        options = HalfOptions(
-            timestamp=message.timestamp,
-            immunity=message.immunity_ms(),
-            ordering=None if key == ordering_key else (ordering_key,),
-            incarnation=incarnation,
+        said = options(key == self.ordering_key, message.timestamp, message.immunity_ms())
+        control = control_headers(
+            message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, said
         )
-        control = HalfControl(
-            message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, options
-        )
-        return HalfRecord(key, message.value_bytes(), [*control.encode(), *message.header_list()])
+        return HalfRecord(key, message.value_bytes(), [*control, *message.header_list()])
+
+
+_Options = Callable[[bool, int | None, int | None], bytes]
+
+
+def _options(
+    incarnation: str,
+    ordering_key: bytes | None,
+    has_ordering_key: bool,  # noqa: FBT001 - a cache is asked by place
+    timestamp: int | None,
+    immunity: int | None,
+) -> bytes:
+    """What halves of one transaction say where it is needed: the same for nearly all of them."""
+    ordering = None if has_ordering_key else (ordering_key,)
+    return HalfOptions(timestamp, immunity, ordering, incarnation).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from outbox.errors import MessageRefused
 from outbox.protocol import names
@@ -31,9 +32,24 @@ def _stored_name(name: object) -> bytes:
     """The name of a header; names that the client would cut (at a NUL) or that would crash it are refused."""
     if not isinstance(name, str):
         raise MessageRefused(f"a header's name is {type(name).__name__}: it must be text")
+    return _checked_name(name)
+
+
+@lru_cache(maxsize=1024)
+def _checked_name(name: str) -> bytes:
     if "\0" in name:
         raise MessageRefused("the name of a header has a NUL, at which Kafka's client would cut it")
+    if reserved_header([name]) is not None:
+        raise MessageRefused(f"header {name!r} is reserved: choose a name without the prefix 'outbox-'")
     return _stored_text("name of a header", name)
+
+
+@lru_cache(maxsize=1024)
+def _check_topic(topic: str) -> None:
+    if not names.is_topic_name(topic):
+        raise MessageRefused(f"topic {topic!r} is not a name that Kafka allows")
+    if names.looks_internal(topic):
+        raise MessageRefused(f"topic {topic!r} is internal and can never be a message's target")
 
 
 def _stored_text(what: str, text: str) -> bytes:
@@ -80,10 +96,7 @@ class Message:
 
     def __post_init__(self) -> None:
         """Refuse early what can be refused without asking the cluster."""
-        if not names.is_topic_name(self.topic):
-            raise MessageRefused(f"topic {self.topic!r} is not a name that Kafka allows")
-        if names.looks_internal(self.topic):
-            raise MessageRefused(f"topic {self.topic!r} is internal and can never be a message's target")
+        _check_topic(self.topic)
         self._check_numbers()
         self._keep(_stored("key", self.key), _stored("value", self.value))
 
@@ -91,16 +104,16 @@ class Message:
         """Keep what Kafka stores, and its size."""
         headers: list[Header] = []
         size = len(key or b"") + len(value or b"")
-        for name, given in self.headers.items() if isinstance(self.headers, Mapping) else self.headers:
-            size += len(_stored_name(name))
-            header = _stored(f"header {name!r}", given)
-            size += len(header or b"")
-            headers.append((name, header))
-        reserved = reserved_header(name for name, _ in headers)
-        if reserved is not None:
-            raise MessageRefused(f"header {reserved!r} is reserved: choose a name without the prefix 'outbox-'")
-        for name, made in (("_key", key), ("_value", value), ("_headers", tuple(headers)), ("_size", size)):
-            object.__setattr__(self, name, made)
+        if self.headers:
+            for name, given in self.headers.items() if isinstance(self.headers, Mapping) else self.headers:
+                header = given if isinstance(given, bytes) else _stored(f"header {name!r}", given)
+                size += len(_stored_name(name)) + len(header or b"")
+                headers.append((name, header))
+        keep = object.__setattr__
+        keep(self, "_key", key)
+        keep(self, "_value", value)
+        keep(self, "_headers", tuple(headers))
+        keep(self, "_size", size)
 
     def _check_numbers(self) -> None:
         if self.partition < ANY_PARTITION:

@@ -98,18 +98,15 @@ class HalfControl:
 
     def encode(self) -> list[tuple[str, bytes]]:
         """The control headers, to be put before the user's own."""
-        headers = [
-            (names.TARGET_HEADER, f"{self.topic}:{self.partition}".encode()),
-            (
-                names.TRANSACTION_HEADER,
-                f"{names.FORMAT_VERSION};{message_id(self.transaction_id, self.position)}".encode(),
-            ),
-            (names.GROUP_HEADER, f"{self.group};{self.truth}".encode()),
-        ]
-        options = self.options.encode()
-        if options:
-            headers.append((names.OPTIONS_HEADER, options))
-        return headers
+        return control_headers(
+            self.topic,
+            self.partition,
+            self.transaction_id,
+            self.position,
+            self.group,
+            self.truth,
+            self.options.encode(),
+        )
 
     def ordering_key(self, key: bytes | None) -> bytes | None:
         """The transaction's ordering key, given this message's own key; None: never held."""
@@ -178,6 +175,33 @@ def parse_key(text: str) -> bytes:
     if not _KEY.fullmatch(text):
         raise ProtocolError("a key is not percent-encoded")
     return unquote_to_bytes(text)
+
+
+def control_headers(
+    topic: str, partition: int, transaction_id: str, position: int, group: str, truth: Truth, options: bytes
+) -> list[tuple[str, bytes]]:
+    """The control headers of a half, without an object for each; as `HalfControl`, with its options as `encode()` says.
+
+    What many halves have in common is made once.
+    """
+    headers = [
+        _target_header(topic, partition),
+        (names.TRANSACTION_HEADER, f"{names.FORMAT_VERSION};{message_id(transaction_id, position)}".encode()),
+        _group_header(group, truth),
+    ]
+    if options:
+        headers.append((names.OPTIONS_HEADER, options))
+    return headers
+
+
+@lru_cache(maxsize=4096)
+def _target_header(topic: str, partition: int) -> tuple[str, bytes]:
+    return names.TARGET_HEADER, f"{topic}:{partition}".encode()
+
+
+@lru_cache(maxsize=64)
+def _group_header(group: str, truth: Truth) -> tuple[str, bytes]:
+    return names.GROUP_HEADER, f"{group};{truth}".encode()
 
 
 def user_headers(headers: Headers) -> list[Header]:

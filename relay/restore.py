@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import structlog
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox.channel import ChannelDescription
 from outbox.cluster import end_offsets
 from outbox.errors import KafkaUnreachable
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
-from outbox.protocol.errors import ProtocolError
+from outbox.protocol.checkpoint import (
+    ForeignCheckpointError,
+    HalfCheckpoint,
+    OpCheckpoint,
+    parse_half_checkpoint,
+    parse_op_checkpoint,
+)
+from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.service.exits import UnsafeError
 from relay.bodies import BodyPolicy
 from relay.ledger import Ledger
@@ -21,6 +28,8 @@ from relay.parking import ParkingPolicy
 _TIMEOUT = 10.0
 _CHECKPOINT_SECONDS = 4.0
 """For committed offsets. Their transactions have ended when they are asked for, so that Kafka need not wait for any."""
+log = structlog.get_logger()
+
 HELD_BACK = "holds the checkpoint back for a transaction that is still open"
 """What Kafka does then. After the former owner was fenced none should be open."""
 
@@ -92,33 +101,52 @@ def restore_ledger(
     bodies: BodyPolicy,
     *,
     ordered: bool,
+    deliver_again: bool = False,
 ) -> Ledger:
-    """The ledger that the checkpoints of a half and an op partition describe.
+    """The ledger that the checkpoints of a half and an op partition describe; see `verify_checkpoints`.
 
     Raises:
         KafkaException: The end of the half partition cannot be seen now.
         UnsafeError: A checkpoint cannot be trusted; the message says why.
     """
-    half, op = verify_checkpoints(consumer, channel, number, committed)
+    half, op = verify_checkpoints(consumer, channel, number, committed, deliver_again=deliver_again)
     return Ledger(channel.half.id, number, half, op, policy, parking, bodies, ordered=ordered)
 
 
 def verify_checkpoints(
-    consumer: Consumer, channel: ChannelDescription, number: int, committed: Sequence[TopicPartition]
+    consumer: Consumer,
+    channel: ChannelDescription,
+    number: int,
+    committed: Sequence[TopicPartition],
+    *,
+    deliver_again: bool = False,
 ) -> tuple[HalfCheckpoint, OpCheckpoint]:
     """What the committed offsets of a half and an op partition say.
+
+    Args:
+        consumer: Of the relay's group.
+        channel: The channel.
+        number: Partition number of both.
+        committed: As `read_checkpoints()` returns them.
+        deliver_again: Whether one that cannot be trusted is replaced by one that knows of nothing settled: at its own
+            offset, or at the beginning of the topic if that was made again. It doubles what was settled behind that.
 
     Raises:
         KafkaException: The ends of the half partition cannot be seen now.
         UnsafeError: A checkpoint cannot be trusted; the message says why.
     """
     half, op = committed
+    start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
     try:
         half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, channel.half.id)
+    except ProtocolError as error:
+        offset = _begin_anew(error, half, number, consumer, deliver_again=deliver_again)
+        half_checkpoint = HalfCheckpoint(offset, offset)
+    try:
         op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id)
     except ProtocolError as error:
-        raise UnsafeError(f"partition {number}: {error}") from error
-    start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
+        offset = _begin_anew(error, op, number, consumer, deliver_again=deliver_again)
+        op_checkpoint = OpCheckpoint(offset, offset)
     if end < half_checkpoint.head:
         raise UnsafeError(
             f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
@@ -127,6 +155,30 @@ def verify_checkpoints(
     if start > half_checkpoint.offset:
         raise outside_the_topic(channel.half.name, number)
     return half_checkpoint, op_checkpoint
+
+
+def _begin_anew(
+    error: ProtocolError, place: TopicPartition, number: int, consumer: Consumer, *, deliver_again: bool
+) -> int:
+    """Where to begin in a partition whose checkpoint cannot be trusted, if an operator wants that.
+
+    Raises:
+        KafkaException: The beginning of the topic cannot be seen now.
+        UnsafeError: Nobody wants it, or the checkpoint is of a newer format: a newer relay can read it.
+    """
+    if not deliver_again or isinstance(error, NewerFormatError):
+        raise UnsafeError(f"partition {number}: {error}") from error
+    offset = place.offset
+    if isinstance(error, ForeignCheckpointError):
+        offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), _TIMEOUT)
+    log.warning(
+        "a checkpoint cannot be trusted, what lies behind it is delivered again",
+        topic=place.topic,
+        partition=number,
+        offset=offset,
+        reason=str(error),
+    )
+    return offset
 
 
 def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int) -> None:

@@ -301,9 +301,11 @@ class RelayService:
                 self._settings.parking_policy(),
                 self._settings.body_policy(),
                 ordered=self._settings.ordering == "key",
+                deliver_again=self._settings.distrusted_checkpoint == "deliver_again",
             )
             # What lies below the head and is unsettled is fetched by the worker.
             committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
+            committed[1] = TopicPartition(committed[1].topic, number, ledger.op_checkpoint().offset)
             if not assign:
                 self._intake.read_from(committed)
         except KafkaUnreachable as error:

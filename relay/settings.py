@@ -64,6 +64,11 @@ class RelaySettings(ServiceSettings):
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         "exactly_once", description="at_least_once: no Kafka transactions; the same for all relays of a channel."
     )
+    distrusted_checkpoint: Literal["stop", "deliver_again"] = Field(
+        "stop",
+        description="Where a checkpoint cannot be read or is of another topic. deliver_again: begin at its offset, or "
+        "at the topic's beginning, and double what was settled behind that. For one start.",
+    )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(
         60_000,

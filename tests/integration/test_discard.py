@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from outbox import Message
+from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.op import OpKind
@@ -207,6 +209,41 @@ def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
     half, _ = _checkpoints(site)
     _commit(site, [TopicPartition(half.topic, 0, 5, half.metadata)])
     assert _stops(site, "offset 5", "damaged")
+
+
+def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
+    half, _ = _checkpoints(site)
+    fields = (half.metadata or "").split(";")
+    other = HalfCheckpoint(offset, offset).encode(str(uuid.uuid4()))
+    _commit(site, [TopicPartition(half.topic, 0, offset, other if foreign else ";".join(fields[:-1]))])
+
+
+@pytest.mark.parametrize(("foreign", "again"), [(False, 2), (True, 4)])
+def test_an_operator_may_accept_duplicates_where_a_checkpoint_cannot_be_trusted(
+    site: Site, *, foreign: bool, again: int
+) -> None:
+    """From its offset on; if the topic was made again, that offset means nothing, and all of the topic comes again."""
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        for value in range(4):
+            with shop.session() as session:
+                shop.publish(session, topic, str(value))
+        site.checker()
+        relay = site.relay()
+        site.wait_settled()
+        relay.terminate()
+        _damage_checkpoint(site, 2, foreign=foreign)
+        assert _stops(site, "checkpoint", "partition 0")
+        tolerant = site.relay(extra={"OUTBOX_DISTRUSTED_CHECKPOINT": "deliver_again"})
+        wait_until(lambda: len(site.read(topic)) == 4 + again, explain=site.logs)
+        assert "a checkpoint cannot be trusted" in tolerant.output()
+        tolerant.terminate()
+        found = [record.value for record in site.read(topic)]
+        assert Counter(found) == Counter([b"0", b"1", b"2", b"3"]) + Counter([b"0", b"1", b"2", b"3"][4 - again :])
+        site.relay()
+        site.wait_settled()
+        assert len(site.read(topic)) == 4 + again, "the next start has its own checkpoint"
 
 
 def test_a_checkpoint_of_a_topic_that_was_made_again_stops_the_relay(site: Site) -> None:

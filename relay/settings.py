@@ -66,8 +66,7 @@ class RelaySettings(ServiceSettings):
     )
     distrusted_checkpoint: Literal["stop", "deliver_again"] = Field(
         "stop",
-        description="Where a checkpoint cannot be read or is of another topic. deliver_again: begin at its offset, or "
-        "at the topic's beginning, and double what was settled behind that. For one start.",
+        description="Where a checkpoint is damaged or foreign. deliver_again, for one start: doubles what it settled.",
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(

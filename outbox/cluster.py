@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -161,19 +161,34 @@ def end_offsets(
         timeout: Seconds for the one request.
         stable: The last stable offset instead, up to which a read_committed reader sees everything.
     """
-    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
-    places = {TopicPartition(name, number): latest for name, count in partitions.items() for number in range(count)}
-    answers = admin.list_offsets(places, isolation_level=level, request_timeout=timeout) if places else {}
-    offsets = {}
-    for place, future in answers.items():
-        with suppress(KafkaException):
-            offsets[place.topic, place.partition] = int(future.result().offset)
+    places = [(name, number) for name, count in partitions.items() for number in range(count)]
+    offsets = _latest(admin, places, timeout, stable=stable)
     return {
         name: tuple(offsets[name, number] for number in range(count))
         for name, count in partitions.items()
         if all((name, number) in offsets for number in range(count))
     }
+
+
+def end_offset(admin: AdminClient, topic: str, partition: int, *, stable: bool = False) -> int | None:
+    """The end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
+    place = (topic, partition)
+    return _latest(admin, [place], REQUEST_TIMEOUT, stable=stable).get(place)
+
+
+def _latest(
+    admin: AdminClient, places: Collection[tuple[str, int]], timeout: float, *, stable: bool
+) -> dict[tuple[str, int], int]:
+    """The end offsets of those partitions that answer in time."""
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    asked = {TopicPartition(*place): latest for place in places}
+    answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout) if asked else {}
+    offsets = {}
+    for place, future in answers.items():
+        with suppress(KafkaException):
+            offsets[place.topic, place.partition] = int(future.result().offset)
+    return offsets
 
 
 def answer(future: Future[Any], what: str, absent: int | None = None) -> Any:

@@ -91,7 +91,7 @@ class TransactionalDelivery:
             "client.id": transactional_id,
         }
         self.take_overs = 1
-        """How often a fresh producer has ended what was open."""
+        """How often a fresh producer has ended what may have been open."""
         self._producer = take_over(self._config)
 
     def limit_batches(self, max_message_bytes: int) -> None:
@@ -150,13 +150,18 @@ class TransactionalDelivery:
         What hangs on its partition under the same producer id ends with it, see `relay.leftovers`.
 
         Raises:
-            DeliveryError: It failed. This object is of no further use.
+            DeliveryError: It failed, or its end may not have come to all brokers. This object is of no further use.
         """
         with self._producer.fatal_errors():
+            self._producer.listen()
             call_again(Step.BEGIN, 0, lambda _left: self._producer.client.begin_transaction())
             self._producer.produce([record])
             self._producer.flush()  # an abort would else throw it away before it is sent
             call_again(Step.ABORT, ABORT_SECONDS, self._producer.client.abort_transaction)
+            lost_something = self._producer.listen()
+        if lost_something:
+            raise DeliveryError("a connection was lost while a Kafka transaction was aborted")
+        self._renew()  # an abort that is sent twice could end the next transaction (R17)
 
     def _abort(self) -> None:
         """Abort what is open, so that readers need not wait for its time-out.
@@ -167,9 +172,12 @@ class TransactionalDelivery:
             self._producer.client.abort_transaction(ABORT_SECONDS)
 
     def _replace(self) -> None:
+        self._renew()
+        self.take_overs += 1
+
+    def _renew(self) -> None:
         self._producer.close()
         self._producer = take_over(self._config)
-        self.take_overs += 1
 
     def close(self) -> None:
         """See `Delivery`."""

@@ -309,9 +309,19 @@ class Ledger:
         """How many transactions lie in the discard topic undecided, and how many that cannot be delivered."""
         return self._discards.count()
 
-    def owes(self, transaction_id: str) -> bool:
-        """Whether a transaction that was read is not settled yet, or lies in the discard topic."""
-        return transaction_id in self._pending or self._discards.holds(transaction_id)
+    def owes(self, transaction_id: str, offset: int) -> bool:
+        """Whether a half that was read is not settled yet, or lies in the discard topic.
+
+        Args:
+            transaction_id: Its transaction, of which stragglers may pend when all else of it is settled.
+            offset: The half.
+        """
+        transaction = self._find(transaction_id)
+        if transaction is not None:
+            return any(half.offset == offset for half in transaction.all_halves())
+        return self._discards.holds(transaction_id) and any(
+            offset == known for _, known in self._discards.refused(transaction_id).offsets
+        )
 
     def first_half(self, transaction_id: str) -> tuple[bytes | None, int] | None:
         """Where the first half of an undecided transaction is, which a listener needs to judge it.

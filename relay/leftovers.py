@@ -14,7 +14,7 @@ Nothing is written to a topic that cannot be looked at, or has no leader.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from outbox.cluster import end_offsets
 from outbox.errors import ConfigurationError
+from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from relay import metrics
 from relay.delivery import TransactionalDelivery
@@ -37,6 +38,9 @@ LOOKS = 4
 PAUSE_SECONDS = 0.05
 """Between looks: most of what is open belongs to somebody at work, and is ended soon."""
 READ_AT_ONCE = 1_000
+FETCHED_AT_ONCE = 20
+_DIGITS = 30
+"""More than any partition and offset have together."""
 
 NO_ANSWER = "not every partition of it has a leader that answers"
 
@@ -49,12 +53,12 @@ class Leftovers(Protocol):
     def take_stale(self) -> Collection[str]:
         """Topics that were looked at, but before the last take-over: they must be looked at again."""
 
-    def end(self, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()) -> Mapping[str, str]:
+    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
         """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
 
         Args:
             topics: The topics, with their partitions.
-            in_hand: Ids of transactions that the ledger has handed out, and that are not committed yet.
+            in_hand: Offsets of halves that the ledger has handed out, and that are not committed yet.
 
         Returns:
             Topics that nothing may be written to now, and why.
@@ -62,6 +66,9 @@ class Leftovers(Protocol):
         Raises:
             DeliveryError: The producer failed.
         """
+
+    def stop(self) -> None:
+        """Let whoever looks, or begins to, fail at once."""
 
 
 class NoLeftovers:
@@ -71,10 +78,13 @@ class NoLeftovers:
         """See `Leftovers`."""
         return ()
 
-    def end(self, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()) -> Mapping[str, str]:
+    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
         """See `Leftovers`."""
         del topics, in_hand
         return {}
+
+    def stop(self) -> None:
+        """See `Leftovers`."""
 
 
 class TransactionalLeftovers:
@@ -105,7 +115,9 @@ class TransactionalLeftovers:
         self._delivery = delivery
         self._halves = halves
         self._take_overs = 0
-        self._looked_at: set[str] = set()
+        self._looked_at: dict[str, int] = {}  # topics, with the partitions that they had
+        self._reader: OffsetReader | None = None
+        self._stopped = False
         self._ends: dict[str, tuple[int, ...]] = {}  # where topics ended at the first look since the last take-over
 
     def take_stale(self) -> Collection[str]:
@@ -113,13 +125,20 @@ class TransactionalLeftovers:
         if self._take_overs == self._delivery.take_overs:
             return ()
         self._take_overs = self._delivery.take_overs
-        stale, self._looked_at = self._looked_at, set()
+        stale, self._looked_at = self._looked_at, {}
         self._ends.clear()
-        return stale
+        return stale.keys()
 
-    def end(self, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()) -> Mapping[str, str]:
+    def stop(self) -> None:
         """See `Leftovers`."""
-        new = {name: count for name, count in topics.items() if name not in self._looked_at}
+        self._stopped = True
+        reader = self._reader
+        if reader is not None:
+            reader.stop()
+
+    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
+        """See `Leftovers`."""
+        new = {name: count for name, count in topics.items() if self._looked_at.get(name) != count}
         if not new:
             return {}
         ends = self._first_ends(new)
@@ -130,13 +149,12 @@ class TransactionalLeftovers:
                 self._end(place, stop, in_hand)
             except ConfigurationError as error:
                 closed[place.topic] = str(error)
-        self._looked_at |= new.keys() - closed.keys()
+        self._looked_at |= {name: count for name, count in new.items() if name not in closed}
         return closed
 
     def _first_ends(self, topics: Mapping[str, int]) -> Offsets:
-        self._ends |= end_offsets(
-            self._admin, {name: count for name, count in topics.items() if name not in self._ends}
-        )
+        unknown = {name: count for name, count in topics.items() if len(self._ends.get(name, ())) != count}
+        self._ends |= end_offsets(self._admin, unknown)
         return {name: self._ends[name] for name in topics if name in self._ends}
 
     def _stable(self, ends: Offsets) -> Offsets:
@@ -152,12 +170,12 @@ class TransactionalLeftovers:
             del self._ends[name]  # it may be another topic when it answers again
         return stable
 
-    def _end(self, place: TopicPartition, stop: int, in_hand: Collection[str]) -> None:
+    def _end(self, place: TopicPartition, stop: int, in_hand: Collection[int]) -> None:
         """End what hangs on a partition of a real topic between its offset and another one, if it is ours."""
-        last = self._last_own(place, stop, in_hand)
+        last = self._last_own(place, stop)
         if last is None:
             return
-        is_aborted = self._is_owed(last, in_hand) or last.half_offset >= self._ledger.head()
+        is_aborted = self._is_owed(last, in_hand)
         outcome = "aborted" if is_aborted else "committed"
         metrics.LEFTOVERS.labels(outcome).inc()
         log.warning(
@@ -170,24 +188,39 @@ class TransactionalLeftovers:
         if is_aborted:
             self._delivery.write_and_abort(_as_record(last.message))
 
-    def _last_own(self, place: TopicPartition, stop: int, in_hand: Collection[str]) -> Written | None:
+    def _last_own(self, place: TopicPartition, stop: int) -> Written | None:
         """The last record between two offsets that an owner of this half partition wrote."""
         reader = OffsetReader(self._kafka, place.topic, place.partition, self._group, isolation="read_uncommitted")
+        self._reader = reader
+        if self._stopped:
+            reader.stop()
         try:
             for span in backwards(place.offset, stop, READ_AT_ONCE):
                 found = [record for message in _read(reader, span) if (record := written(message))]
-                own = [record for record in found if record.half_partition == self._ledger.partition]
-                halves = self._halves.find(record.half_offset for record in own)
-                for record in reversed(own):
-                    half = halves.get(record.half_offset)
-                    if self._is_owed(record, in_hand) or (half and _is_copy(record, half)):
-                        return record
+                own = self._last_of([record for record in found if record.half_partition == self._ledger.partition])
+                if own is not None:
+                    return own
         finally:
+            self._reader = None
             reader.close()
         return None
 
-    def _is_owed(self, record: Written, in_hand: Collection[str]) -> bool:
-        return record.transaction_id in in_hand or self._ledger.owes(record.transaction_id)
+    def _last_of(self, records: Sequence[Written]) -> Written | None:
+        """The last one that is no other channel's, and no copy that somebody made of ours."""
+        for part in backwards(0, len(records), FETCHED_AT_ONCE):
+            halves = self._halves.find(records[index].half_offset for index in part)
+            for index in reversed(part):
+                record = records[index]
+                half = halves.get(record.half_offset)
+                if self._ledger.owes(record.transaction_id, record.half_offset) or (half and _is_of(record, half)):
+                    return record
+        return None
+
+    def _is_owed(self, record: Written, in_hand: Collection[int]) -> bool:
+        """Whether its half is still to be delivered, as the checkpoint says."""
+        offset = record.half_offset
+        is_unread = offset >= self._ledger.head()
+        return is_unread or offset in in_hand or self._ledger.owes(record.transaction_id, offset)
 
 
 class Written(NamedTuple):
@@ -211,7 +244,7 @@ def written(message: Message) -> Written | None:
     headers: dict[str, Any] = dict(message.headers() or ())
     transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
     partition, _, offset = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
-    if not (transaction_id and partition.isdigit() and offset.isdigit()):
+    if not (transaction_id and partition.isdigit() and offset.isdigit()) or len(partition + offset) > _DIGITS:
         return None
     return Written(message, transaction_id.decode(errors="replace"), int(partition), int(offset))
 
@@ -238,8 +271,12 @@ def _read(reader: OffsetReader, span: range) -> Iterator[Message]:
         yield message
 
 
-def _is_copy(record: Written, half: Half) -> bool:
-    return half.control is not None and half.control.transaction_id == record.transaction_id
+def _is_of(record: Written, half: Half) -> bool:
+    """Whether a record is what was made of a half; services that forward headers make others like it elsewhere."""
+    control, message = half.control, record.message
+    if control is None or (control.transaction_id, control.topic) != (record.transaction_id, message.topic()):
+        return False
+    return control.partition in {ANY_PARTITION, message.partition()}
 
 
 def _as_record(message: Message) -> Record:

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -157,6 +157,7 @@ class PartitionWorker(threading.Thread):
             self._wake.notify()
         self._half_reader.stop()
         self._discards.stop()
+        self._leftovers.stop()
         self.join(timeout)
         self._delivery.close()
         self._half_reader.close()
@@ -266,7 +267,7 @@ class PartitionWorker(threading.Thread):
         gate, policy = self._gate, self._policy
         ready = self._ledger.take_ready(policy.messages, policy.bytes, gate.admits)
         while unknown := gate.unknown():
-            self._learn(unknown, self._topics.look_up(unknown))
+            self._learn(unknown, self._topics.look_up(unknown), _offsets(ready))
             messages = policy.messages - sum(len(transaction.halves) for transaction in ready)
             size = policy.bytes - sum(transaction.size for transaction in ready)
             ready += self._ledger.take_ready(messages, size, gate.admits)
@@ -284,21 +285,21 @@ class PartitionWorker(threading.Thread):
         else:
             self._learn(names, found)
 
-    def _learn(self, names: Collection[str], found: Mapping[str, TopicDescription]) -> None:
-        self._ledger.put_back(self._gate.learn(names, self._real_topics(found)))
+    def _learn(
+        self, names: Collection[str], found: Mapping[str, TopicDescription], in_hand: Collection[int] = frozenset()
+    ) -> None:
+        self._ledger.put_back(self._gate.learn(names, self._real_topics(found, in_hand)))
 
-    def _real_topics(
-        self, found: Mapping[str, TopicDescription], in_hand: Collection[str] = frozenset()
-    ) -> dict[str, RealTopic]:
+    def _real_topics(self, found: Mapping[str, TopicDescription], in_hand: Collection[int]) -> dict[str, RealTopic]:
         """What pre-flight must know of some topics; what is left open there is ended first, see `Leftovers.end`."""
         partitions = {name: topic.partitions for name, topic in found.items() if not topic.lacks}
         closed = self._leftovers.end(partitions, in_hand)
         return {name: real_topic(topic, closed.get(name, "")) for name, topic in found.items()}
 
-    def _look_for(self, late: Sequence[Transaction]) -> None:
+    def _look_for(self, late: Sequence[Transaction], in_hand: Sequence[Transaction]) -> None:
         """Look at the topics of what lies in the discard topic: somebody may have just made one, and said DELIVER."""
         names = {name for transaction in late for name in targets(transaction)}
-        found = self._real_topics(self._topics.look_again(names), {transaction.id for transaction in late})
+        found = self._real_topics(self._topics.look_again(names), _offsets(in_hand))
         self._ledger.put_back(self._gate.refresh(names, found))
 
     def _write(self, batch: Batch, now: int) -> None:
@@ -307,7 +308,7 @@ class PartitionWorker(threading.Thread):
             batch.put_in_halves(self._half_reader.fetch(dropped))
         if late:
             batch.put_in(self._discards.fetch(batch.bodies_wanted()))
-            self._look_for(late)
+            self._look_for(late, batch.ready)
             failpoint("relay.late_fetched")
         outcome = self._outcome(batch, now)
         if batch.moves:
@@ -372,6 +373,11 @@ class PartitionWorker(threading.Thread):
         if time.monotonic() - self._told_at > TELL_SECONDS:
             report.waiting(self._ledger, self._gate.waiting(), self._clock.now(_ms()))
             self._told_at = time.monotonic()
+
+
+def _offsets(transactions: Iterable[Transaction]) -> set[int]:
+    """Of all their halves."""
+    return {half.offset for transaction in transactions for half in transaction.all_halves()}
 
 
 def _lacks_message(request: CheckRequest) -> bool:

@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from outbox.channel import ChannelDescription
-from outbox.cluster import end_offsets
+from outbox.cluster import end_offset
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import (
     ForeignCheckpointError,
@@ -188,13 +188,12 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
         KafkaUnreachable: They do not, or Kafka does not answer: what lies there cannot be told.
     """
     topic = channel.channel.discard_topic
-    ends = end_offsets(admin, {topic: channel.partitions})
-    stable = end_offsets(admin, {topic: channel.partitions}, stable=True)
-    if not ends or not stable:
-        raise KafkaUnreachable(f"not every partition of {topic} answers")
-    if stable[topic][number] < ends[topic][number]:
+    end, stable = end_offset(admin, topic, number), end_offset(admin, topic, number, stable=True)
+    if end is None or stable is None:
+        raise KafkaUnreachable(f"{topic}/{number} does not answer")
+    if stable < end:
         raise KafkaUnreachable(
-            f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable[topic][number]}: "
+            f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable}: "
             "docs/operations.md says what to do if it stays so"
         )
 

@@ -13,7 +13,7 @@ from tests.mutants.runner.mutant import Harm, Mutant
 
 
 def _end(
-    self: TransactionalLeftovers, topics: Mapping[str, int], in_hand: Collection[str] = frozenset()
+    self: TransactionalLeftovers, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()
 ) -> Mapping[str, str]:
     """Nothing will have been left."""
     del self, topics, in_hand

@@ -137,3 +137,26 @@ def test_what_is_written_to_be_aborted_is_sent_and_never_seen(monkeypatch: pytes
     assert sent == [b"again"]
     write(found, 0)
     assert coordinator.visible == MESSAGES[:BATCH]
+
+
+def test_after_an_abort_its_producer_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abort that is sent twice could end the next transaction: the messages gone, their checkpoint there."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    found.write_and_abort(Record("real", 2, None, b"again", [], 0))
+    assert (coordinator.epoch, found.take_overs) == (2, 1)
+
+
+def test_an_abort_during_which_a_connection_was_lost_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not have ended what hangs there either."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    abort = coordinator.abort
+
+    def lose(epoch: int) -> None:
+        found._producer.complaints.trouble = True
+        abort(epoch)
+
+    monkeypatch.setattr(coordinator, "abort", lose)
+    with pytest.raises(DeliveryError, match="a connection was lost"):
+        found.write_and_abort(Record("real", 2, None, b"again", [], 0))

@@ -1021,3 +1021,16 @@ def test_the_oldest_pending_is_the_first_that_was_appended() -> None:
     ledger.read_ops([op(0, rollback(1, 0))])
     assert ledger.oldest_pending() == second
     assert ledger.head() == 2
+
+
+def test_what_is_owed_goes_by_half_not_by_transaction() -> None:
+    """A copy that comes when all is settled pends again; what was delivered is not owed for that."""
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 7)])
+    assert ledger.owes(transaction_id(7), 0)
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 7, "0", 0, 0))])
+    ledger.take_ready(10)
+    assert not ledger.owes(transaction_id(7), 0)
+    ledger.read_halves([half(1, 7)])
+    assert ledger.owes(transaction_id(7), 1)
+    assert not ledger.owes(transaction_id(7), 0)

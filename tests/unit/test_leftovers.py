@@ -22,11 +22,14 @@ from tests.unit.ledger_model import GROUP, PARTITION, transaction_id
 
 TOPIC = "orders"
 SETTLED, OWED, AHEAD = 1, 2, 3
+FAR: list[tuple[str, str | bytes | None]] = [("outbox-id", b"x/0"), ("outbox-origin", b"1/" + b"9" * 5_000)]
 HEAD = 100
+ELSEWHERE = 40
+"""A half whose real topic is another one."""
 
 
-def _record(offset: int, number: int, half_offset: int, partition: int = PARTITION) -> Message:
-    control = HalfControl(TOPIC, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+def _record(offset: int, number: int, half_offset: int, partition: int = PARTITION, topic: str = TOPIC) -> Message:
+    control = HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW)
     headers = real_headers(control, (), partition, half_offset)
     return Message(TOPIC, 0, offset, b"key", b"value", headers, None, (1, 1_000))
 
@@ -40,7 +43,7 @@ class Cluster:
         self.answers = True
         self.readable = True
         self.looks = 0
-        self.halves = {10: transaction_id(SETTLED), 20: transaction_id(OWED), HEAD: transaction_id(AHEAD)}
+        self.halves = {10: SETTLED, 20: OWED, HEAD: AHEAD, ELSEWHERE: SETTLED}
 
     def ends(self, _admin: object, topics: Sequence[str], *, stable: bool = False) -> dict[str, tuple[int, ...]]:
         """Stands in for `end_offsets`; each look at the stable offset takes the next one."""
@@ -56,7 +59,8 @@ class Cluster:
         return {offset: self._half(offset) for offset in offsets if offset in self.halves}
 
     def _half(self, offset: int) -> Half:
-        return Half(offset, 1_000, None, None, (), HalfControl(TOPIC, -1, self.halves[offset], 0, GROUP, Truth.ROW))
+        topic, id_ = "stock" if offset == ELSEWHERE else TOPIC, transaction_id(self.halves[offset])
+        return Half(offset, 1_000, None, None, (), HalfControl(topic, -1, id_, 0, GROUP, Truth.ROW))
 
     def reader(self, *_: object, isolation: str) -> Cluster:
         """Stands in for an `OffsetReader`."""
@@ -71,6 +75,10 @@ class Cluster:
 
     def close(self) -> None:
         """Done."""
+
+    def stop(self) -> None:
+        """Whoever reads fails at once."""
+        self.readable = False
 
 
 @pytest.fixture
@@ -93,11 +101,11 @@ def delivery() -> Mock:
 def leftovers(cluster: Cluster, delivery: Mock) -> TransactionalLeftovers:
     """Of a half partition that owes one transaction and is through with another one."""
     ledger = Mock(spec=Ledger, partition=PARTITION)
-    ledger.owes.side_effect = lambda id_: id_ == transaction_id(OWED)
+    ledger.owes.side_effect = lambda id_, offset: (id_, offset) == (transaction_id(OWED), 20)
     ledger.head.return_value = HEAD
     halves = Mock(spec=HalfReader, find=cluster.find)
     made = TransactionalLeftovers({}, Mock(), "outbox-relay", ledger, delivery, halves)
-    assert made.take_stale() == set()
+    assert not made.take_stale()
     return made
 
 
@@ -118,6 +126,7 @@ def _aborted(delivery: Mock) -> list[int]:
         ([(OWED, 20), (9, 10)], [20]),  # another channel's half has the same place
         ([(OWED, 20), (9, 30)], [20]),
         ([(9, 30)], []),
+        ([(OWED, 20), (SETTLED, ELSEWHERE)], [20]),  # somebody has forwarded a message of ours, headers and all
     ],
 )
 def test_the_last_own_record_tells_how_its_transaction_had_ended(
@@ -150,7 +159,7 @@ def test_a_transaction_that_was_just_handed_out_is_owed(
     cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
 ) -> None:
     cluster.records, cluster.stable = [_record(0, SETTLED, 10)], [0]
-    leftovers.end({TOPIC: 1}, {transaction_id(SETTLED)})
+    leftovers.end({TOPIC: 1}, {10})
     assert _aborted(delivery) == [10]
 
 
@@ -188,13 +197,32 @@ def test_after_a_take_over_all_topics_are_looked_at_again(
 ) -> None:
     cluster.stable = [0]
     leftovers.end({TOPIC: 1})
-    assert leftovers.take_stale() == ()
+    assert not leftovers.take_stale()
     delivery.take_overs += 1
     assert leftovers.take_stale() == {TOPIC}
-    assert leftovers.take_stale() == ()
+    assert not leftovers.take_stale()
     cluster.records = [_record(0, OWED, 20)]
     leftovers.end({TOPIC: 1})
     assert _aborted(delivery) == [20]
+
+
+def test_a_topic_that_grew_is_looked_at_again(
+    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+) -> None:
+    cluster.stable = [0]
+    leftovers.end({TOPIC: 0})
+    cluster.records = [_record(0, OWED, 20)]
+    leftovers.end({TOPIC: 1})
+    assert _aborted(delivery) == [20]
+
+
+def test_who_is_asked_to_stop_reads_no_further(
+    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+) -> None:
+    cluster.records, cluster.stable = [_record(0, OWED, 20)], [0]
+    leftovers.stop()
+    assert leftovers.end({TOPIC: 1}) != {}
+    assert _aborted(delivery) == []
 
 
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(1, 50))
@@ -205,7 +233,7 @@ def test_spans_run_backwards_and_leave_nothing_out(start: int, stop: int, size: 
 
 
 @pytest.mark.parametrize(
-    "headers", [None, [], [("outbox-id", b"x/0")], [("outbox-id", b"x/0"), ("outbox-origin", b"?")]]
+    "headers", [None, [], [("outbox-id", b"x/0")], [("outbox-id", b"x/0"), ("outbox-origin", b"?")], FAR]
 )
 def test_a_record_that_no_relay_wrote(headers: list[tuple[str, str | bytes | None]] | None) -> None:
     assert written(Message(TOPIC, 0, 0, None, None, headers, None, (1, 1_000))) is None

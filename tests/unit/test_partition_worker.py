@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from unittest.mock import Mock
 
@@ -13,18 +14,20 @@ import relay.partition
 import relay.unsettled
 from outbox.channel import ChannelDescription
 from outbox.cluster import TopicDescription
+from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.topics import TopicCache
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
+from relay.discards import to_manifest
 from relay.gate import Gate, GatePolicy
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
-from relay.leftovers import NoLeftovers
+from relay.leftovers import Leftovers, NoLeftovers
 from relay.pacing import BatchPolicy
 from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
 from relay.producing import DeliveryError
-from relay.transaction import Transaction
+from relay.transaction import Finding, Transaction
 from tests.unit.ledger_model import CHANNEL, OP_TOPIC_ID, PARTITION, TOPIC_ID, entry, half, new_ledger
 
 WINDOW = 4
@@ -193,3 +196,22 @@ def test_progress_without_a_delivery_is_committed_soon(worker: PartitionWorker, 
     worker._settle()
     worker._settle()
     assert delivery.commit.call_count == 1
+
+
+def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: PartitionWorker, ledger: Ledger) -> None:
+    """A parked transaction leaves the index before its topic was ever looked at; another one has it looked at first."""
+    asked: list[set[int]] = []
+
+    def end(_topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
+        asked.append(set(in_hand))
+        return {}
+
+    before = new_ledger()
+    before.read_halves([half(0, 7)])
+    (parked,) = before._pending.values()
+    ledger.restore_discards([to_manifest(parked, Finding(DiscardReason.UNDECIDED, ""), TOPIC_ID, PARTITION)])
+    worker._leftovers = Mock(spec=Leftovers, end=end, **{"take_stale.return_value": ()})
+    worker.feed(halves(1), [*commits(0, 1), _op(1, entry(OpKind.COMMIT, 7, "0", 0, 0))])
+    worker._read()
+    worker._take_ready()
+    assert {0} in asked

@@ -72,23 +72,21 @@ def test_offsets_that_cannot_be_told_now_are_no_missing_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "stable", "told"),
+    ("end", "stable", "told"),
     [
-        ({CHANNEL.discard_topic: (9, 9, 9, 9)}, {CHANNEL.discard_topic: (0, 0, 9, 0)}, None),
-        ({CHANNEL.discard_topic: (9, 9, 9, 9)}, {CHANNEL.discard_topic: (9, 9, 8, 9)}, "back from offset 8"),
-        ({}, {CHANNEL.discard_topic: (9, 9, 9, 9)}, "answers"),
-        ({CHANNEL.discard_topic: (9, 9, 9, 9)}, {}, "answers"),
+        (9, 9, None),
+        (9, 8, "back from offset 8"),
+        (None, 9, "does not answer"),
+        (9, None, "does not answer"),
     ],
 )
 def test_what_lies_in_the_discard_topic_must_be_told_whole(
-    ends: dict[str, tuple[int, ...]],
-    stable: dict[str, tuple[int, ...]],
-    told: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    end: int | None, stable: int | None, told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What readers do not see there would be taken for settled, and lost; of other partitions nothing is wanted."""
-    both = Mock(side_effect=[ends, stable])
-    monkeypatch.setattr(relay.restore, "end_offsets", both)
+    both = Mock(side_effect=[end, stable])
+    monkeypatch.setattr(relay.restore, "end_offset", both)
     with pytest.raises(KafkaUnreachable, match=told) if told else nullcontext():
         verify_discards(Mock(), DESCRIPTION, 2)
+    assert [call.args[1:] for call in both.call_args_list] == [(CHANNEL.discard_topic, 2)] * 2
     assert [call.kwargs for call in both.call_args_list] == [{}, {"stable": True}]

@@ -33,7 +33,8 @@ def own() -> Iterator[Stack]:
 @pytest.fixture
 def site(own: Stack) -> Iterator[Site]:
     """A site with a real topic that lies on one broker only."""
-    with Site(own.bootstrap_servers, own.postgres_url) as made:
+    with Site(own.bootstrap_servers, own.postgres_url, replication=3) as made:
+        wait_until(lambda: len(made.admin.list_topics(timeout=20.0).brokers) > LAST)
         made.create()
         node = sorted(made.admin.list_topics(timeout=20.0).brokers)[LAST]
         topic = made.topic("orders")

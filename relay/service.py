@@ -87,7 +87,7 @@ class RelayService:
             "auto.offset.reset": "error",  # a checkpoint out of range stops the relay (R22)
             "fetch.queue.backoff.ms": 5,
             "fetch.wait.max.ms": 100,
-            "queued.min.messages": 5_000,  # it costs memory, and a pause throws away what is queued
+            "queued.min.messages": 2_000,  # more costs memory, and no time is won: a pause throws away what is queued
             **self._settings.membership(),
             **self._settings.polled_connection(),
             "enable.auto.commit": False,

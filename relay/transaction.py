@@ -60,6 +60,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 """Every transition there is; what is not here cannot happen. The diagram in docs/protocol.md shows the same table."""
 
 _EVENTS = {OpKind.COMMIT: Event.COMMIT, OpKind.ROLLBACK: Event.ROLLBACK, OpKind.UNKNOWN: Event.UNKNOWN}
+_FIRST_ONLY = ((0, 0),)
+"""Positions of a transaction of one message, as most are."""
 _SAW_THE_ROW = frozenset({OpSource.CHECKER, OpSource.OPERATOR})
 
 
@@ -229,6 +231,9 @@ class Transaction:
         entry = self.decision
         if entry is None:
             return []
+        if entry.positions.runs == _FIRST_ONLY and len(self.halves) == 1:
+            (half,) = self.halves.values()
+            return [half] if 0 in self.halves and _between(entry, half) else []
         found = (self.halves.get(position) for position in entry.positions)
         return [half for half in found if half and _between(entry, half)]
 

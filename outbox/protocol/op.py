@@ -7,14 +7,16 @@ partition is the half's; the entry repeats it, so that a copy in a wrong place i
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from outbox.protocol import names
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import MAX_INT32, parse_number, refuse_newer
 from outbox.protocol.half import Headers, OutgoingHeaders
-from outbox.protocol.identifiers import check_uuid
+from outbox.protocol.identifiers import UUID_PATTERN, check_uuid
 from outbox.protocol.positions import Positions
 
 MAX_REASON = 1_000
@@ -33,6 +35,14 @@ class OpKind(enum.StrEnum):
     ROLLBACK = "R"
     UNKNOWN = "U"
     DELIVER = "D"
+
+
+_KINDS = {str(kind): kind for kind in OpKind}
+_PLAIN = re.compile(
+    rf"([CRUD]) ({UUID_PATTERN}) ({UUID_PATTERN}) (0|[1-9][0-9]{{0,8}}) ([0-9,-]{{1,8}})"
+    r" (0|[1-9][0-9]{0,17}) (0|[1-9][0-9]{0,17}) 0"
+)
+"""The form of nearly all entries; numbers of so many digits are within bounds."""
 
 
 class OpSource(enum.StrEnum):
@@ -121,7 +131,13 @@ def parse_kind(text: str) -> OpKind:
 
 
 def _parse_source(headers: Headers) -> OpSource:
-    values = [(value or b"").decode(errors="replace") for name, value in headers if name == names.OP_HEADER]
+    return _source_of(tuple([value for name, value in headers if name == names.OP_HEADER]))
+
+
+@lru_cache(maxsize=64)
+def _source_of(found: tuple[bytes | None, ...]) -> OpSource:
+    """Who wrote a record, by the values of its header; nearly all records have one of a few."""
+    values = [(value or b"").decode(errors="replace") for value in found]
     for value in values:
         refuse_newer(value.partition(";")[0], "an op record")
     version, _, source = values[0].partition(";") if len(values) == 1 else ("", "", "")
@@ -131,11 +147,40 @@ def _parse_source(headers: Headers) -> OpSource:
 
 
 def _parse_entry(line: str) -> OpEntry:
+    entry = _parse_plain(line) or _parse_any(line)
+    if not _fit(entry):
+        raise ProtocolError(f"an op entry whose positions and offsets do not fit each other: {line[:200]!r}")
+    return entry
+
+
+def _parse_plain(line: str) -> OpEntry | None:
+    """An entry as nearly all are: of few messages that are stored, without checks or a reason. None: any other."""
+    match = _PLAIN.fullmatch(line)
+    if match is None:
+        return None
+    kind, transaction_id, topic_id, partition, positions, first, last = match.groups()
+    return OpEntry(
+        _KINDS[kind],
+        transaction_id,
+        topic_id,
+        int(partition),
+        Positions.parse(positions),
+        int(first),
+        int(last),
+    )
+
+
+def _parse_any(line: str) -> OpEntry:
+    """An entry of any form, field by field.
+
+    Raises:
+        ProtocolError: It is none.
+    """
     fields = line.split(" ", _FIELDS)
     if len(fields) < _FIELDS:
         raise ProtocolError(f"an op entry has {len(fields)} fields, not {_FIELDS}: {line[:200]!r}")
     kind, transaction_id, topic_id, partition, positions, first, last, checks, *reason = fields
-    entry = OpEntry(
+    return OpEntry(
         parse_kind(kind),
         check_uuid(transaction_id),
         check_uuid(topic_id),
@@ -146,9 +191,6 @@ def _parse_entry(line: str) -> OpEntry:
         parse_number(checks, "the number of checks of an op entry", maximum=MAX_INT32),
         reason[0] if reason else "",
     )
-    if not _fit(entry):
-        raise ProtocolError(f"an op entry whose positions and offsets do not fit each other: {line[:200]!r}")
-    return entry
 
 
 def _fit(entry: OpEntry) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from outbox.protocol.errors import ProtocolError
@@ -12,6 +13,7 @@ from outbox.protocol.errors import ProtocolError
 MAX_POSITION = 9_999
 """A transaction has at most 10,000 messages."""
 
+_SHORT = 16
 _RUN = re.compile(r"(0|[1-9][0-9]{0,3})(?:-([1-9][0-9]{0,3}))?")
 
 
@@ -47,6 +49,10 @@ class Positions:
         Raises:
             ProtocolError: It is not ascending runs within 0 to 9,999, in the one form in which they are written.
         """
+        return _parse_short(text) if len(text) <= _SHORT else cls._parse(text)
+
+    @classmethod
+    def _parse(cls, text: str) -> Positions:
         if text == "-":
             return cls(())
         runs = tuple(_parse_run(part, text) for part in text.split(","))
@@ -70,6 +76,12 @@ class Positions:
     def __contains__(self, position: object) -> bool:
         """Whether a position counts."""
         return isinstance(position, int) and any(first <= position <= last for first, last in self.runs)
+
+
+@lru_cache(maxsize=1024)
+def _parse_short(text: str) -> Positions:
+    """Nearly all transactions have the positions of many others."""
+    return Positions._parse(text)  # noqa: SLF001 - the same class, with a memory
 
 
 def _parse_run(part: str, whole: str) -> tuple[int, int]:

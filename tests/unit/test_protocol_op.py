@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,16 @@ from hypothesis import strategies as st
 from outbox.protocol import names
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header
-from outbox.protocol.op import MAX_REASON, OpEntry, OpKind, OpSource, encode_op, parse_op
+from outbox.protocol.op import (
+    MAX_REASON,
+    OpEntry,
+    OpKind,
+    OpSource,
+    _parse_any,
+    _parse_plain,
+    encode_op,
+    parse_op,
+)
 from outbox.protocol.positions import Positions
 from tests.unit import protocol_strategies as some
 from tests.unit.protocol_documents import TOPIC, TRANSACTION
@@ -47,6 +58,22 @@ def test_an_entry_with_a_junk_field_is_refused_or_means_what_it_says(field: int,
     except ProtocolError:
         return
     assert entry.encode() == line
+
+
+@some.relaxed
+@given(entry=some.op_entries(), field=st.integers(0, 8), text=st.sampled_from(["", "0", "-", "-1", "00", "1,0", "7-9"]))
+def test_an_entry_of_the_usual_form_is_read_as_any_other(entry: OpEntry, field: int, text: str) -> None:
+    fields = entry.encode().split(" ", 8)
+    fields[field : field + 1] = [text]
+    for line in (entry.encode(), " ".join(fields)):
+        assert _outcome(_parse_plain, line) in (None, _outcome(_parse_any, line))
+
+
+def _outcome(parse: Callable[[str], OpEntry | None], line: str) -> OpEntry | str | None:
+    try:
+        return parse(line)
+    except ProtocolError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize(

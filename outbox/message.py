@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from numbers import Integral
 
 from outbox.errors import MessageRefused
 from outbox.protocol import names
@@ -30,9 +31,19 @@ def _stored(what: str, value: object) -> bytes | None:
 
 def _stored_name(name: object) -> bytes:
     """The name of a header; names that the client would cut (at a NUL) or that would crash it are refused."""
-    if not isinstance(name, str):
-        raise MessageRefused(f"a header's name is {type(name).__name__}: it must be text")
-    return _checked_name(name)
+    return _checked_name(_text("name of a header", name))
+
+
+def _text(what: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise MessageRefused(f"the {what} is {type(given).__name__}: it must be text")
+    return given
+
+
+def _require_whole(what: str, number: object) -> None:
+    """A half says numbers in digits: no relay could read `1.5` or `True`, and its message would be discarded."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        raise MessageRefused(f"the {what} is {type(number).__name__}: give a whole number")
 
 
 @lru_cache(maxsize=1024)
@@ -96,7 +107,7 @@ class Message:
 
     def __post_init__(self) -> None:
         """Refuse early what can be refused without asking the cluster."""
-        _check_topic(self.topic)
+        _check_topic(_text("topic", self.topic))
         self._check_numbers()
         self._keep(_stored("key", self.key), _stored("value", self.value))
 
@@ -116,6 +127,9 @@ class Message:
         keep(self, "_size", size)
 
     def _check_numbers(self) -> None:
+        _require_whole("partition", self.partition)
+        if self.timestamp is not None:
+            _require_whole("timestamp", self.timestamp)
         if self.partition < ANY_PARTITION:
             raise MessageRefused(f"partition {self.partition} is not a partition: use -1 for 'by key'")
         if self.timestamp is not None and self.timestamp < 1:

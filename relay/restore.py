@@ -11,13 +11,7 @@ from confluent_kafka.admin import AdminClient
 from outbox.channel import ChannelDescription
 from outbox.cluster import end_offset
 from outbox.errors import KafkaUnreachable
-from outbox.protocol.checkpoint import (
-    ForeignCheckpointError,
-    HalfCheckpoint,
-    OpCheckpoint,
-    parse_half_checkpoint,
-    parse_op_checkpoint,
-)
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.service.exits import UnsafeError
 from relay.bodies import BodyPolicy
@@ -128,8 +122,9 @@ def verify_checkpoints(
         channel: The channel.
         number: Partition number of both.
         committed: As `read_checkpoints()` returns them.
-        deliver_again: Whether one that cannot be trusted is replaced by one that knows of nothing settled: at its own
-            offset, or at the beginning of the topic if that was made again. It doubles what was settled behind that.
+        deliver_again: Whether one that cannot be trusted is replaced by one that knows of nothing settled, at the
+            beginning of the topic. It doubles what the topic still has; its offset is not believed, for that was
+            perhaps moved forward by hand, and what lies before it would be lost.
 
     Raises:
         KafkaException: The ends of the half partition cannot be seen now.
@@ -168,11 +163,9 @@ def _begin_anew(
     """
     if not deliver_again or isinstance(error, NewerFormatError):
         raise UnsafeError(f"partition {number}: {error}") from error
-    offset = place.offset
-    if isinstance(error, ForeignCheckpointError):
-        offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), _TIMEOUT)
+    offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), _TIMEOUT)
     log.warning(
-        "a checkpoint cannot be trusted, what lies behind it is delivered again",
+        "a checkpoint cannot be trusted, all that its topic has is delivered again",
         topic=place.topic,
         partition=number,
         offset=offset,

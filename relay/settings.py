@@ -66,7 +66,7 @@ class RelaySettings(ServiceSettings):
     )
     distrusted_checkpoint: Literal["stop", "deliver_again"] = Field(
         "stop",
-        description="Where a checkpoint is damaged or foreign. deliver_again, for one start: doubles what it settled.",
+        description="Where a checkpoint is damaged or foreign. deliver_again, for one start: doubles all of its topic.",
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(

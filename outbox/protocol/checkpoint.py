@@ -48,10 +48,6 @@ class CheckpointError(ProtocolError):
     """A metadata string that cannot be trusted: of another topic, damaged, or of no known form. Stop and say so."""
 
 
-class ForeignCheckpointError(CheckpointError):
-    """A checkpoint of another topic of that name: its offset means nothing here."""
-
-
 @dataclass(frozen=True, slots=True)
 class HalfCheckpoint:
     """Progress of a half partition.
@@ -113,8 +109,7 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str) -> HalfCheckpoi
     """Read the string that was committed with an offset of a half partition.
 
     Raises:
-        CheckpointError: It is damaged or of no known form.
-        ForeignCheckpointError: It is of another topic.
+        CheckpointError: It is damaged, of another topic or of no known form.
         NewerFormatError: It is of a newer format.
     """
     data = _open(text, offset, topic_id, "h")
@@ -133,8 +128,7 @@ def parse_op_checkpoint(text: str, offset: int, topic_id: str) -> OpCheckpoint:
     """Read the string that was committed with an offset of an op partition.
 
     Raises:
-        CheckpointError: It is damaged or of no known form.
-        ForeignCheckpointError: It is of another topic.
+        CheckpointError: It is damaged, of another topic or of no known form.
         NewerFormatError: It is of a newer format.
     """
     data = _open(text, offset, topic_id, "o")
@@ -160,7 +154,7 @@ def _open(text: str, offset: int, topic_id: str, kind: str) -> str:
     if version != str(names.FORMAT_VERSION) or found_kind != kind:
         raise CheckpointError(f"the checkpoint at offset {offset} is not one of this partition: {text[:80]!r}")
     if found_topic != topic_id:
-        raise ForeignCheckpointError(
+        raise CheckpointError(
             f"the checkpoint at offset {offset} belongs to topic id {found_topic[:40]}, not {topic_id}: "
             "the topic was deleted and made again"
         )

@@ -23,6 +23,7 @@ from tests.integration.shop import Shop
 
 IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"}
 """A topic that is missing is not looked for for long."""
+TOLERANT = {"OUTBOX_DISTRUSTED_CHECKPOINT": "deliver_again"}
 
 
 def _discarded(site: Site) -> list[VisibleRecord]:
@@ -211,6 +212,13 @@ def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
     assert _stops(site, "offset 5", "damaged")
 
 
+def _publish(shop: Shop, topic: str, count: int) -> None:
+    """A transaction for each number from 0."""
+    for value in range(count):
+        with shop.session() as session:
+            shop.publish(session, topic, str(value))
+
+
 def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
     half, _ = _checkpoints(site)
     fields = (half.metadata or "").split(";")
@@ -218,32 +226,41 @@ def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
     _commit(site, [TopicPartition(half.topic, 0, offset, other if foreign else ";".join(fields[:-1]))])
 
 
-@pytest.mark.parametrize(("foreign", "again"), [(False, 2), (True, 4)])
-def test_an_operator_may_accept_duplicates_where_a_checkpoint_cannot_be_trusted(
-    site: Site, *, foreign: bool, again: int
-) -> None:
-    """From its offset on; if the topic was made again, that offset means nothing, and all of the topic comes again."""
+@pytest.mark.parametrize("foreign", [False, True])
+def test_an_operator_may_accept_duplicates_where_a_checkpoint_cannot_be_trusted(site: Site, *, foreign: bool) -> None:
     site.create(partitions=1)
     with Shop(site) as shop:
         topic = shop.topic()
-        for value in range(4):
-            with shop.session() as session:
-                shop.publish(session, topic, str(value))
+        _publish(shop, topic, 4)
         site.checker()
         relay = site.relay()
         site.wait_settled()
         relay.terminate()
         _damage_checkpoint(site, 2, foreign=foreign)
         assert _stops(site, "checkpoint", "partition 0")
-        tolerant = site.relay(extra={"OUTBOX_DISTRUSTED_CHECKPOINT": "deliver_again"})
-        wait_until(lambda: len(site.read(topic)) == 4 + again, explain=site.logs)
+        tolerant = site.relay(extra=TOLERANT)
+        wait_until(lambda: len(site.read(topic)) == 8, explain=site.logs)
         assert "a checkpoint cannot be trusted" in tolerant.output()
         tolerant.terminate()
         found = [record.value for record in site.read(topic)]
-        assert Counter(found) == Counter([b"0", b"1", b"2", b"3"]) + Counter([b"0", b"1", b"2", b"3"][4 - again :])
+        assert Counter(found) == Counter([b"0", b"1", b"2", b"3"] * 2)
         site.relay()
         site.wait_settled()
-        assert len(site.read(topic)) == 4 + again, "the next start has its own checkpoint"
+        assert len(site.read(topic)) == 8, "the next start has its own checkpoint"
+
+
+def test_who_accepts_duplicates_loses_nothing_where_an_offset_was_moved_forward(site: Site) -> None:
+    """As by Kafka's own tool, which drops the string: what lies before that offset was never delivered."""
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _publish(shop, topic, 4)
+        half, op = _checkpoints(site)
+        _commit(site, [TopicPartition(half.topic, 0, 3), TopicPartition(op.topic, 0, 3)])
+        site.checker()
+        site.relay(extra=TOLERANT)
+        wait_until(lambda: len(site.read(topic)) == 4, explain=site.logs)
+        assert {record.value for record in site.read(topic)} == {b"0", b"1", b"2", b"3"}
 
 
 def test_a_checkpoint_of_a_topic_that_was_made_again_stops_the_relay(site: Site) -> None:
@@ -259,9 +276,7 @@ def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
     site.create(partitions=1)
     with Shop(site) as shop:
         topic = shop.topic()
-        for value in range(3):
-            with shop.session() as session:
-                shop.publish(session, topic, str(value))
+        _publish(shop, topic, 3)
         (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
         future.result(20)
         assert _stops(site, "outside the topic", "nothing was skipped")
@@ -276,9 +291,7 @@ def test_halves_that_are_deleted_under_a_running_relay_stop_it(site: Site) -> No
     with Shop(site) as shop:
         topic = shop.topic()
         relay.process.send_signal(signal.SIGSTOP)
-        for value in range(3):
-            with shop.session() as session:
-                shop.publish(session, topic, str(value))
+        _publish(shop, topic, 3)
         (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
         future.result(20)
         relay.process.send_signal(signal.SIGCONT)

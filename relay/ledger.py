@@ -80,7 +80,7 @@ class Ledger:
         self._malformed: deque[Half] = deque()
         self._early = EarlyOps()
         self._serial = count()
-        self._overdue = Overdue(policy)
+        self._overdue = Overdue(policy, self._find)
         self._parking = Parking(parking)
         self._bodies = Bodies(bodies)
         self._discards = Discards()
@@ -572,7 +572,6 @@ class Ledger:
             self._discards.leave(transaction)
         else:
             self._unsettled.settle_late(half.offset for half in self._discards.remove(transaction))
-        self._overdue.forget(transaction)
 
     def _leave(self, transaction: Transaction) -> None:
         """A transaction's halves are settled."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 from confluent_kafka import Message, TopicPartition
@@ -23,24 +23,19 @@ from confluent_kafka.admin import AdminClient
 
 from outbox.cluster import end_offsets
 from outbox.errors import ConfigurationError
-from outbox.protocol.half import ANY_PARTITION
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from relay import metrics
 from relay.delivery import TransactionalDelivery
-from relay.half import Half
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.offset_reader import OffsetReader
-from relay.outgoing import Record
 from relay.real_topics import Offsets
+from relay.written import Written, as_record, is_made_of, written
 
 LOOKS = 4
 PAUSE_SECONDS = 0.05
 """Between looks: most of what is open belongs to somebody at work, and is ended soon."""
 READ_AT_ONCE = 1_000
 FETCHED_AT_ONCE = 20
-_DIGITS = 30
-"""More than any partition and offset have together."""
 
 NO_ANSWER = "not every partition of it has a leader that answers"
 
@@ -186,7 +181,7 @@ class TransactionalLeftovers:
             outcome=outcome,
         )
         if is_aborted:
-            self._delivery.write_and_abort(_as_record(last.message))
+            self._delivery.write_and_abort(as_record(last.message))
 
     def _last_own(self, place: TopicPartition, stop: int) -> Written | None:
         """The last record between two offsets that an owner of this half partition wrote."""
@@ -212,7 +207,7 @@ class TransactionalLeftovers:
             for index in reversed(part):
                 record = records[index]
                 half = halves.get(record.half_offset)
-                if self._ledger.owes(record.transaction_id, record.half_offset) or (half and _is_of(record, half)):
+                if self._ledger.owes(record.transaction_id, record.half_offset) or (half and is_made_of(record, half)):
                     return record
         return None
 
@@ -221,32 +216,6 @@ class TransactionalLeftovers:
         offset = record.half_offset
         is_unread = offset >= self._ledger.head()
         return is_unread or offset in in_hand or self._ledger.owes(record.transaction_id, offset)
-
-
-class Written(NamedTuple):
-    """A record of a real topic that a relay wrote.
-
-    Args:
-        message: The record.
-        transaction_id: Its transaction.
-        half_partition: Partition of its half; the half may be of another channel.
-        half_offset: Offset of its half.
-    """
-
-    message: Message
-    transaction_id: str
-    half_partition: int
-    half_offset: int
-
-
-def written(message: Message) -> Written | None:
-    """A record of a real topic, if a relay wrote it."""
-    headers: dict[str, Any] = dict(message.headers() or ())
-    transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
-    partition, _, offset = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
-    if not (transaction_id and partition.isdigit() and offset.isdigit()) or len(partition + offset) > _DIGITS:
-        return None
-    return Written(message, transaction_id.decode(errors="replace"), int(partition), int(offset))
 
 
 def held_back(ends: Offsets, stable: Offsets) -> Iterator[tuple[TopicPartition, int]]:
@@ -269,20 +238,3 @@ def _read(reader: OffsetReader, span: range) -> Iterator[Message]:
         if (message.offset() or 0) >= span.stop:
             return
         yield message
-
-
-def _is_of(record: Written, half: Half) -> bool:
-    """Whether a record is what was made of a half; services that forward headers make others like it elsewhere."""
-    control, message = half.control, record.message
-    if control is None or (control.transaction_id, control.topic) != (record.transaction_id, message.topic()):
-        return False
-    return control.partition in {ANY_PARTITION, message.partition()}
-
-
-def _as_record(message: Message) -> Record:
-    """The record once more, which its topic took before."""
-    headers: Any = message.headers() or []
-    topic, partition = message.topic() or "", message.partition()
-    return Record(
-        topic, -1 if partition is None else partition, message.key(), message.value(), headers, message.timestamp()[1]
-    )

@@ -17,7 +17,8 @@ from relay.delivery import TransactionalDelivery
 from relay.half import Half
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
-from relay.leftovers import NO_ANSWER, TransactionalLeftovers, backwards, written
+from relay.leftovers import NO_ANSWER, TransactionalLeftovers, backwards
+from relay.written import written
 from tests.unit.ledger_model import GROUP, PARTITION, transaction_id
 
 TOPIC = "orders"

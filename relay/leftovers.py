@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import Message, TopicPartition
@@ -28,8 +28,9 @@ from relay.delivery import TransactionalDelivery
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.offset_reader import OffsetReader
+from relay.outgoing import Record
 from relay.real_topics import Offsets
-from relay.written import Written, as_record, is_made_of, written
+from relay.written import Written, is_made_of, written
 
 LOOKS = 4
 PAUSE_SECONDS = 0.05
@@ -177,11 +178,11 @@ class TransactionalLeftovers:
             "a Kafka transaction may have left records without an end",
             topic=place.topic,
             topic_partition=place.partition,
-            offset=last.message.offset(),
+            offset=last.offset,
             outcome=outcome,
         )
         if is_aborted:
-            self._delivery.write_and_abort(as_record(last.message))
+            self._delivery.write_and_abort(last.record)
 
     def _last_own(self, place: TopicPartition, stop: int) -> Written | None:
         """The last record between two offsets that an owner of this half partition wrote."""
@@ -191,7 +192,7 @@ class TransactionalLeftovers:
             reader.stop()
         try:
             for span in backwards(place.offset, stop, READ_AT_ONCE):
-                found = [record for message in _read(reader, span) if (record := written(message))]
+                found = list(_read(reader, span))
                 own = self._last_of([record for record in found if record.half_partition == self._ledger.partition])
                 if own is not None:
                     return own
@@ -233,8 +234,21 @@ def backwards(start: int, stop: int, size: int) -> Iterator[range]:
         stop -= size
 
 
-def _read(reader: OffsetReader, span: range) -> Iterator[Message]:
+def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
+    """What relays wrote at these offsets."""
     for message in reader.read_on(span.start):
-        if (message.offset() or 0) >= span.stop:
+        offset = message.offset() or 0
+        if offset >= span.stop:
             return
-        yield message
+        found = written(_as_record(message), offset)
+        if found is not None:
+            yield found
+
+
+def _as_record(message: Message) -> Record:
+    """The record once more, which its topic took before."""
+    headers: Any = message.headers() or []
+    topic, partition = message.topic() or "", message.partition()
+    return Record(
+        topic, -1 if partition is None else partition, message.key(), message.value(), headers, message.timestamp()[1]
+    )

@@ -264,12 +264,12 @@ class Ledger:
         """Let go the bodies of what pends long, at this broker time (ms): they must be fetched again (`has_body`)."""
         self._bodies.let_go(now)
 
-    def take_due(self, now: int) -> list[CheckRequest]:
-        """Check requests for the transactions that are overdue at this broker time (ms).
+    def take_due(self, now: int, limit: int = sys.maxsize) -> list[CheckRequest]:
+        """Check requests for the transactions that are overdue at this broker time (ms), up to so many.
 
         Those to listeners carry the first half; if its body is not here, it must be put in (`first_half`).
         """
-        return [self._request(transaction) for transaction in self._overdue.take(now)]
+        return [self._request(transaction) for transaction in self._overdue.take(now, limit)]
 
     def next_due(self) -> int | None:
         """The earliest due time, ms of broker time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,11 +92,16 @@ class Overdue:
         due = self.next_due()
         return due is not None and self._ops_read_until < due <= now
 
-    def take(self, now: int) -> list[Transaction]:
-        """The transactions to ask about now; each goes back on the clock with its next pause."""
-        taken = []
+    def take(self, now: int, limit: int = sys.maxsize) -> list[Transaction]:
+        """The transactions to ask about now, the longest overdue first; each is due again after its next pause.
+
+        Args:
+            now: The broker's time, ms.
+            limit: How many at most; the others stay due.
+        """
+        taken: list[Transaction] = []
         until = min(now, self._ops_read_until)
-        while self._heap and self._heap[0][0] <= until:
+        while self._heap and self._heap[0][0] <= until and len(taken) < limit:
             transaction = self._pending(*heapq.heappop(self._heap))
             if transaction is None:
                 continue

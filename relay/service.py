@@ -330,7 +330,7 @@ class RelayService:
             self._topics,
             Gate(self._settings.gate_policy(), self._channel.channel, number, self._allowed),
             self._current_group_metadata,
-            self._checks.ask,
+            self._checks,
             self._settings.batch_policy(),
             began,
         )

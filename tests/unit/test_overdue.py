@@ -137,6 +137,12 @@ def test_the_earliest_is_asked_first_and_equals_in_the_order_of_their_arrival() 
     assert [transaction.id for transaction in found.take(50_000)] == [transaction_id(number) for number in (1, 2, 3)]
 
 
+def test_of_very_many_that_are_due_only_so_many_are_asked_about_at_once() -> None:
+    found = overdue(*(pending(number, 7_000 + number) for number in range(5)))
+    asked = [[transaction.id for transaction in found.take(8_000, 2)] for _ in range(4)]
+    assert asked == [[transaction_id(number) for number in numbers] for numbers in ((0, 1), (2, 3), (4,), ())]
+
+
 @pytest.mark.parametrize("state", [state for state in State if state is not State.PENDING])
 def test_the_decided_are_not_asked_about(state: State) -> None:
     first, second = pending(1, 7_000), pending(2, 8_000)

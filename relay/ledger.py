@@ -72,7 +72,7 @@ class Ledger:
         self._restored_op_head = op.head
         self._unsettled = Unsettled(half.unsettled, half.head)
         self._pending: dict[str, Transaction] = {}
-        self._lanes = Lanes(self._is_pending)
+        self._lanes = Lanes(self._pending)
         self._ready: deque[tuple[Transaction, Ready]] = deque()  # free, or they were when they came here
         self._ready_messages = self._ready_bytes = 0
         self._unsayable: list[Transaction] = []  # ready, but a checkpoint without them would be too long
@@ -80,10 +80,10 @@ class Ledger:
         self._malformed: deque[Half] = deque()
         self._early = EarlyOps()
         self._serial = count()
-        self._overdue = Overdue(policy, self._find)
+        self._discards = Discards()
+        self._overdue = Overdue(policy, self._pending.get, self._discards.parked)
         self._parking = Parking(parking)
         self._bodies = Bodies(bodies)
-        self._discards = Discards()
 
     # --- in -----------------------------------------------------------------------------------------------------
 

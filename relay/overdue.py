@@ -57,10 +57,11 @@ class Overdue:
 
     Args:
         policy: When to ask.
-        find: The transaction of an id, as long as it may be asked about. It is not kept here: very many may pend.
+        find: Each knows the transactions of some ids, as long as they may be asked about. They are not kept here: very
+            many may pend.
     """
 
-    def __init__(self, policy: CheckPolicy, find: Callable[[str], Transaction | None]) -> None:
+    def __init__(self, policy: CheckPolicy, *find: Callable[[str], Transaction | None]) -> None:
         self._policy = policy
         self._find = find
         self._heap: list[tuple[int, str]] = []
@@ -113,5 +114,5 @@ class Overdue:
 
     def _pending(self, due: int, transaction_id: str) -> Transaction | None:
         """The transaction of an entry that is not void, if it is undecided."""
-        found = self._find(transaction_id)
+        found = next((known for find in self._find if (known := find(transaction_id))), None)
         return found if found is not None and found.due == due and found.state is State.PENDING else None

@@ -51,11 +51,12 @@ for _reason in ("stale", "malformed"):
     DROPPED.labels(_reason)
 
 
-def begin(database: str) -> None:
-    """Show the figures of a database from the beginning; its first purge and its first audit are due."""
-    for state in ("C", "R"):
-        PURGED.labels(database, state)
+def begin(database: str, *, purge: bool) -> None:
+    """Show the figures of a database from the beginning: its audit is due, and its purge if it has one."""
     for kind in Delay:
         UNDELIVERED.labels(database, kind)
-    PURGE_COMPLETED.labels(database).set_to_current_time()
     AUDIT_COMPLETED.labels(database).set_to_current_time()
+    if purge:
+        for state in ("C", "R"):
+            PURGED.labels(database, state)
+        PURGE_COMPLETED.labels(database).set_to_current_time()

@@ -29,7 +29,7 @@ BATCH = 5_000
 """Rows that are looked at, and deleted at most, in one transaction."""
 
 PACE = 1.0
-"""A pause is so many times as long as the transaction before it: at most half of one backend is taken."""
+"""A pause is as long as the transaction before it: at most half of one backend, and of its disk, is taken."""
 
 OPTIONS = f"{BY_KEY} -c lock_timeout=1s -c synchronous_commit=off"
 """Server settings of the purge's connection. A delete that a crash undoes comes back with its watermark: no harm."""
@@ -55,7 +55,8 @@ WITH gone AS (
      WHERE known.key LIKE 'purged/%%' AND known.value::bigint < EXCLUDED.value::bigint
 ), until AS (
     INSERT INTO {meta} AS known (key, value)
-    SELECT 'purged_until', least(max(made_ms), %(before_ms)s)::text FROM gone HAVING count(*) > 0
+    SELECT 'purged_until', least(max(made_ms), (extract(epoch FROM clock_timestamp()) * 1000)::bigint)::text
+      FROM gone HAVING count(*) > 0
     ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value
      WHERE known.key = 'purged_until' AND known.value::bigint < EXCLUDED.value::bigint
 )
@@ -94,11 +95,13 @@ class Purge:
     Args:
         table: The callback tables.
         stop: Set when the process is asked to stop.
+        pace: A pause is so many times as long as the transaction before it.
     """
 
-    def __init__(self, table: CallbackTable, stop: threading.Event) -> None:
+    def __init__(self, table: CallbackTable, stop: threading.Event, pace: float = PACE) -> None:
         self._table = table
         self._stop = stop
+        self._pace = pace
 
     def run(
         self, connection: psycopg.Connection[Any], settled: Settled, old: Old, told: Callable[[Purged], object]
@@ -123,7 +126,7 @@ class Purge:
             if purged is None:
                 return False
             told(purged)
-            if self._stop.wait((time.monotonic() - began) * PACE):
+            if self._stop.wait((time.monotonic() - began) * self._pace):
                 return False
         return True
 

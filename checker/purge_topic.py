@@ -18,10 +18,10 @@ from rich.table import Table
 
 from checker import purge
 from checker.connection import connect
-from checker.pages import database_ms
 from checker.purge import Purge, Purged, Settled
 from checker.settings import CheckerSettings, DatabaseSettings
 from checker.settled import LAST_ID, Old
+from checker.show_settlement import databases
 from outbox.callback_table import CallbackTable
 from outbox.channel import verify_channel
 from outbox.cluster import admin_client
@@ -32,6 +32,9 @@ from outbox.service.dsn import connection_problem
 
 _BEHIND_ALL = 2**62
 """An offset behind every half."""
+
+_ALL = Old(committed_ms=2**47, tombstones_ms=0, before=LAST_ID)
+"""Committed rows of any age, by any clock; no tombstones."""
 
 _COUNT: LiteralString = (
     "SELECT producer_group, half_partition, count(*) FROM {transaction}"
@@ -51,8 +54,7 @@ def purge_topic(settings: CheckerSettings, topic_id: str, *, yes: bool) -> None:
     _check(settings, topic_id)
     with ExitStack() as stack:
         found = {
-            name: _Rows(name, database, settings, topic_id, stack)
-            for name, database in settings.all_databases().items()
+            name: _Rows(name, database, settings, topic_id, stack) for name, database in databases(settings).items()
         }
         _show(found, topic_id)
         if not any(rows.counts for rows in found.values()):
@@ -98,8 +100,7 @@ class _Rows:
         settled = Settled(self._channel, self._topic_id, dict.fromkeys(partitions, _BEHIND_ALL))
         total = Purged()
         try:
-            every = Old(committed_ms=database_ms(self._connection), tombstones_ms=0, before=LAST_ID)
-            if not Purge(self._table, threading.Event()).run(self._connection, settled, every, total.update):
+            if not Purge(self._table, threading.Event()).run(self._connection, settled, _ALL, total.update):
                 raise ConfigurationError(f"a checker purges database {self._name!r} at this moment: do it again")
         except psycopg.Error as error:
             raise self._refused(error) from error

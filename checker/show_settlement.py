@@ -42,6 +42,18 @@ def open_reader(settings: CheckerSettings) -> DeliveryReader:
     return DeliveryReader(settings.connection(), admin, verify_channel(admin, settings.channel_names()))
 
 
+def databases(settings: CheckerSettings) -> Mapping[str, DatabaseSettings]:
+    """The databases by name.
+
+    Raises:
+        ConfigurationError: None is configured.
+    """
+    found = settings.all_databases()
+    if not found:
+        raise ConfigurationError("no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file")
+    return found
+
+
 def show_settlement(settings: CheckerSettings, *, as_json: bool) -> None:
     """Audit all databases once, and print what was found.
 
@@ -56,8 +68,7 @@ def show_settlement(settings: CheckerSettings, *, as_json: bool) -> None:
     with closing(open_reader(settings)) as reader:
         progress = reader.progress()
         found = {
-            name: _audit(name, database, settings, reader, progress)
-            for name, database in settings.all_databases().items()
+            name: _audit(name, database, settings, reader, progress) for name, database in databases(settings).items()
         }
     if as_json:
         typer.echo(json.dumps(_as_json(found, progress), indent=2))
@@ -116,7 +127,7 @@ def _print(found: Found, progress: Progress, settings: CheckerSettings) -> None:
     else:
         console.print(
             f"no committed transaction that is older than {settings.settlement_max_age / 1000:.0f} s waits: "
-            f"{', '.join(found) or 'no database'}"
+            f"{', '.join(found)}"
         )
     for problem in progress.problems:
         console.print(f"[yellow]not all rows could be judged:[/] {escape(problem)}")

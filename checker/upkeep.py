@@ -57,7 +57,7 @@ class DatabaseUpkeep:
         self._audit = Audit(self._table, self._channel, settings.settlement_max_age, reader.read)
         self._problems: Sequence[str] = ()
         self._told: Sequence[Undelivered] = ()
-        metrics.begin(name)
+        metrics.begin(name, purge=settings.purge)
 
     def purge(self) -> None:
         """Purge once.

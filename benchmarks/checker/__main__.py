@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.application import Application
-from benchmarks.checker.purge import measure_latency, measure_rate, measure_size
+from benchmarks.checker.purge import measure_audit, measure_latency, measure_rate, measure_size
 from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.place import start_place
@@ -26,6 +26,7 @@ class Part(enum.StrEnum):
     PURGE = "purge"
     PURGE_LATENCY = "purge-latency"
     PURGE_SIZE = "purge-size"
+    AUDIT = "audit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ def _figures(part: Part, size: Size, site: Site, application: Application) -> li
             return measure_latency(site, application, size.rounds, size.rows)
         case Part.PURGE_SIZE:
             return measure_size(site, size.cycles, size.rows)
+        case Part.AUDIT:
+            return measure_audit(site, size.rounds, size.rows)
 
 
 Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]

@@ -6,15 +6,20 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import LiteralString
+from typing import Any, LiteralString
+
+import psycopg
 
 from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
+from checker import purge, settlement
 from checker.connection import connect
-from checker.purge import OPTIONS, PACE, Purge, Purged, Settled
+from checker.purge import PACE, Purge, Purged, Settled
 from checker.settings import DatabaseSettings
-from checker.settled import LAST_ID, Old
+from checker.settled import LAST_ID, HalfPartition, Old, Progress
+from checker.settlement import Audit
 from outbox.callback_table import CallbackTable
+from outbox.protocol.checkpoint import HalfCheckpoint
 from tests.harness import Site, wait_until
 
 THREADS = 4
@@ -29,6 +34,9 @@ SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - %s + number), 1
        'bench', 'C', %s, %s::uuid, number %% 4, number, number, '0', now()
   FROM generate_series(1, %s) AS number
 """
+
+
+_SCAN: LiteralString = "SELECT count(*) FROM {transaction} WHERE state = 'R'"
 
 
 def measure_rate(site: Site, rounds: int, rows: int) -> list[Figure]:
@@ -53,6 +61,35 @@ def measure_rate(site: Site, rounds: int, rows: int) -> list[Figure]:
         Figure("purge_rate", f"{title}, without pauses", "rows/s", "one DELETE of all", flat_out, bare, target),
         Figure("purge_rate_paced", f"{title}, with its pauses", "rows/s", "one DELETE of all", paced, bare),
     ]
+
+
+def measure_audit(site: Site, rounds: int, rows: int) -> list[Figure]:
+    """Measure the settlement audit of delivered rows beside a scan of the table.
+
+    Args:
+        site: Its tables exist.
+        rounds: How often both run, in turn.
+        rows: Rows that are looked at.
+    """
+    partition = HalfPartition(0, rows + 1, HalfCheckpoint(rows + 1, rows + 1))
+    progress = Progress(_ANOTHER_TOPIC, dict.fromkeys(range(4), partition), {})
+    audit = Audit(CallbackTable(site.tables), site.name, 0, lambda: progress)
+    _fill(site, rows)
+    audited, scanned = [], []
+    for _ in range(rounds):
+        with _connect(site, settlement.OPTIONS) as connection:
+            began = time.perf_counter()
+            audit.run(connection, progress)
+            audited.append(rows / (time.perf_counter() - began))
+        with site.connect() as connection:
+            began = time.perf_counter()
+            connection.execute(
+                CallbackTable(site.tables).compose("SELECT count(*) FROM {transaction} WHERE state = 'R'")
+            )
+            scanned.append(rows / (time.perf_counter() - began))
+    _delete_all(site)
+    title = f"settlement audit of {rows:,} delivered rows"
+    return [Figure("audit_rate", title, "rows/s", "one scan of the table", audited, scanned)]
 
 
 def measure_latency(site: Site, application: Application, rounds: int, rows: int) -> list[Figure]:
@@ -110,10 +147,14 @@ def _settled(site: Site, rows: int) -> Settled:
     return Settled(site.name, _ANOTHER_TOPIC, dict.fromkeys(range(4), rows + 1))
 
 
-def _seconds_of_purge(site: Site, rows: int, pace: float) -> float:
+def _connect(site: Site, options: str) -> psycopg.Connection[Any]:
     database = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    return connect(database, "benchmark", options)
+
+
+def _seconds_of_purge(site: Site, rows: int, pace: float) -> float:
     total = Purged()
-    with connect(database, "purge", OPTIONS) as connection:
+    with _connect(site, purge.OPTIONS) as connection:
         began = time.perf_counter()
         Purge(CallbackTable(site.tables), threading.Event(), pace).run(
             connection, _settled(site, rows), _ALL, total.update

@@ -127,8 +127,8 @@ def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:
     figures = [figure([60_000, 70_000, 80_000], [1, 1, 1], Target("ours", "at least", 50_000))]
     write_results(tmp_path / "checker.json", ENVIRONMENT, {"rounds": 3}, figures, {})
     text = checker_section(read_results(tmp_path / "checker.json"), tmp_path / "charts")
-    assert "| what is fast | 70,000 ms | 1 (what is slow) |" in text
-    assert "ours at least 50,000 | met |" in text
+    assert "| what is fast | 70,000 ms | 1 (what is slow) | 70,000 (60,000 to 80,000) |" in text
+    assert "ours at least 50000 | **met** |" in text
     assert (tmp_path / "charts" / "checker.svg").read_text().count("<svg") == 1
 
 

@@ -10,9 +10,9 @@ import psycopg
 from checker.settled import FIRST_ID
 from outbox.callback_table import CallbackTable
 
-_LAST_OF_PAGE: LiteralString = (
-    "SELECT transaction_id::text FROM {transaction} WHERE transaction_id > %s::uuid AND transaction_id < %s::uuid"
-    " ORDER BY transaction_id OFFSET %s LIMIT 1"
+_LAST_OF_PAGE: LiteralString = (  # not as text inside: that would be what is sorted
+    "SELECT (SELECT transaction_id FROM {transaction} WHERE transaction_id > %s::uuid AND transaction_id < %s::uuid"
+    " ORDER BY transaction_id OFFSET %s LIMIT 1)::text"
 )
 _NOW: LiteralString = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
@@ -32,10 +32,10 @@ def pages(
         rows: Of a page, at most.
     """
     query, after = table.compose(_LAST_OF_PAGE), FIRST_ID
-    while (row := connection.execute(query, (after, before, rows - 1)).fetchone()) is not None:
-        yield after, row[0]
-        after = row[0]
-    yield after, before
+    while after < before:
+        ((last,),) = connection.execute(query, (after, before, rows - 1)).fetchall()
+        yield after, last or before
+        after = last or before
 
 
 def database_ms(connection: psycopg.Connection[Any]) -> int:

@@ -20,8 +20,8 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from checker.pages import BY_KEY, pages
-from checker.settled import Old, between, first_id_of
+from checker.pages import BY_KEY, database_ms, pages
+from checker.settled import Old, between, first_id_of, time_of
 from outbox.callback_table import CallbackTable
 from outbox.failpoints import failpoint
 
@@ -44,23 +44,16 @@ WITH gone AS (
        AND row.half_partition = settled.partition AND row.last_offset < settled.below
        AND row.created_at < to_timestamp(%(before_ms)s / 1000.0)
        AND row.transaction_id <> ALL (%(kept)s::uuid[])
- RETURNING row.half_partition, row.last_offset,
-           greatest((extract(epoch FROM row.created_at) * 1000)::bigint,
-                    ('x' || left(replace(row.transaction_id::text, '-', ''), 12))::bit(48)::bigint) AS made_ms
-), watermarks AS (
-    INSERT INTO {meta} AS known (key, value)
-    SELECT 'purged/' || %(topic_id)s || '/' || half_partition, (max(last_offset) + 1)::text
-      FROM gone GROUP BY half_partition
-    ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value
-     WHERE known.key LIKE 'purged/%%' AND known.value::bigint < EXCLUDED.value::bigint
-), until AS (
-    INSERT INTO {meta} AS known (key, value)
-    SELECT 'purged_until', least(max(made_ms), (extract(epoch FROM clock_timestamp()) * 1000)::bigint)::text
-      FROM gone HAVING count(*) > 0
-    ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value
-     WHERE known.key = 'purged_until' AND known.value::bigint < EXCLUDED.value::bigint
+ RETURNING row.half_partition, row.last_offset, row.created_at, row.transaction_id
 )
-SELECT count(*) FROM gone
+SELECT half_partition, count(*), max(last_offset), (extract(epoch FROM max(created_at)) * 1000)::bigint,
+       (array_agg(transaction_id ORDER BY transaction_id DESC))[1]::text
+  FROM gone GROUP BY half_partition
+"""
+_RAISE_WATERMARKS: LiteralString = """
+INSERT INTO {meta} AS known (key, value)
+SELECT raised.key, raised.value::text FROM unnest(%s::text[], %s::bigint[]) AS raised (key, value)
+ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value WHERE known.value::bigint < EXCLUDED.value::bigint
 """
 _DELETE_TOMBSTONES: LiteralString = """
 DELETE FROM {transaction}
@@ -152,8 +145,13 @@ class Purge:
             "below": list(settled.below.values()),
             "kept": list(between(settled.kept, page["after"], page["to"])),
         }
-        row = connection.execute(self._table.compose(_DELETE_COMMITTED), {**page, **what}).fetchone()
-        return int(row[0]) if row else 0
+        gone = connection.execute(self._table.compose(_DELETE_COMMITTED), {**page, **what}).fetchall()
+        if gone:
+            marks = {f"purged/{settled.topic_id}/{partition}": last + 1 for partition, _, last, _, _ in gone}
+            newest = max(max(created_ms, time_of(id_)) for *_, created_ms, id_ in gone)
+            marks["purged_until"] = min(newest, database_ms(connection))
+            connection.execute(self._table.compose(_RAISE_WATERMARKS), (list(marks), list(marks.values())))
+        return sum(int(count) for _, count, *_ in gone)
 
     def _delete_tombstones(self, connection: psycopg.Connection[Any], after: str, page: Mapping[str, Any]) -> int:
         if after >= first_id_of(page["before_ms"]):

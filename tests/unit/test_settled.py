@@ -20,6 +20,7 @@ from checker.settled import (
     first_id_of,
     old_enough,
     settled_below,
+    time_of,
     why_undelivered,
 )
 from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
@@ -97,6 +98,7 @@ def test_a_half_is_settled_exactly_if_the_string_says_so(unsettled: set[int], of
 def test_ids_are_before_the_first_id_of_a_later_moment_only(made: int, moment: int, random: bytes) -> None:
     id_ = make_transaction_id(made, random)
     assert (id_ < first_id_of(moment)) == (made < moment)
+    assert time_of(id_) == made
     assert FIRST_ID < id_ < LAST_ID
 
 

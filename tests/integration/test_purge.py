@@ -299,25 +299,43 @@ def test_a_fence_that_meets_a_purge_is_no_tombstone(
     (row,) = make_rows(site, channel.half.id, [0])
     commit_checkpoint(site, channel, HalfCheckpoint(1, 1))
     progress, request = reader.read(), _request(site, channel, row)
-    table, waiting = CallbackTable(site.tables), "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
-    with (
-        site.connect() as purger,
-        site.connect() as checker,
-        site.connect() as watcher,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    table = CallbackTable(site.tables)
+    with site.connect() as purger, site.connect() as checker, ThreadPoolExecutor(1) as pool:
         settled = Settled(site.name, progress.topic_id, {0: 1})
         with purger.transaction():
-            Purge(table, threading.Event()).run(
-                purger, settled, old_enough(database_ms(purger), DAY_MS, DAY_MS), lambda _: None
-            )
+            old = old_enough(database_ms(purger), DAY_MS, DAY_MS)
+            Purge(table, threading.Event()).run(purger, settled, old, lambda _: None)
             answers = pool.submit(Fence(table, site.name).check, checker, [request])
-            wait_until(lambda: watcher.execute(waiting, (checker.info.backend_pid,)).fetchone() == (1,))
+            _wait_for_a_lock(site, checker.info.backend_pid)
         found = answers.result(30)
     assert found[row.transaction_id][0] is not Verdict.FENCED
     assert site.rows() == {}
     with site.connect() as checker:
         assert Fence(table, site.name).check(checker, [request])[row.transaction_id][0] is Verdict.PURGED
+
+
+def test_an_outcome_that_is_asked_during_a_purge_is_no_tombstone(
+    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+) -> None:
+    (row,) = make_rows(site, channel.half.id, [0])
+    commit_checkpoint(site, channel, HalfCheckpoint(1, 1))
+    progress, table = reader.read(), CallbackTable(site.tables)
+    with site.connect() as purger, site.connect() as asking, ThreadPoolExecutor(1) as pool:
+        settled = Settled(site.name, progress.topic_id, {0: 1})
+        with purger.transaction():
+            old = old_enough(database_ms(purger), DAY_MS, DAY_MS)
+            Purge(table, threading.Event()).run(purger, settled, old, lambda _: None)
+            answer = pool.submit(outbox.outcome, row.transaction_id, asking)
+            _wait_for_a_lock(site, asking.info.backend_pid)
+        assert str(answer.result(30)) == "too old"
+    assert site.rows() == {}
+
+
+def _wait_for_a_lock(site: Site, pid: int) -> None:
+    """Wait until a connection waits for another one's transaction."""
+    query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
+    with site.connect() as watcher:
+        wait_until(lambda: watcher.execute(query, (pid,)).fetchone() == (1,))
 
 
 def test_what_leaves_the_discard_topic_while_it_is_fenced_is_not_fenced(

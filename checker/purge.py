@@ -25,11 +25,11 @@ from checker.settled import Old, between, first_id_of, time_of
 from outbox.callback_table import CallbackTable
 from outbox.failpoints import failpoint
 
-BATCH = 5_000
+BATCH = 2_000
 """Rows that are looked at, and deleted at most, in one transaction."""
 
-PACE = 1.0
-"""A pause is as long as the transaction before it: at most half of one backend, and of its disk, is taken."""
+PACE = 4.0
+"""A pause is four times as long as the transaction before it: at most a fifth of one processor is taken."""
 
 OPTIONS = f"{BY_KEY} -c lock_timeout=1s -c synchronous_commit=off"
 """Server settings of the purge's connection. A delete that a crash undoes comes back with its watermark: no harm."""

@@ -55,7 +55,7 @@ def measure_rate(site: Site, rounds: int, rows: int) -> list[Figure]:
         flat_out.append(rows / _seconds_of_purge(site, rows, pace=0.0))
         _fill(site, rows)
         paced.append(rows / _seconds_of_purge(site, rows, pace=PACE))
-    title = f"purge of {rows:,} settled rows, in transactions of 5,000"
+    title = f"purge of {rows:,} settled rows, in transactions of {purge.BATCH:,}"
     target = Target("ours", "at least", 50_000)
     return [
         Figure("purge_rate", f"{title}, without pauses", "rows/s", "one DELETE of all", flat_out, bare, target),
@@ -124,6 +124,7 @@ def measure_size(site: Site, cycles: int, rows: int) -> list[Figure]:
     with site.connect() as connection:
         connection.execute("ALTER SYSTEM SET autovacuum_naptime = '1s'")
         connection.execute("SELECT pg_reload_conf()")
+        connection.execute(CallbackTable(site.tables).compose("VACUUM FULL {transaction}"))
     sizes = []
     for _ in range(cycles):
         _fill(site, rows)

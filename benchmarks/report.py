@@ -87,8 +87,8 @@ def relay_section(results: Mapping[str, Any], charts: Path) -> str:
 
 _CHECKER = (
     "**How to read it.** One DELETE of everything is the least that Postgres can be asked for; it would hold up vacuum "
-    "and replicas as long as it takes. The purge commits every 2,000 rows, and pauses four times as long as each of these "
-    "transactions took. The audit goes by the primary key, page by page; it stands beside one scan of the table."
+    "and replicas as long as it takes. The purge commits every 2,000 rows, and pauses four times as long as each of "
+    "these transactions took. The audit goes by the primary key, page by page; it stands beside one scan of the table."
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
@@ -97,17 +97,19 @@ class Audit:
         before_ms = database_ms(connection) - self._max_age
         found: dict[tuple[str, Delay, str], Undelivered] = {}
         fixed, looked = {"channel": self._channel, "before_ms": before_ms}, time.monotonic()
+        discarded = sorted(progress.discarded)
         for after, to in pages(connection, self._table, first_id_of(before_ms), PAGE):
             query = self._table.compose(_CANDIDATES)
-            rows = connection.execute(query, {**fixed, **_page(progress, after, to)}).fetchall()
+            rows = connection.execute(query, {**fixed, **_page(progress, discarded, after, to)}).fetchall()
             delays = {why_undelivered(CommittedRow(*row[:-1]), progress) for row in rows}
             if Delay.GONE in delays or (rows and time.monotonic() > looked + FRESH_SECONDS):
                 progress, looked = self._read(), time.monotonic()  # a row may be of after the last look
+                discarded = sorted(progress.discarded)
             _count(found, rows, progress)
         return sorted(found.values(), key=lambda one: (one.group, one.delay, one.detail))
 
 
-def _page(progress: Progress, after: str, to: str) -> Mapping[str, Any]:
+def _page(progress: Progress, discarded: Sequence[str], after: str, to: str) -> Mapping[str, Any]:
     below = settled_below(progress)
     return {
         "after": after,
@@ -115,7 +117,7 @@ def _page(progress: Progress, after: str, to: str) -> Mapping[str, Any]:
         "topic_id": progress.topic_id,
         "partitions": list(below),
         "below": list(below.values()),
-        "discarded": list(between(sorted(progress.discarded), after, to)),
+        "discarded": list(between(discarded, after, to)),
     }
 
 

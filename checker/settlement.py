@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from checker.pages import BY_KEY, database_ms, pages
-from checker.settled import CommittedRow, Delay, Progress, between, first_id_of, settled_below, why_undelivered
+from checker.settled import CommittedRow, Delay, Progress, between, first_id_of, why_undelivered
 from outbox.callback_table import CallbackTable
 
 PAGE = 5_000
@@ -110,7 +110,8 @@ class Audit:
 
 
 def _page(progress: Progress, discarded: Sequence[str], after: str, to: str) -> Mapping[str, Any]:
-    below = settled_below(progress)
+    checkpoints = {number: partition.checkpoint for number, partition in progress.partitions.items()}
+    below = {number: checkpoint.offset for number, checkpoint in checkpoints.items() if checkpoint is not None}
     return {
         "after": after,
         "to": to,

@@ -20,7 +20,7 @@ from outbox.errors import KafkaUnreachable
 from outbox.protocol.discard import parse_manifest
 from outbox.protocol.errors import ProtocolError
 
-SILENCE_SECONDS = 3.0
+SILENCE_SECONDS = 2.0
 """So long nothing may come before a partition counts as held back."""
 
 _POLL_SECONDS = 0.2

@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 import structlog
 
-from checker.fence import Answers, Fence
+from checker.connection import CONNECT_SECONDS, connect
+from checker.fence import Answers, Fence, Lying
 from checker.settings import DatabaseSettings
 from checker.verdicts import NEEDS_SOMEBODY, Verdict
 from outbox.callback_table import CallbackTable
@@ -26,7 +27,6 @@ from outbox.service.patterns import matches, rank
 
 log = structlog.get_logger()
 
-CONNECT_SECONDS = 5
 QUEUE = 20
 """Batches that may wait for one database; more are dropped, and the relay asks again."""
 
@@ -41,14 +41,26 @@ class Database:
         settings: How to reach it.
         channel: Name of the channel.
         report: Takes the answers of a batch.
+        lying: Tells what lies in the discard topic; without it nothing below the purge watermark is fenced.
+        purge: Whether the purge's rights are needed, too.
     """
 
-    def __init__(self, name: str, settings: DatabaseSettings, channel: str, report: Report) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: DatabaseSettings,
+        channel: str,
+        report: Report,
+        lying: Lying | None = None,
+        *,
+        purge: bool = False,
+    ) -> None:
         self.name = name
         self.failure: BaseException | None = None
         self._settings = settings
         self._table = CallbackTable(settings.tables())
-        self._fence = Fence(self._table, channel)
+        self._fence = Fence(self._table, channel, lying)
+        self._purge = purge
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
         self._batches: queue.Queue[Sequence[CheckRequest] | None] = queue.Queue(QUEUE)
@@ -71,11 +83,17 @@ class Database:
 
     def _verify_grants(self, connection: psycopg.Connection[Any]) -> None:
         names = self._table.names
-        needed = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
+        checks = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
+        self._require(connection, checks, "grant it")
+        if self._purge:
+            purge = {names.transaction: ("DELETE",), names.meta: ("INSERT", "UPDATE")}
+            self._require(connection, purge, "grant it, or set purge = false (OUTBOX_PURGE)")
+
+    def _require(self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]], advice: str) -> None:
         missing = self._table.missing_grants(connection, needed)
         if missing:
             wanted = ", ".join(f"{privilege} on {name}" for privilege, name in missing)
-            raise ConfigurationError(f"role {connection.info.user} of database {self.name!r} lacks {wanted}: grant it")
+            raise ConfigurationError(f"role {connection.info.user} of database {self.name!r} lacks {wanted}: {advice}")
 
     def start(self) -> None:
         """Start answering."""
@@ -117,15 +135,7 @@ class Database:
             return dict.fromkeys(latest, (Verdict.UNREACHABLE, None))
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self._settings.dsn.get_secret_value(),
-            autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
-            application_name="outbox-checker",
-            target_session_attrs="read-write",  # a replica's "no row" would be a lie (R8)
-            options="-c statement_timeout=30s -c search_path=pg_catalog",
-            tcp_user_timeout=10_000,
-        )
+        return connect(self._settings)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

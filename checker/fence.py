@@ -6,18 +6,22 @@ was free; then a separate read (R8); then one synchronous write, so that a COMMI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, LiteralString
 
 import psycopg
+import structlog
 from psycopg import sql
 
 from checker.verdicts import Row, Verdict
 from outbox.callback_table import CallbackTable
+from outbox.errors import OutboxError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
 from outbox.protocol.positions import Positions
+
+log = structlog.get_logger()
 
 BATCH = 500
 """Transactions of one statement."""
@@ -36,10 +40,18 @@ SELECT asked.id, asked.producer_group, 'R', %s, asked.topic_id, asked.partition,
        asked.first, asked.last, asked.positions
   FROM unnest(%s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::bigint[], %s::text[])
        AS asked (id, producer_group, topic_id, partition, first, last, positions)
- WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'purged/' || asked.topic_id || '/' || asked.partition
+ WHERE asked.id = ANY (%s::uuid[])
+    OR NOT EXISTS (SELECT FROM {meta} WHERE key = 'purged/' || asked.topic_id || '/' || asked.partition
                                         AND CASE WHEN key LIKE 'purged/%%' THEN value::bigint > asked.last END)
  ORDER BY asked.id
 ON CONFLICT (transaction_id) DO NOTHING
+RETURNING transaction_id::text
+"""
+_OVERTAKEN: LiteralString = """
+SELECT count(*) FROM {transaction} AS fenced
+  JOIN {meta} AS purged ON purged.key = 'purged/' || fenced.half_topic_id || '/' || fenced.half_partition
+ WHERE fenced.transaction_id = ANY (%s::uuid[])
+   AND CASE WHEN purged.key LIKE 'purged/%%' THEN purged.value::bigint > fenced.last_offset END
 """
 _READ: LiteralString = (
     "SELECT transaction_id::text, state, half_topic_id::text, half_partition, first_offset, last_offset, positions"
@@ -48,7 +60,15 @@ _READ: LiteralString = (
 _WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE id = 0"
 
 Answers = dict[str, tuple[Verdict, Row | None]]
-_RETRY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+Lying = Callable[[Collection[str]], Collection[str]]
+"""Tells which of some transactions lie in the discard topic now, none if that cannot be told."""
+
+
+class _OvertakenError(Exception):
+    """A row was purged between the look at the watermark and the tombstone: the tombstone would be a lie."""
+
+
+_RETRY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, _OvertakenError)
 
 
 class Fence:
@@ -57,11 +77,13 @@ class Fence:
     Args:
         table: Its callback tables.
         channel: Name of the channel, for tombstones.
+        lying: Tells what lies in the discard topic; without it nothing below the purge watermark is fenced.
     """
 
-    def __init__(self, table: CallbackTable, channel: str) -> None:
+    def __init__(self, table: CallbackTable, channel: str, lying: Lying | None = None) -> None:
         self._table = table
         self._channel = channel
+        self._lying = lying
 
     def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
         """Decide what can be decided.
@@ -80,6 +102,9 @@ class Fence:
         ordered = sorted(requests, key=lambda request: request.transaction_id)
         for start in range(0, len(ordered), BATCH):
             self._halving(connection, ordered[start : start + BATCH], answers)
+        below = [request for request in ordered if answers[request.transaction_id][0] is Verdict.PURGED]
+        if below and self._lying is not None:
+            answers |= self._fence_lying(connection, below, self._lying)
         if any(verdict is Verdict.COMMITTED for verdict, _ in answers.values()):
             _durably(connection, lambda: connection.execute(self._table.compose(_WRITE)))
         failpoint("checker.decided")
@@ -128,11 +153,54 @@ class Fence:
             locked.update(str(id_) for (id_,) in connection.execute(_TRY_LOCKS, (ids, numbers)))
             failpoint("checker.locked")
             free = [request for request in batch if request.transaction_id in locked]
-            connection.execute(self._table.compose(_FENCE), (self._channel, *_columns(free)))
+            self._insert_tombstones(connection, free)
 
         _durably(connection, fence)
         failpoint("checker.fenced")
         return locked
+
+    def _insert_tombstones(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> None:
+        """Insert tombstones, but none below the purge watermark (R11).
+
+        The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
+        there; but a second look sees the watermark of that purge.
+
+        Raises:
+            _OvertakenError: That has happened: nothing of it may be committed.
+        """
+        parameters = (self._channel, *_columns(batch), [])
+        fenced = [id_ for (id_,) in connection.execute(self._table.compose(_FENCE), parameters)]
+        if fenced and connection.execute(self._table.compose(_OVERTAKEN), (fenced,)).fetchone() != (0,):
+            raise _OvertakenError
+
+    def _fence_lying(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: Lying) -> Answers:
+        """Fence what lies in the discard topic below the watermark: no row of it is ever purged.
+
+        It must lie there before the tombstone and after it: what leaves the discard topic is settled, and its row may
+        go.
+
+        Returns:
+            The answers that are definite now.
+        """
+        try:
+            found = lying([request.transaction_id for request in batch])
+            chosen = [request for request in batch if request.transaction_id in found]
+            if chosen:
+                _durably(connection, lambda: self._insert_lying(connection, chosen, lying))
+        except (OutboxError, *_RETRY) as error:
+            log.warning("what lies below the purge watermark stays undecided for now", reason=str(error))
+            return {}
+        rows = self._read(connection, [request.transaction_id for request in chosen])
+        return {id_: (_verdict(row, locked=True), row) for id_, row in rows.items()}
+
+    def _insert_lying(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: Lying) -> None:
+        ids = [request.transaction_id for request in batch]
+        tried = connection.execute(_TRY_LOCKS, (ids, [lock_number(id_) for id_ in ids]))
+        locked = {str(id_) for (id_,) in tried}
+        free = [request for request in batch if request.transaction_id in locked]
+        connection.execute(self._table.compose(_FENCE), (self._channel, *_columns(free), list(locked)))
+        if not locked <= set(lying(locked)):
+            raise _OvertakenError("some of it has left the discard topic meanwhile")
 
     def _read(self, connection: psycopg.Connection[Any], ids: Sequence[str]) -> dict[str, Row]:
         rows = connection.execute(self._table.compose(_READ), (list(ids),)).fetchall()

@@ -16,8 +16,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from checker import metrics
 from checker.databases import Database, by_database
+from checker.delivery import DeliveryReader
 from checker.fence import Answers
 from checker.settings import CheckerSettings
+from checker.upkeep import Upkeep
 from checker.verdicts import Verdict, op_entry
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
@@ -65,10 +67,13 @@ class CheckerService:
             settings.contract_interval / 1000,
         )
         self._channel = self._contract.description
+        self._delivery = DeliveryReader(settings.connection(), admin_client(settings.connection()), self._channel)
+        lying, name_of_channel = self._delivery.lying, self._channel.channel.name
         self._databases = {
-            name: Database(name, database, self._channel.channel.name, self._report)
+            name: Database(name, database, name_of_channel, self._report, lying, purge=settings.purge)
             for name, database in self._map.items()
         }
+        self._upkeep = Upkeep(self._map, settings, self._delivery, stop)
         with checked_properties():
             self._producer = Producer(
                 {"enable.idempotence": True, "linger.ms": 5, **settings.polled_connection(), "on_delivery": _report_op}
@@ -94,6 +99,7 @@ class CheckerService:
         for database in self._databases.values():
             database.verify()
             database.start()
+        self._upkeep.start()
         self._consumer.subscribe([self._channel.channel.check_topic])
         log.info("checker started", channel=self._channel.channel.name, databases=sorted(self._databases))
         try:
@@ -101,6 +107,7 @@ class CheckerService:
                 self._turn()
         finally:
             self._contract.stop()
+            self._upkeep.stop()
             for database in self._databases.values():
                 database.stop()
             self._producer.flush(5)
@@ -119,6 +126,7 @@ class CheckerService:
             metrics.VERDICTS.labels(Verdict.UNMAPPED).inc(len(unmapped))
         self._producer.poll(0)
         self._watch_databases()
+        self._upkeep.check()
         self._contract.check()
         self._health.not_ready = self._contract.not_ready()
         self._health.turned()

@@ -32,7 +32,23 @@ def committed_offsets(
         ConfigurationError: The cluster does not answer, or refuses.
     """
     with _group_member(kafka, group) as consumer:
-        return _committed(consumer, places)
+        return {place: answer.offset for place, answer in _committed(consumer, places).items()}
+
+
+def committed_checkpoints(
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[int, str]]:
+    """Committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
+
+    Open transactions are not waited for: what is told was true once, and a checkpoint never goes back. That is enough
+    to say what is settled; it is not enough to go on from there (R18).
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    with _group_member(kafka, group, "read_uncommitted") as consumer:
+        answers = _committed(consumer, places)
+        return {place: (answer.offset, answer.metadata or "") for place, answer in answers.items()}
 
 
 def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:
@@ -49,19 +65,19 @@ def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[
 
 
 @contextmanager
-def _group_member(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
+def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> Iterator[Consumer]:
     """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
-    consumer = Consumer({**kafka, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"})
+    consumer = Consumer({**kafka, "group.id": group, "enable.auto.commit": False, "isolation.level": isolation})
     try:
         yield consumer
     finally:
         consumer.close()
 
 
-def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], TopicPartition]:
     wanted = [TopicPartition(*place) for place in places]
     answers = _coordinated("reading committed offsets", lambda: consumer.committed(wanted, GROUP_TIMEOUT))
-    return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
+    return {(answer.topic, answer.partition): answer for answer in answers if answer.offset >= 0}
 
 
 def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:

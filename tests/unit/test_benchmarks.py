@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from benchmarks.report import library_section, memory_section, relay_section
+from benchmarks.report import checker_section, library_section, memory_section, relay_section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.spread import Spread, percentile
 
@@ -121,6 +121,15 @@ def test_the_relays_section_says_what_its_file_says(tmp_path: Path) -> None:
     assert "| what is fast | 0.6 ms | 1 (what is slow) | 0.6 (0.5 to 0.9) |" in text
     assert "ratio at least 0.7 | missed |" in text
     assert (tmp_path / "charts" / "relay.svg").read_text().count("<svg") == 1
+
+
+def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:
+    figures = [figure([60_000, 70_000, 80_000], [1, 1, 1], Target("ours", "at least", 50_000))]
+    write_results(tmp_path / "checker.json", ENVIRONMENT, {"rounds": 3}, figures, {})
+    text = checker_section(read_results(tmp_path / "checker.json"), tmp_path / "charts")
+    assert "| what is fast | 70,000 ms | 1 (what is slow) | 70,000 (60,000 to 80,000) |" in text
+    assert "ours at least 50000 | **met** |" in text
+    assert (tmp_path / "charts" / "checker.svg").read_text().count("<svg") == 1
 
 
 def test_charts_are_drawn_alike_from_the_same_file(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""How fast the checker purges, and what that costs an application."""

@@ -35,6 +35,18 @@ def committed_offsets(
         return _committed(consumer, places)
 
 
+def committed_places(
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], TopicPartition]:
+    """As `committed_offsets`, with the metadata that was committed with each offset.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    with _group_member(kafka, group) as consumer:
+        return _committed_places(consumer, places)
+
+
 def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:
     """Commit offsets, with metadata, where the group has none yet.
 
@@ -59,9 +71,13 @@ def _group_member(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
 
 
 def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    return {place: answer.offset for place, answer in _committed_places(consumer, places).items()}
+
+
+def _committed_places(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], TopicPartition]:
     wanted = [TopicPartition(*place) for place in places]
     answers = _coordinated("reading committed offsets", lambda: consumer.committed(wanted, GROUP_TIMEOUT))
-    return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
+    return {(answer.topic, answer.partition): answer for answer in answers if answer.offset >= 0}
 
 
 def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:

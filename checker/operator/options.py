@@ -22,6 +22,9 @@ Records = Annotated[int, typer.Option(min=1, help="Records that are read of a to
 
 RECORDS = 1_000_000
 
+ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
+"""Of a typer application without subcommands: options may stand behind arguments, and its usage names no command."""
+
 
 class Desk:
     """Settings of the checker, and the channel as it is.

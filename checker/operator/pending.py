@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from checker.operator.channel_reader import ChannelReader, Unread
-from checker.operator.options import RECORDS, BootstrapServers, ChannelName, Desk, Records
+from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records
 from checker.operator.rows import database_of
 from checker.operator.undecided import Gathering, Unsettled, chosen, sums
 from outbox.errors import ConfigurationError, UsageError
@@ -27,7 +27,7 @@ HALVES = 100_000
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-app = typer.Typer(help="Show what is undecided now, or decided and not delivered yet.", subcommand_metavar="")
+app = typer.Typer(help="Show what is undecided now, or decided and not delivered yet.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)

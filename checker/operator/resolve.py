@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from checker.operator.channel_reader import ChannelReader
-from checker.operator.options import RECORDS, BootstrapServers, ChannelName, Desk, parse_id
+from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, parse_id
 from checker.operator.rows import NO_INCARNATION, Seen, database_of
 from checker.operator.rulings import RULINGS, Ruling, Standing, Step, of_listener
 from checker.operator.undecided import Gathering, Unsettled
@@ -34,14 +34,14 @@ _CONSEQUENCES = {
 }
 _LISTENER_CONSEQUENCES = {
     OpKind.COMMIT: "its messages will be delivered; there is no row, so that nothing but this op marker says so",
-    OpKind.ROLLBACK: "its messages will never be delivered; there is no row, so that its local transaction may commit yet",
+    OpKind.ROLLBACK: "its messages will never be delivered; there is no row, and its local transaction may yet commit",
 }
 _YOUNG = Ruling(
     Step.REFUSE, "it is so young that its application may be about to write its row: try again, see --min-age"
 )
 _JUST_ENDED = Ruling(Step.REFUSE, "its local transaction was open a moment ago: try again")
 
-app = typer.Typer(help="Decide an undecided transaction by hand, in its database first.", subcommand_metavar="")
+app = typer.Typer(help="Decide an undecided transaction by hand, in its database first.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)
@@ -120,14 +120,15 @@ class _Case:
             ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
         if self.id in gathering.refused:
             fail(
-                f"transaction {self.id} has committed and cannot be delivered ({gathering.refused[self.id]}): "
+                f"transaction {self.id} is decided, and lies in the discard topic as {gathering.refused[self.id]}: "
                 "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
                 Exit.FINDINGS,
             )
         if self.id not in gathering.found:
+            channel = self.desk.channel.channel.name
             fail(
-                f"transaction {self.id} is not among what channel {self.desk.channel.channel.name} holds unsettled: it "
-                "is settled, or none of its halves was ever stored here; nothing was decided. `outbox trace` tells more",
+                f"transaction {self.id} is not among what channel {channel} holds unsettled: it is settled, or none of "
+                "its halves was ever stored here; nothing was decided. `outbox trace` tells more",
                 Exit.FINDINGS,
             )
         self.found = gathering.found[self.id]

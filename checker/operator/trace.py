@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from checker.operator.options import RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
+from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
 from checker.operator.search import SKEW_MS, Search
 from checker.operator.timeline import Conclusion, Findings, State, born_ms, conclude
 from outbox.errors import UsageError
 from outbox.service.exits import Exit, guarded
 from outbox.service.output import Json, print_json, told_reading, utc
 
-app = typer.Typer(help="Tell the story of a transaction or a message.", subcommand_metavar="")
+app = typer.Typer(help="Tell the story of a transaction or a message.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)

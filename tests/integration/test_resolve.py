@@ -15,12 +15,17 @@ from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
 from checker.operator.resolve import app
+from checker.operator.rows import Rows
+from checker.operator.rulings import Standing
+from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
 from outbox.channel import verify_channel
 from outbox.discarded import read_discard_topic
 from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
+from outbox.protocol.identifiers import lock_number
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
@@ -163,6 +168,7 @@ def test_an_application_that_commits_after_a_rollback_is_fenced(site: Site, monk
             if name == "outbox.half_acked":
                 (id_,) = _open_ids(site)
                 assert call_command(app, site, id_, "--rollback", *AT_ONCE)[0] == Exit.OK
+                assert site.rows()[id_] == "R"
 
         buy()
         monkeypatch.setattr("outbox.seal.failpoint", decide)
@@ -218,6 +224,24 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
     assert (code, document["standing"]) == (Exit.FINDINGS, "committed")
     assert still.rows()[entry.transaction_id] == "C"
     assert _said(still, entry.transaction_id) == []
+
+
+@pytest.mark.parametrize("kind", [OpKind.COMMIT, OpKind.ROLLBACK])
+def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
+    still: Site, outbox: Outbox, kind: OpKind
+) -> None:
+    """It may have been opened, or have taken its lock again, after the look."""
+    entry = _undecided(still, outbox)
+    place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
+    request = CheckRequest(entry.transaction_id, "orders", Truth.ROW, *place, 1, _incarnation(still))
+    settings = DatabaseSettings.model_validate({"dsn": still.postgres_url, "table_prefix": still.name})
+    rows = Rows("shop", settings, still.name)
+    with still.connect() as application, application.transaction():
+        application.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(entry.transaction_id),))
+        seen = rows.decide(request, kind, alive=False, gone=None)
+        assert (seen.standing, seen.holder) == (Standing.OPEN, application.info.backend_pid)
+    assert entry.transaction_id not in still.rows()
+    assert rows.decide(request, kind, alive=False, gone=None).placed
 
 
 def test_what_is_young_is_left_to_its_application(still: Site, outbox: Outbox) -> None:

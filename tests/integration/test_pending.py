@@ -155,7 +155,6 @@ def test_a_database_that_is_down_keeps_nothing_from_being_listed(site: Site, out
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--bootstrap-servers", "127.0.0.1:1"), "Kafka does not answer"),
         (("--older-than", "long"), "no duration"),
         (("--channel", "nobody-made-this"), "outbox channel create"),
     ],

@@ -143,7 +143,6 @@ def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
         (("nonsense",), "no transaction id and no message id"),
         (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f",), "give --since"),
         (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f", "--since", "soon"), "is no time"),
-        (("019a0000-3c04-7e7b-9d36-0a1c2b3d4e5f", "--bootstrap-servers", "127.0.0.1:1"), "Kafka does not answer"),
     ],
 )
 def test_what_keeps_it_from_looking_is_one_sentence(shop: Shop, words: tuple[str, ...], says: str) -> None:

@@ -246,7 +246,9 @@ class Rows:
             raise CallbackTableError(f"database {self._name!r}: {error}") from error
         except psycopg.Error as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigurationError(f"database {self._name!r}: {type(error).__name__}: {first_line}") from error
+            raise ConfigurationError(
+                f"database {self._name!r}: {type(error).__name__}: {first_line}; run it again, it tells what stands"
+            ) from error
 
     @contextmanager
     def _durable(self, connection: psycopg.Connection[Any]) -> Iterator[None]:

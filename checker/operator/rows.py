@@ -37,10 +37,9 @@ _READ: LiteralString = (
 )
 _INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 _WATERMARK: LiteralString = "SELECT value::bigint FROM {meta} WHERE key = %s"
-_HOLDER: LiteralString = (
-    "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+_HOLDERS: LiteralString = (
+    "SELECT l.classid::bigint, l.objid::bigint, l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted"
-    " AND l.classid::bigint = %s AND l.objid::bigint = %s"
 )
 _TRY_LOCK: LiteralString = "SELECT pg_try_advisory_xact_lock(%s)"
 _INSERT: LiteralString = (
@@ -49,7 +48,6 @@ _INSERT: LiteralString = (
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
 _WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE id = 0"
-_LOW = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +109,10 @@ class Rows:
         """
         with self._connect("-c default_transaction_read_only=on", "primary") as connection:
             incarnation = self._incarnation(connection)
-            ids = [request.transaction_id for request in requests]
-            rows = self._read(connection, ids)
+            holders = _holders(connection)  # before the rows: who has committed since has one
+            rows = self._read(connection, [request.transaction_id for request in requests])
             return {
-                request.transaction_id: self._seen(connection, request, rows, incarnation, alive, gone)
+                request.transaction_id: self._seen(connection, request, rows, holders, incarnation, alive, gone)
                 for request in requests
             }
 
@@ -139,9 +137,10 @@ class Rows:
                 return Seen(Standing.MISMATCH, self._name, incarnation=incarnation)
             placed = self._place(connection, request, kind, alive=alive)
             failpoint("resolve.placed")
+            holders = _holders(connection)
             rows = self._read(connection, [request.transaction_id])
             known = frozenset([request.transaction_id] if alive else [])
-            seen = self._seen(connection, request, rows, incarnation, known, gone)
+            seen = self._seen(connection, request, rows, holders, incarnation, known, gone)
             if seen.standing is Standing.COMMITTED:
                 self._write(connection)
             return replace(seen, placed=placed)
@@ -172,6 +171,7 @@ class Rows:
         connection: psycopg.Connection[Any],
         request: CheckRequest,
         rows: dict[str, tuple[Row, int]],
+        holders: dict[int, int],
         incarnation: str | None,
         alive: frozenset[str],
         gone: str | None,
@@ -182,7 +182,7 @@ class Rows:
             row, created = rows[request.transaction_id]
             standing = of_row(row, request.topic_id)
             return Seen(standing, self._name, row, created, incarnation=incarnation)
-        holder = self._holder(connection, request)
+        holder = holders.get(lock_number(request.transaction_id))
         if holder is not None:
             return Seen(Standing.OPEN, self._name, holder=holder, incarnation=incarnation)
         purged = request.transaction_id not in alive and self._is_purged(connection, request)
@@ -196,11 +196,6 @@ class Rows:
         """
         with self._connect("-c default_transaction_read_only=on", "primary") as connection:
             return self._read(connection, ids)
-
-    def _holder(self, connection: psycopg.Connection[Any], request: CheckRequest) -> int | None:
-        number = lock_number(request.transaction_id)
-        found = connection.execute(_HOLDER, ((number >> 32) & _LOW, number & _LOW)).fetchone()
-        return None if found is None else int(found[0])
 
     def _is_purged(self, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
         """Whether its row may have been purged: as the checker's own rule (R11)."""
@@ -263,6 +258,12 @@ class Rows:
 def _foreign(request: CheckRequest, incarnation: str | None, gone: str | None) -> bool:
     """Whether its halves name another incarnation (R10), which is not gone for good."""
     return request.incarnation != incarnation and (gone is None or gone != (request.incarnation or NO_INCARNATION))
+
+
+def _holders(connection: psycopg.Connection[Any]) -> dict[int, int]:
+    """Process ids of the backends that hold advisory locks in this database, by the numbers of these."""
+    found = connection.execute(_HOLDERS).fetchall()
+    return {int.from_bytes((high << 32 | low).to_bytes(8, "big"), "big", signed=True): pid for high, low, pid in found}
 
 
 def _columns(request: CheckRequest) -> tuple[str, int, int, int, str]:

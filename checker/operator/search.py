@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from checker.operator.channel_reader import headers_of, to_half, to_ops
 from checker.operator.rows import Rows
@@ -20,6 +20,7 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
+from outbox.service.output import utc
 from outbox.span_reader import Span, SpanReader, cut
 
 SKEW_MS = 600_000
@@ -226,8 +227,12 @@ class Search:
         id_, _, position = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
         if id_ == self._found.transaction_id and position.isdecimal():
             late = headers.get(LATE_HEADER)
-            detail = "read_committed readers see it" + (f"; late: {late.decode(errors='replace')}" if late else "")
-            self._found.note(Event(*_place_of(message, What.VISIBLE), int(position), detail))
+            kind, ms = message.timestamp()
+            detail = f"read_committed readers see it; timestamp {utc(ms)}"
+            event = Event(*_place_of(message, What.VISIBLE), int(position), detail)
+            if late:
+                event = event._replace(detail=f"{detail}; late: {late.decode(errors='replace')}")
+            self._found.note(event if kind == TIMESTAMP_LOG_APPEND_TIME else event._replace(time_ms=None))
 
 
 def _place_of(message: Message, what: What) -> tuple[int, What, str, int, int]:

@@ -34,8 +34,8 @@ class Event(NamedTuple):
     """Something that happened to a transaction.
 
     Args:
-        time_ms: When, ms since 1970: the broker's time of the record's append (on a real topic its timestamp, which may
-            be the user's own), or the database's time.
+        time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is not
+            known, as on a real topic whose records carry the timestamps of their halves or users.
         what: Its kind.
         place: Topic, or name of the database in the checker's settings.
         partition: Of the topic; None for a row.
@@ -46,7 +46,7 @@ class Event(NamedTuple):
         counts: The positions that an op or a row counts; None for all else.
     """
 
-    time_ms: int
+    time_ms: int | None
     what: What
     place: str
     partition: int | None
@@ -107,8 +107,12 @@ class Findings:
         return [event for event in self.events if event.kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
 
     def timeline(self) -> list[Event]:
-        """All events in the order of their times."""
-        return sorted(self.events, key=lambda event: (event.time_ms, _ORDER[event.what], event.offset or 0))
+        """All events in the order of their times; those whose time is not known come last."""
+        return sorted(self.events, key=_moment)
+
+
+def _moment(event: Event) -> tuple[bool, int, int, int]:
+    return event.time_ms is None, event.time_ms or 0, _ORDER[event.what], event.offset or 0
 
 
 class State(enum.StrEnum):

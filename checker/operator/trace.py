@@ -11,7 +11,7 @@ from rich.table import Table
 
 from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
 from checker.operator.search import SKEW_MS, Search
-from checker.operator.timeline import Conclusion, Findings, State, born_ms, conclude
+from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude
 from outbox.errors import UsageError
 from outbox.service.exits import Exit, guarded
 from outbox.service.output import Json, print_json, told_reading, utc
@@ -108,6 +108,12 @@ def _document(found: Findings, conclusion: Conclusion, start: int) -> dict[str, 
     }
 
 
+def _time(event: Event) -> str:
+    if event.time_ms is None:
+        return "not known"
+    return datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "milliseconds")
+
+
 def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
     console = Console()
     message = "" if found.position is None else f", message {found.position}"
@@ -115,8 +121,7 @@ def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
     for event in found.timeline():
         where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
         number = "" if event.position is None else str(event.position)
-        time = datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "milliseconds")
-        table.add_row(time, event.what, number, where, event.detail)
+        table.add_row(_time(event), event.what, number, where, event.detail)
     console.print(table)
     console.print(f"[bold]{conclusion.state}[/]: {conclusion.sentence}")
     databases = ", ".join(found.databases) or "none"

@@ -49,9 +49,9 @@ def test_the_story_of_a_delivered_transaction_and_of_one_message_of_it(shop: Sho
     assert document["databases"] == ["default"]
     op = next(event for event in document["timeline"] if event["what"] == "op")
     assert "COMMIT by producer" in op["detail"]
-    visible = document["timeline"][-1]
-    assert _whats(document)[-2:] == ["visible", "visible"]
-    assert visible["time_ms"] >= op["time_ms"] - 1_000
+    assert _whats(document)[-2:] == ["visible", "visible"]  # at a time that only the log of a broker could tell
+    assert document["timeline"][-1]["time_ms"] is None
+    assert op["time_ms"] > 0
     one = _trace(site, f"{receipt.transaction_id}/1")
     assert sorted(_whats(one)) == ["half stored", "op", "row", "visible"]
     seen = next(event for event in one["timeline"] if event["what"] == "visible")

@@ -77,8 +77,8 @@ def test_one_message_can_be_of_interest_alone() -> None:
 
 def test_the_timeline_is_in_the_order_of_time_then_of_what_comes_before_what() -> None:
     late, early = _visible(0), HALVES[0]._replace(time_ms=4)
-    op = _op(OpKind.COMMIT)._replace(time_ms=4)
-    assert _found(late, op, early, HALVES[1]).timeline() == [HALVES[1], early, op, late]
+    op, some_time = _op(OpKind.COMMIT)._replace(time_ms=4), _visible(1)._replace(time_ms=None)
+    assert _found(some_time, late, op, early, HALVES[1]).timeline() == [HALVES[1], early, op, late, some_time]
 
 
 def test_an_id_tells_its_time_or_that_it_does_not() -> None:

@@ -34,8 +34,8 @@ class Event(NamedTuple):
     """Something that happened to a transaction.
 
     Args:
-        time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is not
-            known, as on a real topic whose records carry the timestamps of their halves or users.
+        time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is
+            not known, as on a real topic whose records carry the timestamps of their halves or users.
         what: Its kind.
         place: Topic, or name of the database in the checker's settings.
         partition: Of the topic; None for a row.

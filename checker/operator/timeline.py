@@ -6,6 +6,7 @@ import enum
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from outbox.protocol.discard import DiscardReason
@@ -206,6 +207,17 @@ def needed(found: Findings) -> Iterable[int]:
 def _last(events: Iterable[Event], kinds: set[What]) -> Event | None:
     chosen = [event for event in events if event.what in kinds]
     return max(chosen, key=lambda event: event.offset or 0) if chosen else None
+
+
+def folded(events: Sequence[Event]) -> list[Event]:
+    """A timeline for people: of check requests that follow on each other, the first, and the last with their number."""
+    told: list[Event] = []
+    for what, group in groupby(events, key=lambda event: event.what):
+        some = list(group)
+        if what is What.CHECK and len(some) > 2:  # noqa: PLR2004 - two are the first and the last
+            some = [some[0], some[-1]._replace(detail=f"{some[-1].detail}; {len(some) - 2} times in between, too")]
+        told += some
+    return told
 
 
 def born_ms(transaction_id: str) -> int | None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
 from checker.operator.search import SKEW_MS, Search
-from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude
+from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude, folded
 from outbox.errors import UsageError
 from outbox.service.exits import Exit, guarded
 from outbox.service.output import Json, print_json, told_reading, utc
@@ -118,7 +118,7 @@ def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
     console = Console()
     message = "" if found.position is None else f", message {found.position}"
     table = Table("time", "what", "message", "where", "detail", title=f"transaction {found.transaction_id}{message}")
-    for event in found.timeline():
+    for event in folded(found.timeline()):
         where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
         number = "" if event.position is None else str(event.position)
         table.add_row(_time(event), event.what, number, where, event.detail)

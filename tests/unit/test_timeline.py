@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from checker.operator.timeline import Event, Findings, State, What, born_ms, conclude, needed
+from checker.operator.timeline import Event, Findings, State, What, born_ms, conclude, folded, needed
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
@@ -79,6 +79,14 @@ def test_the_timeline_is_in_the_order_of_time_then_of_what_comes_before_what() -
     late, early = _visible(0), HALVES[0]._replace(time_ms=4)
     op, some_time = _op(OpKind.COMMIT)._replace(time_ms=4), _visible(1)._replace(time_ms=None)
     assert _found(some_time, late, op, early, HALVES[1]).timeline() == [HALVES[1], early, op, late, some_time]
+
+
+def test_many_questions_are_told_in_two_lines() -> None:
+    asked = [Event(2, What.CHECK, "c", 0, offset, None, "check 1") for offset in range(5)]
+    told = folded([HALVES[0], *asked, _op(OpKind.COMMIT), *asked[:2]])
+    assert [event.what for event in told] == [What.HALF, What.CHECK, What.CHECK, What.OP, What.CHECK, What.CHECK]
+    assert [event.offset for event in told] == [0, 0, 4, 0, 0, 1]
+    assert told[2].detail == "check 1; 3 times in between, too"
 
 
 def test_an_id_tells_its_time_or_that_it_does_not() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from checker.operator.channel_reader import NEAR, _spans
 from checker.operator.pending import parse_duration
-from checker.operator.undecided import Gathering, Half, Sum, chosen, sums
+from checker.operator.undecided import Gathering, Half, Said, Sum, chosen, sums
 from outbox.errors import UsageError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -72,17 +72,17 @@ def test_an_op_counts_in_its_place_only() -> None:
     ):
         gathering.add_op(entry, OpSource.LISTENER, 1, 1, TOPIC)
     found = gathering.found["a"]
-    assert (found.decision, found.checks) == (None, 4)
-    gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 2, 1, TOPIC)
-    assert not found.disputed
-    gathering.add_op(_entry(OpKind.ROLLBACK), OpSource.CHECKER, 3, 1, TOPIC)
-    assert found.disputed
-    assert found.decision is not None
-    assert (found.decision.kind, found.decision.source, found.decision.offset) == (
-        OpKind.ROLLBACK,
-        OpSource.CHECKER,
-        3,
-    )
+    assert (found.said, found.decision, found.checks) == ([], None, 4)
+
+
+def test_the_last_decision_is_told_and_whether_another_one_contradicts_it() -> None:
+    gathering = Gathering(100)
+    gathering.add_half(_half(1))
+    found = gathering.found["a"]
+    gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 2, 5, TOPIC)
+    assert (found.decision, found.disputed) == (Said(OpKind.COMMIT, OpSource.PRODUCER, 2, 5), False)
+    gathering.add_op(_entry(OpKind.ROLLBACK), OpSource.CHECKER, 3, 6, TOPIC)
+    assert (found.decision, found.disputed) == (Said(OpKind.ROLLBACK, OpSource.CHECKER, 3, 6), True)
 
 
 def test_what_is_parked_is_gathered_with_what_still_follows_it() -> None:

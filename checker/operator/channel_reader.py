@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -142,14 +143,14 @@ class ChannelReader:
                 f"{whole.topic}/{number} ends at offset {whole.stop}, and the relay has read up to {checkpoint.head}: "
                 "Kafka has lost records that it had acknowledged"
             )
-        for span, named in _spans(whole, checkpoint):
+        for span, is_unsettled in _spans(whole, checkpoint):
             for message in reader.read([span], self._passed):
                 offset = message.offset() or 0
                 if self._gathering.is_full(number):
                     place = f"{whole.topic}/{number}, offsets {offset} to {whole.stop}"
                     self._unread.append(Unread(place, "more halves are unsettled than are looked at"))
                     return
-                if named is None or offset in named:
+                if is_unsettled(offset):
                     self._take_half(message)
 
     def _take_half(self, message: Message) -> None:
@@ -204,16 +205,26 @@ class ChannelReader:
                 continue  # the checker counts it as malformed
 
 
-def _spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, frozenset[int] | range | None]]:
-    """Spans of a half partition, each with the offsets in it that are not settled; None: all."""
+def _spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, Callable[[int], bool]]]:
+    """Spans of a half partition, each with what tells of an offset in it whether it is not settled."""
     runs = list(checkpoint.unsettled)
     while runs:
         near = [runs.pop(0)]
         while runs and runs[0].start - near[-1].stop <= NEAR:
             near.append(runs.pop(0))
-        wanted = near[0] if len(near) == 1 else frozenset(offset for run in near for offset in run)
-        yield Span(whole.topic, whole.partition, near[0].start, near[-1].stop), wanted
-    yield Span(whole.topic, whole.partition, checkpoint.head, whole.stop), None
+        yield Span(whole.topic, whole.partition, near[0].start, near[-1].stop), _within(near)
+    yield Span(whole.topic, whole.partition, checkpoint.head, whole.stop), lambda _: True
+
+
+def _within(runs: Sequence[range]) -> Callable[[int], bool]:
+    """Whether an offset is in one of some ascending runs, which may be very long."""
+    starts = [run.start for run in runs]
+
+    def is_within(offset: int) -> bool:
+        index = bisect_right(starts, offset) - 1
+        return index >= 0 and offset in runs[index]
+
+    return is_within
 
 
 def to_half(message: Message) -> Half | None:

@@ -167,7 +167,7 @@ def test_an_application_that_commits_after_a_rollback_is_fenced(site: Site, monk
             if name == "outbox.half_acked":
                 (id_,) = _open_ids(site)
                 assert call_command(app, site, id_, "--rollback", *AT_ONCE)[0] == Exit.OK
-                assert site.rows()[id_] == "R"
+                assert site.rows().get(id_) == "R"
 
         buy()
         monkeypatch.setattr("outbox.seal.failpoint", decide)

@@ -14,6 +14,7 @@ from checker.operator.rulings import RULINGS, Ruling, Standing, Step, of_listene
 from checker.operator.undecided import Gathering, Unsettled
 from checker.verdicts import Verdict, op_entry
 from outbox.decisions import send_decisions
+from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
@@ -99,7 +100,11 @@ class Case:
         return gathering.found[self.id]
 
     def decide(self, reason: str) -> None:
-        """Make the decision: the row first, and once it is durable the op marker (R32)."""
+        """Make the decision: the row first, and once it is durable the op marker (R32).
+
+        Raises:
+            ConfigurationError: Database or Kafka do not answer, or refuse; the message says what stands.
+        """
         found = self._found()
         self._judge(
             self._look(
@@ -116,7 +121,15 @@ class Case:
         failpoint("resolve.marking")
         text = f"{signed(reason)} ({utc(time.time_ns() // 1_000_000)}, by hand)"
         self.sent = replace(entry, reason=text)
-        send_decisions(self.desk.kafka, self.desk.channel, [self.sent])
+        try:
+            send_decisions(self.desk.kafka, self.desk.channel, [self.sent])
+        except ConfigurationError as error:
+            if self.seen is None:
+                raise
+            raise ConfigurationError(
+                f"the row says {self.kind.name}, and that stands; only its op marker did not go out ({error}). "
+                "Check-back will find the row, or run this again"
+            ) from error
 
     def consequence(self) -> str:
         """What would happen, for the question."""

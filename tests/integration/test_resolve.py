@@ -20,6 +20,7 @@ from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
 from outbox.channel import verify_channel
 from outbox.discarded import read_discard_topic
+from outbox.errors import KafkaUnreachable
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
@@ -147,6 +148,20 @@ def test_a_kill_between_row_and_op_marker_is_harmless(site: Site) -> None:
     site.relay(extra=QUICK)
     site.checker()
     assert [record.message_id for record in site.wait_visible(1, "orders")] == [f"{id_}/0"]
+
+
+def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
+    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KafkaUnreachable("Kafka does not answer")
+
+    id_ = _undecided(still, outbox).transaction_id
+    monkeypatch.setattr("checker.operator.case.send_decisions", fail)
+    code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
+    assert (code, still.rows().get(id_)) == (Exit.CONFIGURATION, "R")
+    assert "the row says ROLLBACK, and that stands" in printed
+    assert "Traceback" not in printed
 
 
 # --- applications that are alive ----------------------------------------------------------------------------------

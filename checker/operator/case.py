@@ -14,9 +14,11 @@ from checker.operator.rulings import RULINGS, Ruling, Standing, Step, of_listene
 from checker.operator.undecided import Gathering, Unsettled
 from checker.verdicts import Verdict, op_entry
 from outbox.decisions import send_decisions
+from outbox.discarded import read_discard_topic
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
+from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.service.exits import Exit, fail
@@ -105,10 +107,11 @@ class Case:
         Raises:
             ConfigurationError: Database or Kafka do not answer, or refuse; the message says what stands.
         """
-        found = self._found()
         self._judge(
             self._look(
-                lambda name: self.desk.rows(name).decide(self._request(), self.kind, alive=found.parked, gone=self.gone)
+                lambda name: self.desk.rows(name).decide(
+                    self._request(), self.kind, alive=self._is_alive, gone=self.gone
+                )
             )
         )
         if self.ruling.step is Step.PLACE:  # no row, and none could be placed
@@ -190,6 +193,13 @@ class Case:
         if entry is None:
             raise RuntimeError(f"the row of {self.id} allows {self.kind.name}, and gives no op entry")
         return entry
+
+    def _is_alive(self) -> bool:
+        """Whether it lies in the discard topic undecided, at this moment."""
+        if not self._found().parked:
+            return False
+        manifest = read_discard_topic(self.desk.kafka, self.desk.channel).manifests.get(self.id)
+        return manifest is not None and manifest.reason is DiscardReason.UNDECIDED
 
     def _alive(self) -> frozenset[str]:
         return frozenset([self.id] if self._found().parked else [])

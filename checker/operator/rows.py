@@ -6,7 +6,7 @@ lock, row, COMMIT that waits for the disk, then a separate read (R8, R9).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, LiteralString
@@ -116,7 +116,7 @@ class Rows:
                 for request in requests
             }
 
-    def decide(self, request: CheckRequest, kind: OpKind, *, alive: bool, gone: str | None) -> Seen:
+    def decide(self, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
         """Make an operator's decision the row, unless there is one, or the local transaction is open.
 
         The row is on the disk, and on the synchronous standbys, when this returns. What it says is what counts.
@@ -124,7 +124,7 @@ class Rows:
         Args:
             request: The transaction, with what counts of it.
             kind: COMMIT or ROLLBACK.
-            alive: Whether it is alive in the discard topic: its row cannot have been purged.
+            alive: Tells whether it is alive in the discard topic at this moment: then its row cannot have been purged.
             gone: An incarnation of this database that is gone for good, as the operator says.
 
         Raises:
@@ -135,26 +135,51 @@ class Rows:
             incarnation = self._incarnation(connection)
             if _foreign(request, incarnation, gone):
                 return Seen(Standing.MISMATCH, self._name, incarnation=incarnation)
-            placed = self._place(connection, request, kind, alive=alive)
+            placed = self._place(connection, request, kind, alive)
             failpoint("resolve.placed")
             holders = _holders(connection)
             rows = self._read(connection, [request.transaction_id])
-            known = frozenset([request.transaction_id] if alive else [])
+            known = frozenset([request.transaction_id] if not rows and alive() else [])
             seen = self._seen(connection, request, rows, holders, incarnation, known, gone)
             if seen.standing is Standing.COMMITTED:
                 self._write(connection)
             return replace(seen, placed=placed)
 
-    def _place(self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind, *, alive: bool) -> bool:
-        """Insert the row where the lock is free, and where none can have been purged."""
-        values = (request.transaction_id, request.group, str(kind), self._channel, *_columns(request))
+    def _place(
+        self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind, alive: Callable[[], bool]
+    ) -> bool:
+        """Insert the row where the lock is free, and where none can have been purged (R11).
+
+        The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
+        there: a second look sees the watermark of that purge. What lies in the discard topic must do so before and
+        after: what leaves it is settled, and its row may go.
+        """
         try:
             with self._durable(connection):
-                if not self._try_lock(connection, request) or (not alive and self._is_purged(connection, request)):
-                    return False
-                return connection.execute(self._table.compose(_INSERT), values).rowcount == 1
+                if self._try_lock(connection, request) and not self._may_be_purged(connection, request, alive):
+                    return self._insert(connection, request, kind, alive)
         except psycopg.errors.LockNotAvailable:  # somebody's row is there, and not committed yet
-            return False
+            pass
+        return False
+
+    def _insert(
+        self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind, alive: Callable[[], bool]
+    ) -> bool:
+        """Whether the row is new.
+
+        Raises:
+            Rollback: It may have been there, and been purged meanwhile: this one would be a lie.
+        """
+        values = (request.transaction_id, request.group, str(kind), self._channel, *_columns(request))
+        placed = connection.execute(self._table.compose(_INSERT), values).rowcount == 1
+        if placed and self._may_be_purged(connection, request, alive):
+            raise psycopg.Rollback
+        return placed
+
+    def _may_be_purged(
+        self, connection: psycopg.Connection[Any], request: CheckRequest, alive: Callable[[], bool]
+    ) -> bool:
+        return self._is_purged(connection, request) and not alive()
 
     def _try_lock(self, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
         """Whether the local transaction is not open, and cannot become so before this transaction ends."""

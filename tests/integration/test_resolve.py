@@ -246,16 +246,38 @@ def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
 ) -> None:
     """It may have been opened, or have taken its lock again, after the look."""
     entry = _undecided(still, outbox)
-    place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
-    request = CheckRequest(entry.transaction_id, "orders", Truth.ROW, *place, 1, _incarnation(still))
-    settings = DatabaseSettings.model_validate({"dsn": still.postgres_url, "table_prefix": still.name})
-    rows = Rows("shop", settings, still.name)
+    rows, request = _rows(still), _request(still, entry)
     with still.connect() as application, application.transaction():
         application.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(entry.transaction_id),))
-        seen = rows.decide(request, kind, alive=False, gone=None)
+        seen = rows.decide(request, kind, alive=lambda: False, gone=None)
         assert (seen.standing, seen.holder) == (Standing.OPEN, application.info.backend_pid)
     assert entry.transaction_id not in still.rows()
-    assert rows.decide(request, kind, alive=False, gone=None).placed
+    assert rows.decide(request, kind, alive=lambda: False, gone=None).placed
+
+
+def _rows(site: Site) -> Rows:
+    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    return Rows("shop", settings, site.name)
+
+
+def _request(site: Site, entry: OpEntry) -> CheckRequest:
+    place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
+    return CheckRequest(entry.transaction_id, "orders", Truth.ROW, *place, 1, _incarnation(site))
+
+
+@pytest.mark.parametrize(
+    ("purged", "alive"),
+    [([False, True, True], [False] * 3), ([True] * 3, [True, False, False])],
+    ids=["a purge passes it", "it leaves the discard topic"],
+)
+def test_what_may_be_purged_at_this_moment_is_not_decided(
+    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
+) -> None:
+    entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
+    monkeypatch.setattr("checker.operator.rows.Rows._is_purged", lambda *_: next(looks))
+    seen = _rows(still).decide(_request(still, entry), OpKind.ROLLBACK, alive=lambda: next(reads), gone=None)
+    assert (seen.standing, seen.placed) == (Standing.PURGED, False)
+    assert entry.transaction_id not in still.rows()
 
 
 def test_what_is_young_is_left_to_its_application(still: Site, outbox: Outbox) -> None:

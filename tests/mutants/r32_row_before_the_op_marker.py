@@ -6,6 +6,8 @@ delivered, because the relay has settled its half as rolled back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from checker.operator.rows import Rows, Seen
 from checker.operator.rulings import Standing
 from checker.verdicts import Row
@@ -14,7 +16,7 @@ from outbox.protocol.op import OpKind
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _decide(self: Rows, request: CheckRequest, kind: OpKind, *, alive: bool, gone: str | None) -> Seen:
+def _decide(self: Rows, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
     """Take the operator's word for the row."""
     del alive, gone
     committed = kind is OpKind.COMMIT

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from checker.discard_index import DiscardIndex
@@ -96,7 +97,7 @@ class DeliveryReader:
         """The relay's checkpoint of each half partition, or why there is none that can be trusted."""
         half = self.channel.half
         places = [(half.name, number) for number in range(self.channel.partitions)]
-        found = committed_checkpoints(self._kafka, self.channel.channel.relay_group, places)
+        found = committed_checkpoints(self._kafka, self.channel.channel.relay_group, places, stable=False)
         return {place[1]: _parsed(found.get(place), half.id, place) for place in places}
 
     def _read_discards(self) -> _Discards:
@@ -128,10 +129,10 @@ class DeliveryReader:
         return ""
 
 
-def _parsed(found: tuple[int, str] | None, topic_id: str, place: tuple[str, int]) -> HalfCheckpoint | str:
+def _parsed(found: TopicPartition | None, topic_id: str, place: tuple[str, int]) -> HalfCheckpoint | str:
     if found is None:
         return f"{place[0]}/{place[1]} has no checkpoint"
     try:
-        return parse_half_checkpoint(found[1], found[0], topic_id)
+        return parse_half_checkpoint(found.metadata or "", found.offset, topic_id)
     except ProtocolError as error:
         return f"{place[0]}/{place[1]}: {error}"

@@ -31,24 +31,27 @@ def committed_offsets(
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.
     """
-    with _group_member(kafka, group) as consumer:
-        return {place: answer.offset for place, answer in _committed(consumer, places).items()}
+    found = committed_checkpoints(kafka, group, places)
+    return {place: checkpoint.offset for place, checkpoint in found.items()}
 
 
 def committed_checkpoints(
-    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
-) -> dict[tuple[str, int], tuple[int, str]]:
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]], *, stable: bool = True
+) -> dict[tuple[str, int], TopicPartition]:
     """Committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
 
-    Open transactions are not waited for: what is told was true once, and a checkpoint never goes back. That is enough
-    to say what is settled; it is not enough to go on from there (R18).
+    Args:
+        kafka: librdkafka properties for the connection.
+        group: The group.
+        places: Topics and partition numbers.
+        stable: Whether open transactions are waited for (R18). Without that, what is told was true once, and a
+            checkpoint never goes back: enough to say what is settled, and not to go on from there.
 
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.
     """
-    with _group_member(kafka, group, "read_uncommitted") as consumer:
-        answers = _committed(consumer, places)
-        return {place: (answer.offset, answer.metadata or "") for place, answer in answers.items()}
+    with _group_member(kafka, group, "read_committed" if stable else "read_uncommitted") as consumer:
+        return _committed(consumer, places)
 
 
 def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:

@@ -12,7 +12,7 @@ from typing import Self
 
 from outbox.service.java import find_java
 from outbox.service.maven import Watch, fetch
-from stack.accounts import closed_folder, server_user
+from stack.accounts import let_in, server_user
 from stack.errors import PortInUseError, StartError
 from stack.kafka import Kafka, KafkaProgram
 from stack.locks import KAFKA_LOCK
@@ -182,7 +182,7 @@ class Stack:
         user = server_user()
         self.data_dir = self._folder()
         if user:
-            _let_in(user, self.data_dir)
+            let_in(user, self.data_dir)
         self._processes = Processes(self.data_dir, remove=self._temporary_folder)
         self.kafka = Kafka(
             self._processes,
@@ -245,17 +245,3 @@ class Stack:
         for server in (self.postgres, self.standby):
             if server:
                 server.stop()
-
-
-def _let_in(user: User, folder: Path) -> None:
-    """Let an account pass through a folder of ours.
-
-    Raises:
-        StartError: It cannot come so far.
-    """
-    folder.chmod(0o711)
-    if closed := closed_folder(folder, user):
-        raise StartError(
-            f"Postgres does not run as root, and the account {user.name} may not enter {closed}: "
-            "name a data folder elsewhere, or run as an ordinary user",
-        )

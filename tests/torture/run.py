@@ -222,7 +222,15 @@ class Run:
         )
 
 
-def torture(seconds: float, seed: int, folder: Path, say: Say, *, round_seconds: float = ROUND_SECONDS) -> Result:
+def torture(
+    seconds: float,
+    seed: int,
+    folder: Path,
+    say: Say,
+    *,
+    round_seconds: float = ROUND_SECONDS,
+    loses_commits: bool = False,
+) -> Result:
     """Start a world, torture it, and say what came of it; nothing is left running.
 
     Args:
@@ -231,10 +239,12 @@ def torture(seconds: float, seed: int, folder: Path, say: Say, *, round_seconds:
         folder: For logs, if something goes wrong.
         say: Takes lines about the progress.
         round_seconds: For the faults of one round.
+        loses_commits: Fail over, again and again, to a standby that commits do not wait for, and do nothing else:
+            what is lost then must be found.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in LOGS:
         (folder / name).unlink(missing_ok=True)
-    say("starting three brokers and Postgres")
-    with started() as world:
+    say("starting three brokers, Postgres and its standby")
+    with started(loses_commits=loses_commits) as world:
         return Run(world, seed, folder, say).run(seconds, round_seconds)

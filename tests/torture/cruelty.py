@@ -35,17 +35,18 @@ class Cruelty:
         world: Whom they hit.
         processes: Likewise.
         chance: What decides.
+        longest: How long strangers hold something at most, and the database is away, in seconds.
 
     Attributes:
         faults: What was done to servers, by name.
     """
 
-    def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
+    def __init__(self, world: World, processes: Processes, chance: random.Random, longest: float) -> None:
         self.faults: Counter[str] = Counter()
         self._world = world
         self._processes = processes
         self._chance = chance
-        self._database = database = DatabaseCruelty(world, chance)
+        self._database = database = DatabaseCruelty(world, chance, longest)
         # One server of a kind is hurt at a time, beside everything else; its tables may be locked meanwhile.
         self._pool = ThreadPoolExecutor(3, thread_name_prefix="cruelty")
         self._hurt: dict[str, Future[None]] = {}
@@ -173,6 +174,7 @@ class Cruelty:
         """Wait for what is being done to servers."""
         self._database.heal()
         self._pool.shutdown()
+        self._database.close()
 
 
 def java_hash(text: str) -> int:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import psycopg
 
-from outbox import Message, OutboxError
+from outbox import Message, Outbox, OutboxError
 from tests.integration.bulk import send_halves
 from tests.torture.strangers import connections_used_up, lock_table_full, locks
 from tests.torture.world import TOPICS, World
@@ -21,7 +21,7 @@ ORPHANS = 1_000
 
 MINUTE = 60.0
 _A_WHILE = (2.0, 10.0)
-_MINUTE_SHARE = 0.25
+_LONGEST_SHARE = 0.25
 _LOST_SECONDS = 3.0
 """So long before its end an asynchronous primary commits what its standby does not get."""
 
@@ -32,21 +32,29 @@ class DatabaseCruelty:
     Args:
         world: Whom they hit.
         chance: What decides.
+        longest: How long something is held at most, in seconds.
 
     Attributes:
         faults: What was done, by name.
     """
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: World, chance: random.Random, longest: float) -> None:
         self.faults: Counter[str] = Counter()
+        self._longest = longest
         self._world = world
         self._chance = chance
         self._healing = threading.Event()
-        self._outbox = world.site.outbox("orders")
+        kafka = {**world.site.kafka(), "log_level": "0"}  # that brokers die is no news here
+        self._outbox = Outbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
 
     def heal(self) -> None:
         """Let go of everything that is held."""
         self._healing.set()
+
+    def close(self) -> None:
+        """Let go of everything, for good."""
+        self.heal()
+        self._outbox.close()
 
     def hurt_again(self) -> None:
         """What is held from now on is held until the next `heal()`."""
@@ -123,9 +131,9 @@ class DatabaseCruelty:
             return
 
     def _hold(self, name: str) -> None:
-        long = self._chance.random() < _MINUTE_SHARE
+        long = self._chance.random() < _LONGEST_SHARE
         began = time.monotonic()
-        self._healing.wait(MINUTE if long else self._chance.uniform(*_A_WHILE))
+        self._healing.wait(self._longest if long else self._chance.uniform(*_A_WHILE))
         self.faults[name] += 1
         if time.monotonic() - began >= MINUTE:
             self.faults[f"{name}, for a minute"] += 1

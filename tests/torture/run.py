@@ -161,6 +161,7 @@ class Run:
         self._say("healing")
         self._cruelty.heal()
         self._processes.heal()
+        self._say("all servers and processes are well")
         healed = time.monotonic()
         unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
         self.result.slowest_healing = max(self.result.slowest_healing, time.monotonic() - healed)

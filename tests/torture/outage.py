@@ -36,15 +36,13 @@ BILLS_BEFORE = 5
 """Transactions of the other database that show how long one takes without any outage."""
 
 KEYS = 1_000
-_SETTLED_SECONDS = 120.0
+_PATIENCE_SECONDS = 120.0
 _SLOWEST_PER_SECOND = 200
 """A machine that decides fewer halves a second is taken for one that decides none."""
 
-_SERVICES = {
-    "OUTBOX_CHECK_INTERVAL": "1000",
-    "OUTBOX_CHECK_INTERVAL_MAX": "5000",
-    "OUTBOX_CHECK_MAX": "2",  # an outage that counted would park everything
-}
+_ASKED_PER_SECOND = 3_000
+"""So many of those that wait the relay asks about; by default it were 3,300 of 100,000, and then fewer."""
+
 _UNREACHABLE = re.compile(r'"UNREACHABLE": (\d+)')
 
 Say = Callable[[str], None]
@@ -95,16 +93,18 @@ class _Outage:
         orders: The site with that database.
         bills: The same channel and tables with the other database.
         say: Takes lines about the progress.
+        halves: Halves that wait.
     """
 
-    def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say) -> None:
-        self._stack, self._orders, self._bills, self._say = stack, orders, bills, say
+    def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say, halves: int) -> None:
+        self._stack, self._orders, self._bills, self._say, self._halves = stack, orders, bills, say, halves
+        self._patience = _PATIENCE_SECONDS + halves / _SLOWEST_PER_SECOND
         self._outbox = orders.outbox("orders", publish_timeout=60.0)
         self._bills_outbox = bills.outbox("bills")
         self._billed: list[str] = []
 
-    def run(self, seconds: float, halves: int) -> OutageResult:
-        result = OutageResult(seconds, halves)
+    def run(self, seconds: float) -> OutageResult:
+        halves, result = self._halves, OutageResult(seconds, self._halves)
         checker, relay = self._checker(), self._relay()
         result.bills_before = [self._bill() for _ in range(BILLS_BEFORE)]
         relay.terminate()
@@ -120,7 +120,7 @@ class _Outage:
             result.bills_meanwhile.append(self._bill())
         result.unreachable = _count_unreachable(checker)
         self._say("the database comes back")
-        result.decided_seconds = self._come_back(halves)
+        result.decided_seconds = self._come_back()
         result.wrong = list(self._wrong(committed, {entry.transaction_id for entry in orphans}))
         return result
 
@@ -129,7 +129,13 @@ class _Outage:
         return (Message(topic, str(number), f"key{number % KEYS}") for number in range(count))
 
     def _relay(self) -> Service:
-        return self._orders.relay(extra=_SERVICES)
+        interval = str(max(1_000, 1_000 * self._halves // _ASKED_PER_SECOND))
+        settings = {
+            "OUTBOX_CHECK_INTERVAL": interval,
+            "OUTBOX_CHECK_INTERVAL_MAX": interval,
+            "OUTBOX_CHECK_MAX": "2",  # an outage that counted would park everything
+        }
+        return self._orders.relay(extra=settings)
 
     def _checker(self) -> Service:
         names = {"orders": self._orders.postgres_url, "bills": self._bills.postgres_url}
@@ -149,16 +155,16 @@ class _Outage:
         began = time.monotonic()
         message = Message(self._bills.topic("bills"), str(len(self._billed)), "bill")
         self._billed += publish_bulk(self._bills, self._bills_outbox, [message], ops=False)
-        wait_until(self._billed_are_visible, explain=self._orders.logs)
+        wait_until(self._billed_are_visible, self._patience, self._orders.logs)
         return time.monotonic() - began
 
     def _billed_are_visible(self) -> bool:
         return len(self._bills.read("bills")) >= len(self._billed)
 
-    def _come_back(self, halves: int) -> float:
+    def _come_back(self) -> float:
         self._stack.postgres.start()
         began = time.monotonic()
-        self._orders.wait_settled(_SETTLED_SECONDS + halves / _SLOWEST_PER_SECOND)
+        self._orders.wait_settled(self._patience)
         return time.monotonic() - began
 
     def _wrong(self, committed: list[str], orphans: set[str]) -> Iterator[str]:
@@ -189,7 +195,7 @@ def outage(seconds: float, halves: int, say: Say) -> OutageResult:
         AssertionError: Something did not happen in time; with the ends of the logs.
     """
     with _world() as (stack, orders, bills):
-        return _Outage(stack, orders, bills, say).run(seconds, halves)
+        return _Outage(stack, orders, bills, say, halves).run(seconds)
 
 
 @contextmanager

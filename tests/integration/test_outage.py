@@ -17,5 +17,6 @@ def test_a_long_outage_counts_for_nothing_and_delays_nobody_else(capsys: pytest.
     with capsys.disabled():
         print(*map(": ".join, result.figures()), sep="\n")  # noqa: T201 - the rate is one of the results
     assert result.wrong == []
+    assert result.late == 0
     assert result.unreachable >= HALVES, "all were asked about, in vain"
     assert result.bills_meanwhile, "the other database's transactions were decided during the outage"

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from outbox import Message
 from outbox.callback_table import CallbackTable
+from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpKind
 from outbox.testing import read_committed
 from stack import Stack, postgres_alone
@@ -58,7 +59,9 @@ class OutageResult:
         unreachable: Times that a transaction was asked about in vain.
         bills_before: How long a transaction of the other database took from its half until it was visible, before, s.
         bills_meanwhile: The same during the outage.
-        decided_seconds: From the start of the database until everything was settled.
+        decided_seconds: From the start of the database until everything was decided.
+        late: Messages of it that came out of their order: their transactions were parked while decisions came in, for
+            the checkpoint's string could not say which of them were settled (R20).
         wrong: What must not be, one sentence each.
     """
 
@@ -68,6 +71,7 @@ class OutageResult:
     bills_before: list[float] = field(default_factory=list)
     bills_meanwhile: list[float] = field(default_factory=list)
     decided_seconds: float = 0.0
+    late: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def figures(self) -> list[tuple[str, str]]:
@@ -78,6 +82,7 @@ class OutageResult:
             ("times that one was asked about in vain", f"{self.unreachable:,}"),
             ("from its return until all were decided", f"{self.decided_seconds:.1f} s"),
             ("decided", f"{self.halves / self.decided_seconds:,.0f}/s"),
+            ("messages delivered late", f"{self.late:,}"),
             ("a transaction of the other database, before", f"{median(self.bills_before):.2f} s"),
             ("the same meanwhile", f"{median(self.bills_meanwhile):.2f} s of {len(self.bills_meanwhile):,}"),
             ("the slowest of these", f"{max(self.bills_meanwhile):.2f} s"),
@@ -119,9 +124,14 @@ class _Outage:
         while time.monotonic() < end or not _count_unreachable(checker):
             result.bills_meanwhile.append(self._bill())
         result.unreachable = _count_unreachable(checker)
+        if parked := self._discarded():
+            result.wrong.append(
+                f"{len(parked):,} records were in the discard topic: the outage was taken for an answer"
+            )
         self._say("the database comes back")
         result.decided_seconds = self._come_back()
-        result.wrong = list(self._wrong(committed, {entry.transaction_id for entry in orphans}))
+        result.late = sum(LATE_HEADER in dict(record.headers) for record in self._orders.read("orders"))
+        result.wrong += self._wrong(committed, {entry.transaction_id for entry in orphans})
         return result
 
     def _messages(self, count: int) -> Iterator[Message]:
@@ -165,7 +175,15 @@ class _Outage:
         self._stack.postgres.start()
         began = time.monotonic()
         self._orders.wait_settled(self._patience)
+        wait_until(lambda: not self._discarded(), self._patience, self._orders.logs)
         return time.monotonic() - began
+
+    def _discarded(self) -> set[bytes]:
+        """The keys of what lies in the discard topic now."""
+        alive: dict[bytes, bytes | None] = {}
+        for record in read_committed(self._orders.kafka(), [self._orders.channel.discard_topic]):
+            alive[record.key or b""] = record.value
+        return {key for key, value in alive.items() if value is not None}
 
     def _wrong(self, committed: list[str], orphans: set[str]) -> Iterator[str]:
         for name, ids in (("orders", committed), ("bills", self._billed)):
@@ -175,9 +193,6 @@ class _Outage:
         rows = self._orders.rows()
         if {id_ for id_, state in rows.items() if state == "R"} != orphans:
             yield f"{len(orphans):,} transactions had no row, not all of them, or others too, were fenced"
-        parked = read_committed(self._orders.kafka(), [self._orders.channel.discard_topic])
-        if parked:
-            yield f"{len(parked):,} records are in the discard topic: an outage was taken for an answer"
         unknown = sum(entry.kind is OpKind.UNKNOWN for _, entry in self._orders.ops())
         if unknown:
             yield f"{unknown:,} op markers say UNKNOWN: an outage was taken for an answer"

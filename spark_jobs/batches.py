@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from outbox.failpoints import failpoint
 from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.counting import count_records, count_units
-from spark_jobs.errors import JobFailedError, LostRecordsError, OutputError, SourceError, is_data_loss, reason
+from spark_jobs.errors import JobFailedError, OutputError, SourceError, is_data_loss, reason
 from spark_jobs.folder import Folder
 from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
@@ -45,6 +45,7 @@ class BatchWriter:
 
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
+        gone: Whether that was because Kafka does not have the records any more.
         batches: Batches written.
         rows: Records written.
     """
@@ -66,6 +67,7 @@ class BatchWriter:
         self._schemas = schemas
         self._topics: Mapping[str, str] = {}
         self.failure: Exception | None = None
+        self.gone = False
         self.batches = 0
         self.rows = 0
 
@@ -92,8 +94,8 @@ class BatchWriter:
         try:
             self._land(batch, batch_id)
         except JAVA_ERRORS as error:
-            kind = LostRecordsError if is_data_loss(error) else JobFailedError
-            self.failure = kind(f"batch {batch_id} failed: {reason(error)}")
+            self.gone = is_data_loss(error)
+            self.failure = JobFailedError(f"batch {batch_id} failed: {reason(error)}")
             raise
         except Exception as error:
             self.failure = error

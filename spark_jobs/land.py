@@ -62,9 +62,9 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
             _watch(query, stop)
         except StreamingQueryException as error:
             if not stop.is_set():
-                if is_data_loss(error):
+                if writer.gone or is_data_loss(error):
                     refuse_lost(kafka, output, checkpoint)
-                    raise LostRecordsError(reason(error)) from error
+                    raise LostRecordsError(str(writer.failure or reason(error))) from error
                 raise writer.failure or JobFailedError(f"the query ended: {reason(error)}") from error
         except JVM_GONE as error:
             if not stop.is_set():

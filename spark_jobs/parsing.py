@@ -37,7 +37,7 @@ def parse_schema(spark: SparkSession, topic: str, text: str) -> StructType:
         text: The schema.
 
     Raises:
-        ConfigurationError: It is none, or has a column of Spark's own.
+        ConfigurationError: It is none, or has a field with a name that Spark uses itself.
     """
     try:
         schema = spark.createDataFrame([], text).schema
@@ -45,8 +45,8 @@ def parse_schema(spark: SparkSession, topic: str, text: str) -> StructType:
         raise ConfigurationError(
             f"the schema of topic {topic} is none: write it as in 'id bigint NOT NULL, name string': {reason(error)}"
         ) from error
-    if _CORRUPT in schema.names:
-        raise ConfigurationError(f"the schema of topic {topic} has a field {_CORRUPT}, which Spark uses itself")
+    if not schema.names or _CORRUPT in schema.names:
+        raise ConfigurationError(f"the schema of topic {topic} has no field, or one called {_CORRUPT}")
     return schema
 
 

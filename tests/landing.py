@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from spark_jobs.batches import BatchWriter
 from spark_jobs.checkpoint import Checkpoint
@@ -11,7 +12,7 @@ from spark_jobs.columns import landed_columns
 from spark_jobs.delta import DeltaSink
 from spark_jobs.folder import Folder
 from spark_jobs.parsing import parse_schema
-from spark_jobs.settings import SinkName
+from spark_jobs.settings import CompactSettings, SinkName
 from spark_jobs.sinks import ParquetSink, Sink
 from spark_jobs.table import read_landed, read_table
 from tests.spark import Record, records, session
@@ -83,6 +84,11 @@ class Landing:
         path = self.checkpoint / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def compact_settings(landing: Landing, **given: Any) -> CompactSettings:
+    """Settings of `compact` for an output."""
+    return CompactSettings(**{"output": str(landing.table), **given})
 
 
 def place(row: dict[str, object]) -> Place:

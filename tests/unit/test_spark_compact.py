@@ -6,6 +6,7 @@ import json
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,9 +14,8 @@ from spark_jobs import compact as compact_module
 from spark_jobs.compact import Compactor, compact
 from spark_jobs.errors import OutputError
 from spark_jobs.layout import QUARANTINE
-from spark_jobs.settings import CompactSettings
 from spark_jobs.table import read_landed, read_table
-from tests.landing import Landing, identified, span
+from tests.landing import Landing, compact_settings, identified, span
 from tests.spark import Record, session
 
 TODAY = date(2026, 11, 23)
@@ -38,8 +38,7 @@ def landing(tmp_path: Path) -> Landing:
 
 
 def run(landing: Landing, **settings: int) -> int:
-    made = CompactSettings(output=str(landing.table), **settings)  # type: ignore[arg-type]  # all are whole numbers
-    return compact(session(), made, TODAY, lambda: False)
+    return compact(session(), compact_settings(landing, **settings), TODAY, lambda: False)
 
 
 def content(landing: Landing) -> list[dict[str, object]]:
@@ -119,9 +118,9 @@ def test_files_that_are_not_what_landed_are_not_compacted(landing: Landing) -> N
     (file.parent / f".{file.name}.crc").unlink()
     with pytest.raises(OutputError, match="holds 4 rows in folders 0, 1, and the manifests tell of 5"):
         run(landing)
-    identifiers = [rows["message_id"][0].as_py()] * 3
+    identifiers = pa.array([rows["message_id"][0].as_py()] * 3)
     index = rows.column_names.index("message_id")
-    pq.write_table(rows.set_column(index, rows.field(index), [identifiers]), str(file))
+    pq.write_table(rows.set_column(index, rows.field(index), identifiers), str(file))
     with pytest.raises(OutputError, match="or of other message ids: nothing was compacted"):
         run(landing)
     assert folders(landing) == before
@@ -151,11 +150,10 @@ def test_all_tables_are_compacted_to_files_of_a_size(tmp_path: Path) -> None:
     assert run(landing, target_file_bytes=1024) == 3
     assert len(landing.places()) == 4
     parsed = read_table(session(), str(landing.table), "parsed/orders").collect()
-    assert [(row.value.id, row.value.tags, row.batch_id) for row in parsed] == [(1, {"a": "b"}, -2)] * 2
+    assert [(row.value.id, row.value.tags, row.batch_id) for row in parsed] == [(1, {"a": "b"}, -1)] * 2
     assert read_table(session(), str(landing.table), QUARANTINE).count() == 2
     assert len(list((landing.table / "records").rglob("part-*.parquet"))) > 1
 
 
 def test_a_job_that_is_asked_to_stop_ends_between_two_days(landing: Landing) -> None:
-    settings = CompactSettings(output=str(landing.table))
-    assert compact(session(), settings, TODAY, lambda: True) == 0
+    assert compact(session(), compact_settings(landing), TODAY, lambda: True) == 0

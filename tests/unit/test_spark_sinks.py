@@ -13,9 +13,9 @@ from spark_jobs.compact import compact
 from spark_jobs.errors import OutputError
 from spark_jobs.layout import QUARANTINE
 from spark_jobs.manifest import Manifest
-from spark_jobs.settings import CompactSettings, SinkName
+from spark_jobs.settings import SinkName
 from spark_jobs.table import read_landed, read_table
-from tests.landing import Landing, identified, span
+from tests.landing import Landing, compact_settings, identified, span
 from tests.spark import Record, session
 
 ALL = [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
@@ -132,5 +132,5 @@ def test_delta_tables_are_left_to_delta(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Delta tables"):
         read_landed(str(landing.table))
     with pytest.raises(OutputError, match="OPTIMIZE"):
-        compact(session(), CompactSettings(output=str(landing.table)), date(2026, 12, 1), lambda: False)
+        compact(session(), compact_settings(landing), date(2026, 12, 1), lambda: False)
     assert landing.places() == ALL

@@ -93,6 +93,9 @@ class Compactor:
         output: The output of `land`.
         target_file_bytes: Size that a file is to have, bytes.
 
+    Raises:
+        OutputError: Manifests or compactions cannot be read, or are missing.
+
     Attributes:
         folders: The folders that count.
     """
@@ -103,21 +106,28 @@ class Compactor:
         self._target = target_file_bytes
         self._manifests = {each.batch_id: each for each in map(Manifest.parse, self._texts(MANIFESTS))}
         self._compactions = {each.number: each for each in map(Compaction.parse, self._texts(COMPACTIONS))}
+        replaced = {id_ for each in self._compactions.values() for id_ in each.replaces if id_ >= 0}
+        if gone := sorted(replaced.difference(self._manifests)):
+            raise OutputError(
+                f"{output} has no manifest of batch {gone[0]}, which was compacted: nothing was done; put {MANIFESTS} back"
+            )
         self.folders: Folders = live_folders(self._manifests.values(), self._compactions.values())
 
     def tidy(self) -> None:
         """Remove what killed runs left: folders that a compaction stands for, and those of compactions untold of."""
         self._output.delete(COMPACTING)
-        for compaction in self._compactions.values():
-            counted = self.folders[compaction.unit]
-            self._remove(
-                compaction.unit, [id_ for id_ in (*compaction.replaces, compaction.batch_id) if id_ not in counted]
-            )
-        for table in (RECORDS, QUARANTINE, *map(parsed_table, self._output.names(PARSED))):
-            for name in self._output.names(table):
-                number = name.removeprefix("batch_id=-")
-                if number.isdigit() and int(number) not in self._compactions:
-                    self._output.delete(batch_folder(table, -int(number)))
+        there = {
+            (table, name)
+            for table in (RECORDS, QUARANTINE, *map(parsed_table, self._output.names(PARSED)))
+            for name in self._output.names(table)
+        }
+        for each in self._compactions.values():
+            stood_for = {*each.replaces, each.batch_id}.difference(self.folders[each.unit])
+            self._remove(each.unit, [id_ for id_ in stood_for if (each.unit.table, f"batch_id={id_}") in there])
+        for table, name in there:
+            number = name.removeprefix("batch_id=-")
+            if number.isdigit() and int(number) not in self._compactions:
+                self._output.delete(batch_folder(table, -int(number)))
 
     def compact(self, unit: Unit, ids: tuple[int, ...]) -> None:
         """Compact one unit.
@@ -140,7 +150,10 @@ class Compactor:
         compaction = Compaction(number, unit, ids, rows, str(checksum))
         self._output.move(f"{written}/topic={unit.topic}/day={unit.day}", unit_folder(unit, -number))
         failpoint("compact.data_moved")
+        # The old folders are the only other copy: they go when the new one would outlive a loss of power.
+        self._output.flush()
         self._output.put_text(compaction_file(number), compaction.encode())
+        self._output.flush()
         failpoint("compact.swapped")
         self._compactions[number] = compaction
         self._remove(unit, ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,6 +122,11 @@ class Folder:
         """The size of all that is in a folder."""
         with self._told("read"):
             return int(self._files.getContentSummary(self._at(name)).getLength())
+
+    def flush(self) -> None:
+        """Wait until all that was written is on a local disk; other file systems see to that at each write."""
+        if str(self._files.getScheme()) == "file":
+            os.sync()
 
     def make(self, name: str) -> None:
         """Make a folder and those above it."""

@@ -112,16 +112,25 @@ def test_what_a_killed_write_left_is_removed(landing: Landing) -> None:
 
 def test_files_that_are_not_what_landed_are_not_compacted(landing: Landing) -> None:
     before = folders(landing)
-    [file] = (landing.table / "records" / "batch_id=0").rglob("*.parquet")
+    file = min((landing.table / "records" / "batch_id=0").rglob("part-*.parquet"))
     rows = pq.read_table(str(file), partitioning=None)
     pq.write_table(rows.slice(1), str(file))
     (file.parent / f".{file.name}.crc").unlink()
     with pytest.raises(OutputError, match="holds 4 rows in folders 0, 1, and the manifests tell of 5"):
         run(landing)
-    identifiers = pa.array([rows["message_id"][0].as_py()] * 3)
+    identifiers = pa.array(["0192f3a4-5b6c-7d8e-9f00-ffffffffffff/0"] * rows.num_rows)
     index = rows.column_names.index("message_id")
     pq.write_table(rows.set_column(index, rows.field(index), identifiers), str(file))
     with pytest.raises(OutputError, match="or of other message ids: nothing was compacted"):
+        run(landing)
+    assert folders(landing) == before
+
+
+def test_a_compaction_whose_batches_have_no_manifest_is_left_alone(landing: Landing) -> None:
+    run(landing)
+    before = folders(landing)
+    landing.manifest(0).unlink()
+    with pytest.raises(OutputError, match="no manifest of batch 0, which was compacted: nothing was done"):
         run(landing)
     assert folders(landing) == before
 

@@ -109,7 +109,8 @@ class Compactor:
         replaced = {id_ for each in self._compactions.values() for id_ in each.replaces if id_ >= 0}
         if gone := sorted(replaced.difference(self._manifests)):
             raise OutputError(
-                f"{output} has no manifest of batch {gone[0]}, which was compacted: nothing was done; put {MANIFESTS} back"
+                f"{output} has no manifest of batch {gone[0]}, which was compacted: nothing was done; put "
+                f"{MANIFESTS} back"
             )
         self.folders: Folders = live_folders(self._manifests.values(), self._compactions.values())
 

@@ -76,6 +76,7 @@ def test_a_batch_is_there_once_wherever_its_writer_died(
     assert Manifest.parse(landing.manifest(0).read_text()).rows == 3
 
 
+@pytest.mark.long
 def test_the_manifest_counts_what_is_there_after_a_replay(landing: Landing) -> None:
     landing.land(0, *span(0, 2))
     first = landing.manifest(0).read_text()
@@ -85,6 +86,7 @@ def test_the_manifest_counts_what_is_there_after_a_replay(landing: Landing) -> N
     assert landing.manifest(0).read_text() == first
 
 
+@pytest.mark.long
 def test_a_batch_without_rows_is_a_batch(landing: Landing) -> None:
     landing.land(0)
     landing.plan(1, 4)
@@ -112,6 +114,7 @@ def test_values_that_cannot_be_read_are_told_apart(landing: Landing) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_wider_schema_is_read_over_what_a_narrower_one_wrote(landing: Landing) -> None:
     landing.schemas = {"orders": "id bigint"}
     landing.restart()

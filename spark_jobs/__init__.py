@@ -1,1 +1,1 @@
-"""PySpark jobs over the topics: `land` puts real topics into a table, each record once."""
+"""PySpark jobs over the topics: `land` puts them into tables, each record once, and keeps the tables."""

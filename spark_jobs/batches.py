@@ -1,30 +1,33 @@
-"""Writing batches so that a batch that Spark replays is in the table once.
+"""Landing batches so that a batch that Spark replays is in the tables once.
 
-Spark hands a batch over again if the process died before the batch was committed in the checkpoint. So the order is:
-rows into a folder that nobody reads, the folder renamed to the batch's name, the manifest. Without a manifest the batch
-is written again, over what the first try left; with one the rows stand, and nothing is done.
+The order is: records, counted where they were written; from them the quarantine and the parsed values; a look whether
+the topics are still the same; everything to its place; the manifest. Without a manifest the batch is written again,
+over what the first try left; with one the rows stand, and nothing is done.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from outbox.failpoints import failpoint
 from spark_jobs.checkpoint import Checkpoint
-from spark_jobs.errors import JobFailedError, OutputError, reason
+from spark_jobs.counting import count_records, count_units
+from spark_jobs.errors import JobFailedError, OutputError, SourceError, is_data_loss, reason
 from spark_jobs.folder import Folder
 from spark_jobs.jvm import JAVA_ERRORS
-from spark_jobs.manifest import Checksum, Manifest, PartitionRows
-from spark_jobs.table import COLUMNS, MANIFESTS, PARTITIONED_BY, WRITING, batch_folder, manifest_file
-
-WRITE = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
-"""The manifest says that a batch is complete; no other marker does."""
+from spark_jobs.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
+from spark_jobs.manifest import Manifest, PartitionRows, UnitRows
+from spark_jobs.pairing import check_ids, check_pair
+from spark_jobs.parsing import failed_rows, parse_values, parsed_rows
+from spark_jobs.quarantine import quarantined_headers, quarantined_values
+from spark_jobs.sinks import Sink
+from spark_jobs.spans import read_text
 
 log = structlog.get_logger()
 
@@ -34,48 +37,64 @@ class BatchWriter:
 
     Args:
         job_id: The job.
-        table: The table's folder.
+        output: Its output.
         checkpoint: The query's checkpoint.
-        topics: Ids of the topics by name.
+        sink: Where rows go.
+        topic_ids: Tells the ids of the topics by name, as they are now.
+        schemas: Schemas of values by topic, for those that are parsed.
 
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
+        gone: Whether that was because Kafka does not have the records any more.
         batches: Batches written.
-        rows: Rows written.
+        rows: Records written.
     """
 
-    def __init__(self, job_id: str, table: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        output: Folder,
+        checkpoint: Checkpoint,
+        sink: Sink,
+        topic_ids: Callable[[], Mapping[str, str]],
+        schemas: Mapping[str, StructType],
+    ) -> None:
         self._job_id = job_id
-        self._topics = topics
-        self._table = table
+        self._output = output
         self._checkpoint = checkpoint
-        # A driver that was killed may leave a JVM that writes on for a moment: no two runs share a folder.
-        self._run = uuid.uuid4().hex
+        self._sink = sink
+        self._topic_ids = topic_ids
+        self._schemas = schemas
+        self._topics: Mapping[str, str] = {}
         self.failure: Exception | None = None
+        self.gone = False
         self.batches = 0
         self.rows = 0
 
     def prepare(self) -> None:
-        """Make the table's folders, and remove what killed runs left.
+        """Look at the topics, make the output's folders, and remove what killed runs left.
 
         Raises:
-            OutputError: Table and checkpoint do not belong together, or the table cannot be written.
+            OutputError: Output and checkpoint do not belong together, or the output cannot be written.
+            LostRecordsError: A topic was deleted and made again.
+            SourceError: Kafka does not answer, or a topic is missing.
         """
-        check_pair(self._table, self._checkpoint, self._topics)
-        self._table.delete(WRITING)
-        self._table.make(WRITING)
-        self._table.make(MANIFESTS)
+        self._topics = dict(self._topic_ids())
+        check_pair(self._output, self._checkpoint, self._topics)
+        self._sink.prepare()
+        self._output.make(MANIFESTS)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Land a batch.
 
         Args:
-            batch: Its rows, with the columns of the table.
+            batch: Its rows, with the columns of the table of records.
             batch_id: Its number.
         """
         try:
             self._land(batch, batch_id)
         except JAVA_ERRORS as error:
+            self.gone = is_data_loss(error)
             self.failure = JobFailedError(f"batch {batch_id} failed: {reason(error)}")
             raise
         except Exception as error:
@@ -87,36 +106,57 @@ class BatchWriter:
             log.info("batch was landed before", batch=batch_id)
             return
         began = time.monotonic()
-        written = f"{WRITING}/{self._run}-{batch_id}"
-        batch.write.options(**WRITE).partitionBy(*PARTITIONED_BY).parquet(self._table.path(written), mode="overwrite")
-        manifest = self._manifest(batch_id, measure(batch.sparkSession, self._table.path(written)))
-        self._publish(written, manifest)
+        records = self._sink.write(RECORDS, batch_id, batch)
+        counts = count_records(records)
+        failpoint("land.records_written")
+        beside = tuple(self._write_beside(records, counts, batch_id))
+        # After all reading: a topic that is still the same was the same while it was read.
+        self._check_topics(batch_id)
+        manifest = self._manifest(batch_id, counts, beside)
+        self._sink.publish(batch_id, {unit.table for unit in manifest.units()})
+        failpoint("land.data_written")
+        self._output.put_text(manifest_file(batch_id), manifest.encode())
+        failpoint("land.manifest_written")
         self._tell(manifest, time.monotonic() - began)
 
-    def _publish(self, written: str, manifest: Manifest) -> None:
-        final = batch_folder(manifest.batch_id)
-        if manifest.rows:
-            self._table.move(written, final)
-        else:
-            self._table.delete(written)
-            self._table.delete(final)
-        failpoint("land.data_written")
-        self._table.put_text(manifest_file(manifest.batch_id), manifest.encode())
-        failpoint("land.manifest_written")
+    def _write_beside(self, records: DataFrame, counts: tuple[PartitionRows, ...], batch_id: int) -> Iterator[UnitRows]:
+        """Write what derives from records; it is read from where these were written, not from Kafka again."""
+        suspect = []
+        if any(part.problems for part in counts):
+            suspect.append(quarantined_headers(records))
+        for topic in sorted({part.topic for part in counts} & set(self._schemas)):
+            parsed = parse_values(records.where(f.col("topic") == topic), self._schemas[topic])
+            yield from self._write(parsed_table(topic), batch_id, parsed_rows(parsed))
+            suspect.append(quarantined_values(failed_rows(parsed), topic))
+        if suspect:
+            together = suspect[0]
+            for more in suspect[1:]:
+                together = together.unionByName(more)
+            yield from self._write(QUARANTINE, batch_id, together)
+
+    def _write(self, table: str, batch_id: int, rows: DataFrame) -> tuple[UnitRows, ...]:
+        return count_units(table, self._sink.write(table, batch_id, rows))
+
+    def _check_topics(self, batch_id: int) -> None:
+        try:
+            now = self._topic_ids()
+        except SourceError as error:
+            raise JobFailedError(f"batch {batch_id} failed: {error}") from error
+        check_ids(self._topics, now, self._checkpoint.start(batch_id), f"while batch {batch_id} was read")
 
     def _is_landed(self, batch_id: int) -> bool:
-        text = self._table.text(manifest_file(batch_id))
+        text = self._output.text(manifest_file(batch_id))
         if text is None:
             return False
         landed = Manifest.parse(text)
         if landed.query_id != self._checkpoint.query_id() or landed.end != self._checkpoint.end(batch_id):
             raise OutputError(
-                f"batch {batch_id} of {self._table} was landed with other offsets than {self._checkpoint} now has for "
+                f"batch {batch_id} of {self._output} was landed with other offsets than {self._checkpoint} now has for "
                 "it, as after the checkpoint was put back from a copy: nothing was written; land into another output"
             )
         return True
 
-    def _manifest(self, batch_id: int, partitions: tuple[PartitionRows, ...]) -> Manifest:
+    def _manifest(self, batch_id: int, counts: tuple[PartitionRows, ...], beside: tuple[UnitRows, ...]) -> Manifest:
         return Manifest(
             self._job_id,
             self._checkpoint.query_id() or "",
@@ -124,7 +164,8 @@ class BatchWriter:
             self._checkpoint.start(batch_id),
             self._checkpoint.end(batch_id),
             self._topics,
-            partitions,
+            counts,
+            beside,
         )
 
     def _tell(self, manifest: Manifest, seconds: float) -> None:
@@ -134,93 +175,8 @@ class BatchWriter:
             "batch landed",
             batch=manifest.batch_id,
             rows=manifest.rows,
+            quarantined=manifest.quarantined,
             rows_per_second=round(manifest.rows / seconds),
             seconds=round(seconds, 2),
-            offsets=offsets_text(manifest),
+            offsets=read_text(manifest.start, manifest.end),
         )
-
-
-def check_pair(table: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]) -> None:
-    """Refuse a table and a checkpoint of which one knows nothing of the other: rows would be missing or be replaced.
-
-    Likewise a topic that was deleted and made again: the checkpoint's offsets mean nothing in it.
-
-    Args:
-        table: The table.
-        checkpoint: The checkpoint.
-        topics: Ids of the topics by name.
-
-    Raises:
-        OutputError: They do not belong together; the message says what to do.
-    """
-    landed = [int(stem) for name in table.names(MANIFESTS) if (stem := name.removesuffix(".json")).isdigit()]
-    committed = checkpoint.last_commit()
-    if landed:
-        last = Manifest.parse(table.text(manifest_file(max(landed))) or "")
-        if last.query_id != checkpoint.query_id():
-            raise OutputError(
-                f"{table} was landed by job {last.job_id!r} with another checkpoint than {checkpoint}: name that "
-                "checkpoint, or another output"
-            )
-        if again := [name for name, topic_id in topics.items() if last.topics.get(name, topic_id) != topic_id]:
-            raise OutputError(
-                f"topic {', '.join(again)} was deleted and made again since batch {last.batch_id}: name another "
-                "output and another checkpoint"
-            )
-    if committed is not None and committed > max(landed, default=-1):
-        raise OutputError(
-            f"{checkpoint} says that batches up to {committed} are landed, {table} has none of them from "
-            f"{max(landed, default=-1) + 1} on: name the output that belongs to it, or a new checkpoint"
-        )
-
-
-def measure(spark: SparkSession, path: str) -> tuple[PartitionRows, ...]:
-    """Count what was written, by reading it back.
-
-    Args:
-        spark: Session to read with.
-        path: Folder of one batch.
-    """
-    hashed = f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id"))
-    parts = (
-        spark.read.schema(COLUMNS)
-        .parquet(path)
-        .groupBy("topic", "partition")
-        .agg(
-            f.count("*").alias("rows"),
-            f.min("offset").alias("first_offset"),
-            f.max("offset").alias("last_offset"),
-            f.count("message_id").alias("identified"),
-            # Whole hashes would overflow a sum, which Spark refuses.
-            f.coalesce(f.sum(f.shiftright(hashed, 32)), f.lit(0)).alias("high"),
-            f.coalesce(f.sum(hashed.bitwiseAND(f.lit(0xFFFF_FFFF))), f.lit(0)).alias("low"),
-        )
-        .orderBy("topic", "partition")
-        .collect()
-    )
-    return tuple(
-        PartitionRows(
-            part.topic,
-            part.partition,
-            part.rows,
-            part.first_offset,
-            part.last_offset,
-            part.identified,
-            str(Checksum.of_halves(part.high, part.low)),
-        )
-        for part in parts
-    )
-
-
-def offsets_text(manifest: Manifest) -> str:
-    """The offsets that a batch read, for people: `orders/0 0..120, orders/1 5..90`, the second one not included."""
-    spans = []
-    for topic, ends in sorted(manifest.end.items()):
-        starts = manifest.start.get(topic, {})
-        moved = {part: (starts.get(part, 0), end) for part, end in ends.items() if starts.get(part, 0) != end}
-        spans += [f"{topic}/{part} {start}..{end}" for part, (start, end) in sorted(moved.items(), key=_number)]
-    return ", ".join(spans)
-
-
-def _number(span: tuple[str, tuple[int, int]]) -> int:
-    return int(span[0])

@@ -1,8 +1,11 @@
-"""`outbox land`: land topics in a table."""
+"""`outbox land`: land topics in tables; `outbox land compact`: keep the tables."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,27 +14,51 @@ from outbox.errors import ConfigurationError
 from outbox.service.exits import Exit, fail, guarded
 from outbox.service.logs import configure_logs
 from outbox.service.signals import stop_on_signals
+from spark_jobs.compact import compact
+from spark_jobs.delta import DELTA_LOCK
 from spark_jobs.errors import JobFailedError
 from spark_jobs.land import land
-from spark_jobs.session import spark_session
-from spark_jobs.settings import LandSettings
+from spark_jobs.session import SPARK_LOCK, spark_session
+from spark_jobs.settings import CompactSettings, LandSettings, OutputSettings, SinkName
+from spark_jobs.topics import check_topics
 
-app: typer.Typer = typer.Typer(help="Land topics in a table of Parquet files, each record once, with Spark.")
+app: typer.Typer = typer.Typer(help="Land topics in tables, each record once, with Spark.")
+
+Output = Annotated[str | None, typer.Option(help="Folder of the tables.")]
+JobId = Annotated[str | None, typer.Option(help="Who the job is; names everything of it. Default: land.")]
 
 
 @app.callback(invoke_without_command=True)
 def run(
+    context: typer.Context,
     topics: Annotated[str | None, typer.Option(help="Topics, separated by commas.")] = None,
-    output: Annotated[str | None, typer.Option(help="Folder of the table.")] = None,
+    internal: Annotated[
+        str | None, typer.Option(help="Topics of the channel besides: half, op, check, discard.")
+    ] = None,
+    channel: Annotated[str | None, typer.Option(help="That channel. Default: outbox.")] = None,
+    output: Output = None,
     checkpoint: Annotated[str | None, typer.Option(help="Folder of checkpoints, one for each job id.")] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
-    job_id: Annotated[str | None, typer.Option(help="Who the job is; names everything of it. Default: land.")] = None,
+    job_id: JobId = None,
+    sink: Annotated[SinkName | None, typer.Option(help="How tables are written. Default: parquet.")] = None,
+    parse: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=SCHEMA", help="Land a topic's JSON typed, too; @FILE reads the schema. Repeatable."
+        ),
+    ] = None,
     available_now: Annotated[
         bool | None, typer.Option("--available-now", help="Land what is there now and end.")
     ] = None,
     trigger_seconds: Annotated[float | None, typer.Option(help="Pause between batches, s. Default: 10.")] = None,
     max_offsets_per_trigger: Annotated[
         int | None, typer.Option(help="Most offsets in a batch. Default: 1000000.")
+    ] = None,
+    min_offsets_per_trigger: Annotated[
+        int | None, typer.Option(help="Fewest offsets that are worth a batch. Default: any.")
+    ] = None,
+    max_trigger_delay: Annotated[
+        int | None, typer.Option(help="So long does a batch wait for them, s. Default: 900.")
     ] = None,
     starting_offsets: Annotated[
         Literal["earliest", "latest"] | None, typer.Option(help="Where a new job begins. Default: earliest.")
@@ -41,24 +68,33 @@ def run(
     ] = None,
 ) -> None:
     """Land topics until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
+    if context.invoked_subcommand is not None:
+        return
     given: dict[str, Any] = {
         "topics": topics,
+        "internal": internal,
+        "channel": channel,
         "output": output,
         "checkpoint": checkpoint,
         "bootstrap_servers": bootstrap_servers,
         "job_id": job_id,
+        "sink": sink,
         "available_now": available_now,
         "trigger_seconds": trigger_seconds,
         "max_offsets_per_trigger": max_offsets_per_trigger,
+        "min_offsets_per_trigger": min_offsets_per_trigger,
+        "max_trigger_delay": max_trigger_delay,
         "starting_offsets": starting_offsets,
     }
 
     def serve() -> None:
-        given["kafka_java"] = _properties(kafka or [])
-        settings = LandSettings(**{name: value for name, value in given.items() if value is not None})
-        configure_logs(settings.log_level, settings.log_format)
-        logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells every call into the JVM
-        with spark_session(settings.name, settings.spark) as spark:
+        given["kafka_java"] = _pairs("--kafka", kafka or [])
+        given["parse"] = {name: _schema(text) for name, text in (_pairs("--parse", parse or []) or {}).items()} or None
+        settings = LandSettings(**_only_given(given))
+        _configure(settings)
+        check_topics(settings)
+        locks = [SPARK_LOCK, DELTA_LOCK] if settings.sink is SinkName.DELTA else [SPARK_LOCK]
+        with spark_session(settings.name, settings.spark, locks) as spark:
             try:
                 # After the start of Spark, which sets a handler of its own for Ctrl-C.
                 land(spark, settings, stop_on_signals())
@@ -68,7 +104,60 @@ def run(
     guarded(serve)
 
 
-def _properties(texts: list[str]) -> dict[str, str] | None:
+@app.command("compact")
+def run_compact(
+    *,
+    output: Output = None,
+    job_id: JobId = None,
+    closed_days: Annotated[
+        int | None, typer.Option(help="Whole days between a day and today for it to be closed. Default: 1.")
+    ] = None,
+    min_folders: Annotated[int | None, typer.Option(help="Fewest folders that are worth it. Default: 2.")] = None,
+    target_file_bytes: Annotated[
+        int | None, typer.Option(help="Size that files are to have, bytes. Default: 268435456.")
+    ] = None,
+) -> None:
+    """Write the many small files of closed days into few, and check them before they take the others' place."""
+    given = {
+        "output": output,
+        "job_id": job_id,
+        "closed_days": closed_days,
+        "min_folders": min_folders,
+        "target_file_bytes": target_file_bytes,
+    }
+
+    def serve() -> None:
+        settings = CompactSettings(**_only_given(given))
+        _configure(settings)
+        with spark_session(settings.name, settings.spark, ()) as spark:
+            try:
+                compact(spark, settings, datetime.now(UTC).date(), stop_on_signals().is_set)
+            except JobFailedError as error:
+                fail(str(error), Exit.FAILED)
+
+    guarded(serve)
+
+
+def _configure(settings: OutputSettings) -> None:
+    configure_logs(settings.log_level, settings.log_format)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells every call into the JVM
+
+
+def _only_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _pairs(option: str, texts: list[str]) -> dict[str, str] | None:
     if wrong := [text.partition("=")[0] for text in texts if "=" not in text]:
-        raise ConfigurationError(f"--kafka {wrong[0]}: write NAME=VALUE")
+        raise ConfigurationError(f"{option} {wrong[0]}: write NAME=VALUE")
     return {name: value for name, _, value in (text.partition("=") for text in texts)} or None
+
+
+def _schema(text: str) -> str:
+    """A schema, or what the file holds that is named after an @."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"the schema in {text[1:]} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Records as Spark's Kafka source gives them, turned into the typed columns of the table. Pure.
+"""Records as Spark's Kafka source gives them, turned into typed columns. Pure.
 
 Header values come from outside: a missing, malformed or undecodable one gives null and never fails a batch. The raw
 headers stay beside the typed columns, so nothing is lost by that.
@@ -6,11 +6,20 @@ headers stay beside the typed columns, so nothing is lost by that.
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Collection
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from outbox.protocol.identifiers import UUID_PATTERN
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
+from outbox.protocol.names import (
+    FORMAT_VERSION,
+    MESSAGE_ID_HEADER,
+    ORIGIN_HEADER,
+    PRODUCER_GROUP_HEADER,
+    TRANSACTION_HEADER,
+)
 
 RAW_COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, "
@@ -24,32 +33,53 @@ OUTBOX_COLUMNS = (
 )
 """What the relay's headers say."""
 
+OUTBOX_NAMES = tuple(column.split()[0] for column in OUTBOX_COLUMNS.split(", "))
+
+PROBLEM_COLUMN = "problem string"
+"""What is wrong with a record's headers (`HeaderProblem`); null if nothing is, or if an outbox has written none."""
+
 DAY_COLUMN = "day date"
-"""The day of `timestamp` in UTC."""
+"""The day of `timestamp` in UTC; the last one of the year 9999 for any later, which few readers could name."""
 
 _MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,4}}\z"
 _GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
 _ORIGIN = r"\A[0-9]{1,9}/[0-9]{1,18}\z"
+_HALF = rf"\A{FORMAT_VERSION};({UUID_PATTERN}/[0-9]{{1,4}})\z"
+_HALF_GROUP = r"\A([A-Za-z0-9._-]{1,200});(?:row|listener)\z"
 _UUID_LENGTH = 36
+_LAST_DAY = "9999-12-31"
 
 
-def landed_columns(records: DataFrame) -> DataFrame:
-    """The table's columns of Kafka records.
+class HeaderProblem(enum.StrEnum):
+    """What is wrong with the headers that an outbox has written."""
+
+    MALFORMED_ID = "MALFORMED_ID"
+    MALFORMED_GROUP = "MALFORMED_GROUP"
+    MALFORMED_ORIGIN = "MALFORMED_ORIGIN"
+    INCOMPLETE = "INCOMPLETE"
+    """The relay writes id, group and origin, or nothing."""
+
+
+def outbox_columns(records: DataFrame) -> DataFrame:
+    """Records with what the relay's headers say in columns of their own, `OUTBOX_COLUMNS`, behind those they have.
+
+    Args:
+        records: A frame, stream or batch, with the schema of Spark's Kafka source and the option `includeHeaders`.
+    """
+    return _unpacked(records, ()).drop("_id", "_group", "_origin")
+
+
+def landed_columns(records: DataFrame, internal: Collection[str] = ()) -> DataFrame:
+    """The columns of the table of records.
 
     The session's time zone must be UTC, which `day` depends on.
 
     Args:
         records: A frame with the schema of Spark's Kafka source, headers included.
+        internal: Which of the topics are a channel's own: their control headers are unpacked where they say the same,
+            and are no problem.
     """
-    # Header texts get columns of their own first, so that each is looked up once.
-    texts = records.select(
-        "*",
-        header_text(MESSAGE_ID_HEADER).alias("_id"),
-        header_text(PRODUCER_GROUP_HEADER).alias("_group"),
-        header_text(ORIGIN_HEADER).alias("_origin"),
-    )
-    message_id, origin = _matching("_id", _MESSAGE_ID), _matching("_origin", _ORIGIN)
-    return texts.select(
+    return _unpacked(records, internal).select(
         "topic",
         "partition",
         "offset",
@@ -58,28 +88,75 @@ def landed_columns(records: DataFrame) -> DataFrame:
         "key",
         "value",
         "headers",
-        message_id.alias("message_id"),
-        f.substring(message_id, 1, _UUID_LENGTH).alias("transaction_id"),
-        f.substring(message_id, _UUID_LENGTH + 2, 4).cast("int").alias("position"),
-        _matching("_group", _GROUP).alias("producer_group"),
-        f.substring_index(origin, "/", 1).cast("int").alias("origin_partition"),
-        f.substring_index(origin, "/", -1).cast("bigint").alias("origin_offset"),
-        f.to_date("timestamp").alias("day"),
+        *OUTBOX_NAMES,
+        f.when(~_among(internal), _problem()).alias("problem"),
+        f.least(f.to_date("timestamp"), f.lit(_LAST_DAY).cast("date")).alias("day"),
     )
 
 
-def header_text(name: str) -> Column:
-    """The value of a header as text; null if it is missing or not UTF-8.
+def header_value(name: str) -> Column:
+    """The value of a header; null if it is missing.
 
     Of a repeated header the last one counts, as for `lastHeader` of Kafka's Java client and for a Python dictionary.
     """
     from_the_end = f.array_position(f.reverse(f.col("headers.key")), name)  # from 1; 0: absent
     # The place after the last element, where `get` finds null, is the one that an absent header comes to. The same with
     # `filter` costs three times as much, and with `map_from_entries` a repeated header fails the batch.
-    value = f.get(f.col("headers.value"), (f.size("headers") - from_the_end).cast("int"))
-    return f.try_validate_utf8(value.cast("string"))
+    return f.get(f.col("headers.value"), (f.size("headers") - from_the_end).cast("int"))
+
+
+def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
+    # Header values get columns of their own first, so that each is looked up once.
+    names = {"_id": MESSAGE_ID_HEADER, "_group": PRODUCER_GROUP_HEADER, "_origin": ORIGIN_HEADER}
+    if internal:
+        names["_half"] = TRANSACTION_HEADER
+    found = records.select("*", *(header_value(header).alias(name) for name, header in names.items()))
+    message_id, origin = _matching("_id", _MESSAGE_ID), _matching("_origin", _ORIGIN)
+    group = _matching("_group", _GROUP)
+    if internal:
+        message_id = f.coalesce(message_id, _part("_half", _HALF, internal))
+        group = f.when(_among(internal), _part("_group", _HALF_GROUP, internal)).otherwise(group)
+    return found.select(
+        *records.columns,
+        "_id",
+        "_group",
+        "_origin",
+        message_id.alias("message_id"),
+        f.substring(message_id, 1, _UUID_LENGTH).alias("transaction_id"),
+        f.substring(message_id, _UUID_LENGTH + 2, 4).cast("int").alias("position"),
+        group.alias("producer_group"),
+        f.substring_index(origin, "/", 1).cast("int").alias("origin_partition"),
+        f.substring_index(origin, "/", -1).cast("bigint").alias("origin_offset"),
+    )
+
+
+def _problem() -> Column:
+    """The first thing that is wrong with the headers; null if nothing is."""
+    present = [f.col(name).isNotNull() for name in ("_id", "_group", "_origin")]
+    malformed = {
+        HeaderProblem.MALFORMED_ID: present[0] & f.col("message_id").isNull(),
+        HeaderProblem.MALFORMED_GROUP: present[1] & f.col("producer_group").isNull(),
+        HeaderProblem.MALFORMED_ORIGIN: present[2] & f.col("origin_offset").isNull(),
+        HeaderProblem.INCOMPLETE: (present[0] != present[1]) | (present[1] != present[2]),
+    }
+    return f.coalesce(*(f.when(found, f.lit(str(problem))) for problem, found in malformed.items()))
+
+
+def _among(topics: Collection[str]) -> Column:
+    return f.col("topic").isin(sorted(topics)) if topics else f.lit(False)
+
+
+def _text(column: str) -> Column:
+    """Bytes as text; null if they are not UTF-8."""
+    return f.try_validate_utf8(f.col(column).cast("string"))
 
 
 def _matching(column: str, pattern: str) -> Column:
     """A text where it has the whole of a form, else null."""
-    return f.when(f.col(column).rlike(pattern), f.col(column))
+    return f.when(_text(column).rlike(pattern), _text(column))
+
+
+def _part(column: str, pattern: str, internal: Collection[str]) -> Column:
+    """The group of a form in a text of an internal topic, else null."""
+    text = _text(column)
+    return f.when(_among(internal) & text.rlike(pattern), f.regexp_extract(text, pattern, 1))

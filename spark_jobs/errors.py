@@ -2,7 +2,9 @@
 
 ConfigurationError
 ├── OutputError    the table or the checkpoint cannot be read or written, or do not belong together
-└── SourceError    Kafka does not answer, or does not have what the job is to read
+├── SourceError    Kafka does not answer, or does not have what the job is to read
+└── UnsafeError
+    └── LostRecordsError   records that were to be landed are gone from Kafka
 OutboxError
 └── JobFailedError     a job that had started ended on its own
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from outbox.errors import ConfigurationError, OutboxError
+from outbox.service.exits import UnsafeError
 from spark_jobs.jvm import java_exception
 
 _LONGEST = 400
@@ -28,6 +31,10 @@ class SourceError(ConfigurationError):
     """Kafka does not answer, or does not have what the job is to read."""
 
 
+class LostRecordsError(UnsafeError):
+    """Records that were to be landed are gone: removed before they were read, or with a topic that was made again."""
+
+
 class JobFailedError(OutboxError):
     """A job that had started ended on its own; started again it goes on where it stopped."""
 
@@ -39,6 +46,11 @@ def reason(error: BaseException) -> str:
         if _name(cause) == _DATA_LOSS:
             return f"records that were to be read are gone from Kafka: {_lost(_text(cause))}"
     return _first_line(f"{_name(causes[-1])}: {_text(causes[-1])}" if causes else str(error) or type(error).__name__)
+
+
+def is_data_loss(error: BaseException) -> bool:
+    """Whether Spark's Kafka source says that records are gone."""
+    return any(_name(cause) == _DATA_LOSS for cause in _java_causes(error))
 
 
 def root_name(error: BaseException) -> str:

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import OutputError, reason
 from spark_jobs.jvm import JAVA_ERRORS, hadoop_configuration, jvm
+
+
+def read_texts(spark: SparkSession, path: str) -> Iterator[str]:
+    """The contents of all files in a folder but the hidden ones, read by Spark, so many at once; none if it is absent.
+
+    Args:
+        spark: Session to read with.
+        path: The folder.
+    """
+    try:
+        files = spark.read.text(path, wholetext=True)
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return
+        raise
+    yield from (row.value for row in files.collect())
 
 
 class Folder:
@@ -92,6 +110,23 @@ class Folder:
         """Remove a file, or a folder with all that is in it; that it is absent is no error."""
         with self._told("written"):
             self._files.delete(self._at(name), True)
+
+    def delete_empty(self, name: str) -> None:
+        """Remove a folder if nothing is in it."""
+        with self._told("written"):
+            at = self._at(name)
+            if self._files.exists(at) and not self._files.listStatus(at):
+                self._files.delete(at, False)
+
+    def bytes(self, name: str) -> int:
+        """The size of all that is in a folder."""
+        with self._told("read"):
+            return int(self._files.getContentSummary(self._at(name)).getLength())
+
+    def flush(self) -> None:
+        """Wait until all that was written is on a local disk; other file systems see to that at each write."""
+        if str(self._files.getScheme()) == "file":
+            os.sync()
 
     def make(self, name: str) -> None:
         """Make a folder and those above it."""

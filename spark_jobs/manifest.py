@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from spark_jobs.errors import OutputError
+from spark_jobs.layout import QUARANTINE, RECORDS, Unit
 
 FORMAT_VERSION = 1
 
@@ -49,25 +50,46 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
-    """The rows of one Kafka partition in one batch, as read back from the written files.
+    """The records of one Kafka partition and one day in one batch, as read back from what was written.
 
     Args:
         topic: Topic.
         partition: Partition.
+        day: Day in UTC, `2026-11-21`.
         rows: How many rows; offsets of markers and aborted records have none.
         first_offset: Offset of the first row.
         last_offset: Offset of the last row.
         identified: Rows that have a message id.
+        problems: Rows whose headers have a problem.
         checksum: Checksum of these, as written.
     """
 
     topic: str
     partition: int
+    day: str
     rows: int
     first_offset: int
     last_offset: int
     identified: int
+    problems: int
     checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRows:
+    """The rows of one day of one topic in a table beside the records, as read back from what was written.
+
+    Args:
+        table: The table, such as `quarantine`.
+        topic: Topic.
+        day: Day in UTC.
+        rows: How many rows.
+    """
+
+    table: str
+    topic: str
+    day: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +103,8 @@ class Manifest:
         start: First offset that was to be read, by topic and partition; a partition that was new is absent.
         end: First offset that was not to be read any more.
         topics: Ids of the topics, as Kafka's Java client writes them.
-        partitions: The rows by Kafka partition.
+        partitions: The records by Kafka partition and day.
+        beside: The rows of the other tables.
     """
 
     job_id: str
@@ -91,11 +114,33 @@ class Manifest:
     end: Offsets
     topics: Mapping[str, str]
     partitions: tuple[PartitionRows, ...]
+    beside: tuple[UnitRows, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Rows of the batch."""
+        """Records of the batch."""
         return sum(part.rows for part in self.partitions)
+
+    @property
+    def quarantined(self) -> int:
+        """Rows of the batch in the quarantine."""
+        return sum(part.rows for part in self.beside if part.table == QUARANTINE)
+
+    def units(self) -> set[Unit]:
+        """What the batch has rows of."""
+        records = {Unit(RECORDS, part.topic, part.day) for part in self.partitions}
+        return records | {Unit(part.table, part.topic, part.day) for part in self.beside}
+
+    def rows_of(self, unit: Unit) -> int:
+        """How many rows of a unit the batch has."""
+        if unit.table == RECORDS:
+            return sum(part.rows for part in self.partitions if (part.topic, part.day) == unit[1:])
+        return sum(part.rows for part in self.beside if (part.table, part.topic, part.day) == unit)
+
+    def checksum_of(self, unit: Unit) -> Checksum:
+        """The checksum of the records of a unit."""
+        found = (part.checksum for part in self.partitions if (part.topic, part.day) == unit[1:])
+        return sum(map(Checksum.parse, found), Checksum())
 
     @property
     def checksum(self) -> Checksum:
@@ -116,14 +161,20 @@ class Manifest:
         """
         try:
             content = json.loads(text)
-            _check_format(content["format"])
+            check_format(content["format"])
             partitions = tuple(PartitionRows(**part) for part in content["partitions"])
+            beside = tuple(UnitRows(**part) for part in content["beside"])
             fields = {name: content[name] for name in _FIELDS}
         except (ValueError, KeyError, TypeError) as error:
             raise OutputError(f"a manifest cannot be read: {error!r}") from error
-        return cls(**fields, partitions=partitions)
+        return cls(**fields, partitions=partitions, beside=beside)
 
 
-def _check_format(version: int) -> None:
+def check_format(version: int) -> None:
+    """Refuse what a newer version has written.
+
+    Raises:
+        OutputError: It is of a newer format.
+    """
     if version > FORMAT_VERSION:
         raise OutputError(f"a manifest is of format {version}, this job knows {FORMAT_VERSION}: upgrade it")

@@ -18,6 +18,7 @@ from outbox.service.coordinates import read_lock
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
 from outbox.service.setup_errors import SetupError
+from spark_jobs.delta import DELTA_LOCK, DELTA_SETTINGS
 from spark_jobs.jvm import JVM_GONE
 
 SPARK_LOCK = Path(__file__).with_name("spark.lock")
@@ -49,18 +50,19 @@ RESULTS = {
 
 
 @contextmanager
-def spark_session(name: str, spark: Mapping[str, str]) -> Iterator[SparkSession]:
+def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (SPARK_LOCK,)) -> Iterator[SparkSession]:
     """A session for one job, which ends with the block.
 
     Args:
         name: Name of the application.
         spark: More settings (`spark.…`), over the defaults.
+        locks: The jars that the job needs, if it is to bring them itself.
 
     Raises:
         ConfigurationError: This PySpark and the locked jars do not fit each other.
         SetupError: There is no Java, jars are missing and cannot be fetched, or Spark does not start.
     """
-    session = _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark)
+    session = _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark, locks)
     try:
         yield session
     finally:
@@ -99,18 +101,20 @@ def _submitted(name: str) -> SparkSession:
     return _with_results(SparkSession.builder.appName(name).getOrCreate())
 
 
-def _local(name: str, spark: Mapping[str, str]) -> SparkSession:
-    return local_session(name, [] if "spark.jars" in spark else _locked_jars(), spark)
+def _local(name: str, spark: Mapping[str, str], locks: Sequence[Path]) -> SparkSession:
+    if DELTA_LOCK in locks:
+        spark = {**DELTA_SETTINGS, **spark}
+    return local_session(name, [] if "spark.jars" in spark else _locked_jars(locks), spark)
 
 
-def _locked_jars() -> list[Path]:
+def _locked_jars(locks: Sequence[Path]) -> list[Path]:
     fits = next(root.version for root in read_lock(SPARK_LOCK).roots if root.artifact == _CONNECTOR)
     if pyspark.__version__.split(".")[:2] != fits.split(".")[:2]:
         raise ConfigurationError(
-            f"PySpark {pyspark.__version__} needs Kafka jars of its own version, and those that come with this job are "
+            f"PySpark {pyspark.__version__} needs jars of its own version, and those that come with this job are "
             f"of {fits}: pip install 'pyspark=={fits}', or name jars in the setting spark (spark.jars)"
         )
-    return fetch(SPARK_LOCK)
+    return [jar for lock in locks for jar in fetch(lock)]
 
 
 def _with_results(session: SparkSession) -> SparkSession:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import enum
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from outbox.protocol.names import is_topic_name
-from outbox.service.settings import KafkaProperties, ServiceSettings
+from outbox.service.settings import Bytes, KafkaProperties, ServiceSettings
 
 READ_COMMITTED = "read_committed"
+
+INTERNAL = ("half", "op", "check", "discard")
+"""A channel's own topics, as the setting `internal` names them."""
 
 
 class JobSettings(ServiceSettings):
@@ -47,18 +51,42 @@ class JobSettings(ServiceSettings):
         return {"bootstrap.servers": self.bootstrap_servers, **self.kafka_java}
 
 
-class LandSettings(JobSettings):
-    """Settings of `land`."""
+class SinkName(enum.StrEnum):
+    """How tables are written."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+class OutputSettings(JobSettings):
+    """What jobs have that write or keep the tables of `land`."""
 
     job_id: str = Field("land", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
-    topics: str = Field(description="Topics to land, separated by commas.")
-    output: str = Field(description="Folder of the table; any file system that Spark knows.")
+    output: str = Field(description="Folder of the tables; any file system that Spark knows.")
+
+
+class LandSettings(OutputSettings):
+    """Settings of `land`."""
+
+    topics: str = Field("", description="Topics to land, separated by commas.")
+    internal: str = Field(
+        "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
+    )
     checkpoint: str = Field(description="Folder of checkpoints; the job's own is the one with its id in there.")
+    sink: SinkName = Field(SinkName.PARQUET, description="How tables are written: parquet or delta.")
+    parse: dict[str, str] = Field(
+        default_factory=dict,
+        description="JSON values to land typed, too: a table of topics and schemas (id bigint NOT NULL, name string).",
+    )
     available_now: bool = Field(default=False, description="Land what is there now and end.")
     trigger_seconds: float = Field(10.0, ge=0, description="Pause between the starts of two batches, s.")
     max_offsets_per_trigger: int | None = Field(
         1_000_000, ge=1, description="Most offsets in one batch; markers and aborted records take offsets too."
     )
+    min_offsets_per_trigger: int | None = Field(
+        None, ge=1, description="Fewest offsets that are worth a batch, unless one was long ago (max_trigger_delay)."
+    )
+    max_trigger_delay: int = Field(900, ge=1, description="So long does a batch wait for its fewest offsets, s.")
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a job begins that has no checkpoint yet."
     )
@@ -66,19 +94,69 @@ class LandSettings(JobSettings):
     @field_validator("topics")
     @classmethod
     def _check_topics(cls, topics: str) -> str:
-        names = _names(topics)
-        if not names or not all(map(is_topic_name, names)):
-            raise ValueError("name at least one topic, several separated by commas, as Kafka allows them")
+        if not all(map(is_topic_name, _names(topics))):
+            raise ValueError("name topics as Kafka allows them, several separated by commas")
         return topics
 
+    @field_validator("internal")
+    @classmethod
+    def _check_internal(cls, internal: str) -> str:
+        if wrong := sorted(set(_names(internal)) - set(INTERNAL)):
+            raise ValueError(f"{wrong[0]!r} is none of {', '.join(INTERNAL)}")
+        return internal
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if not self.topic_names():
+            raise ValueError("name at least one topic, in topics or internal")
+        if unknown := sorted(set(self.parse) - set(self.topic_names())):
+            raise ValueError(f"parse names topic {unknown[0]}, which is not landed")
+        most, fewest = self.max_offsets_per_trigger, self.min_offsets_per_trigger
+        if most is not None and fewest is not None and fewest > most:
+            raise ValueError("min_offsets_per_trigger exceeds max_offsets_per_trigger")
+        return self
+
     def topic_names(self) -> tuple[str, ...]:
-        """The topics, each once."""
-        return _names(self.topics)
+        """All topics, each once."""
+        return tuple(dict.fromkeys((*_names(self.topics), *self.internal_names())))
+
+    def internal_names(self) -> tuple[str, ...]:
+        """Those of them that are the channel's own, in whichever setting they are named."""
+        channel = self.channel_names()
+        topics = (channel.half_topic, channel.op_topic, channel.check_topic, channel.discard_topic)
+        own = dict(zip(INTERNAL, topics, strict=True))
+        asked = {own[name] for name in _names(self.internal)} | (set(own.values()) & set(_names(self.topics)))
+        return tuple(sorted(asked))
+
+    def rate_options(self) -> dict[str, str]:
+        """Options of Spark's source that say how much is in a batch."""
+        options = {}
+        if self.max_offsets_per_trigger is not None:
+            options["maxOffsetsPerTrigger"] = str(self.max_offsets_per_trigger)
+        # A run that ends when all is landed waits for nothing.
+        if self.min_offsets_per_trigger is not None and not self.available_now:
+            options["minOffsetsPerTrigger"] = str(self.min_offsets_per_trigger)
+            options["maxTriggerDelay"] = f"{self.max_trigger_delay}s"
+        return options
 
     @property
     def checkpoint_path(self) -> str:
         """The job's own checkpoint."""
         return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
+
+
+class CompactSettings(OutputSettings):
+    """Settings of `land compact`; it needs no Kafka."""
+
+    bootstrap_servers: str = Field("", description="Not needed here.")
+    closed_days: int = Field(1, ge=0, description="So many whole days must lie between a day and today, by UTC.")
+    min_folders: int = Field(2, ge=2, description="So many folders of a day are worth a compaction.")
+    target_file_bytes: Bytes = Field(256 * 1024 * 1024, ge=1024, description="Size that a file is to have.")
+
+    @property
+    def name(self) -> str:
+        """Name of the application."""
+        return f"outbox-{self.job_id}-compact"
 
 
 def _names(topics: str) -> tuple[str, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SourceError, reason, root_name
-from spark_jobs.jvm import JAVA_ERRORS, JavaPackage, jvm
+from spark_jobs.jvm import JAVA_ERRORS, JVM_GONE, JavaPackage, jvm
+from spark_jobs.manifest import Offsets
 from spark_jobs.settings import READ_COMMITTED, JobSettings
 
 ANSWER_SECONDS = 10
@@ -37,47 +38,103 @@ def source_options(settings: JobSettings, topics: Sequence[str]) -> dict[str, st
     }
 
 
-def topic_ids(spark: SparkSession, settings: JobSettings, topics: Sequence[str]) -> dict[str, str]:
-    """Ids of topics, asked with the same client and properties as Spark's source; a topic made again has another id.
+def refuse_missing(wanted: Iterable[str], found: Container[str]) -> None:
+    """Name the topics that do not exist.
 
     Raises:
-        SourceError: It does not answer or refuses, a topic is missing, or Spark has no Kafka source.
+        SourceError: There are some.
     """
-    missing, found = [], {}
-    with _admin(spark, settings) as admin:
-        answers = admin.describeTopics(list(topics)).topicNameValues()
-        for topic in topics:
-            try:
-                answer = answers.get(topic).get(ANSWER_SECONDS, jvm(spark).java.util.concurrent.TimeUnit.SECONDS)
-                found[topic] = str(answer.topicId().toString())
-            except JAVA_ERRORS as error:
-                if root_name(error) != "UnknownTopicOrPartitionException":
-                    raise
-                missing.append(topic)
-    if missing:
+    if missing := [name for name in wanted if name not in found]:
         raise SourceError(f"topic {', '.join(missing)} does not exist: create it, or correct its name")
-    return found
 
 
-@contextmanager
-def _admin(spark: SparkSession, settings: JobSettings) -> Iterator[Any]:
-    java = jvm(spark)
-    client = java.org.apache.kafka.clients.admin.AdminClient
-    if isinstance(client, JavaPackage):
-        raise SourceError(
-            "Spark has no Kafka source: give spark-submit the jars that docs/spark.md names, with --jars or --packages"
-        )
-    properties = java.java.util.Properties()
-    for name, value in settings.java_connection().items():
-        properties.setProperty(name, value)
-    admin = None
-    try:
-        admin = client.create(properties)
-        yield admin
-    except JAVA_ERRORS as error:
-        late = root_name(error) == "TimeoutException"
-        why = f"no answer within {ANSWER_SECONDS} s" if late else reason(error)
-        raise SourceError(f"Kafka at {settings.bootstrap_servers} cannot be used: {why}") from error
-    finally:
-        if admin is not None:
-            admin.close(java.java.time.Duration.ZERO)
+class KafkaView:
+    """Topics and their offsets, asked with the same client and properties as Spark's source.
+
+    Args:
+        spark: Session with Kafka's classes.
+        settings: How to reach Kafka.
+        topics: The topics of the job.
+
+    Raises:
+        SourceError: Kafka does not answer or refuses, a topic is missing, or Spark has no Kafka source. Every method
+            raises it.
+    """
+
+    def __init__(self, spark: SparkSession, settings: JobSettings, topics: Sequence[str]) -> None:
+        self._java = jvm(spark)
+        self._topics = tuple(topics)
+        self._servers = settings.bootstrap_servers
+        client = self._java.org.apache.kafka.clients.admin.AdminClient
+        if isinstance(client, JavaPackage):
+            raise SourceError(
+                "Spark has no Kafka source: give spark-submit the jars that docs/spark.md names, with --jars or "
+                "--packages"
+            )
+        properties = self._java.java.util.Properties()
+        for name, value in settings.java_connection().items():
+            properties.setProperty(name, value)
+        with self._told():
+            self._admin = client.create(properties)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the client."""
+        with suppress(*JVM_GONE):
+            self._admin.close(self._java.java.time.Duration.ZERO)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Ids of those topics that exist; a topic that was deleted and made again has another one."""
+        return {name: str(topic.topicId().toString()) for name, topic in self._described().items()}
+
+    def check_topics(self) -> None:
+        """See that all topics exist."""
+        refuse_missing(self._topics, self.topic_ids())
+
+    def offsets(self) -> tuple[Offsets, Offsets]:
+        """The first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""
+        partitions = [(name, number) for name, topic in self._described().items() for number in _numbers(topic)]
+        spec = self._java.org.apache.kafka.clients.admin.OffsetSpec
+        return self._listed(partitions, spec.earliest()), self._listed(partitions, spec.latest())
+
+    def _described(self) -> dict[str, Any]:
+        found = {}
+        with self._told():
+            answers = self._admin.describeTopics(list(self._topics)).topicNameValues()
+            for name in self._topics:
+                try:
+                    found[name] = self._awaited(answers.get(name))
+                except JAVA_ERRORS as error:
+                    if root_name(error) != "UnknownTopicOrPartitionException":
+                        raise
+        return found
+
+    def _listed(self, partitions: Sequence[tuple[str, int]], spec: Any) -> Offsets:
+        place = self._java.org.apache.kafka.common.TopicPartition
+        offsets: dict[str, dict[str, int]] = {}
+        with self._told():
+            asked = {place(name, number): spec for name, number in partitions}
+            answers = self._admin.listOffsets(asked)
+            for name, number in partitions:
+                offset = self._awaited(answers.partitionResult(place(name, number))).offset()
+                offsets.setdefault(name, {})[str(number)] = int(offset)
+        return offsets
+
+    def _awaited(self, future: Any) -> Any:
+        return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except JAVA_ERRORS as error:
+            late = root_name(error) == "TimeoutException"
+            why = f"no answer within {ANSWER_SECONDS} s" if late else reason(error)
+            raise SourceError(f"Kafka at {self._servers} cannot be used: {why}") from error
+
+
+def _numbers(topic: Any) -> range:
+    return range(len(topic.partitions()))

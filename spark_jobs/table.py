@@ -1,38 +1,38 @@
-"""The table that `land` writes, and two readers of it: Spark and pyarrow.
+"""Two readers of the tables that `land` writes: Spark and pyarrow.
 
-    <output>/batch_id=7/topic=orders/day=2026-11-21/part-….parquet   rows of batch 7
-    <output>/_manifests/7.json                                       batch 7 is complete, and what is in it
-    <output>/_writing/                                               batches that are being written
-
-A batch counts once its manifest stands; both readers go by that. Names that begin with `_` are skipped by Spark, Hive,
-Arrow and others, so a plain Parquet reader pointed at the folder finds finished batches too.
+A batch counts once its manifest stands, and a compacted folder once its compaction is told of; both readers go by that.
+Delta tables are read by Spark, through Delta.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import dataset, fs
-from pyspark.errors import AnalysisException
+from pyspark.sql import functions as f
 
-from spark_jobs.columns import DAY_COLUMN, OUTBOX_COLUMNS, RAW_COLUMNS
+from outbox.errors import ConfigurationError
+from spark_jobs.compaction import Compaction, Folders, live_folders
+from spark_jobs.delta import FORMAT, LOG
+from spark_jobs.folder import Folder, read_texts
+from spark_jobs.layout import (
+    BATCH_COLUMN,
+    COLUMNS,
+    COMPACTIONS,
+    MANIFESTS,
+    PARSED,
+    PARTITIONED_BY,
+    QUARANTINE,
+    QUARANTINE_COLUMNS,
+    RECORDS,
+    unit_folder,
+)
+from spark_jobs.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-MANIFESTS = "_manifests"
-WRITING = "_writing"
-
-PARTITIONED_BY = ("topic", "day")
-"""Columns that are folders inside a batch."""
-
-COLUMNS = f"{RAW_COLUMNS}, {OUTBOX_COLUMNS}, {DAY_COLUMN}"
-"""What one batch holds."""
-
-TABLE_COLUMNS = f"{COLUMNS}, batch_id bigint"
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -49,65 +49,84 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "producer_group": pa.string(),
     "origin_partition": pa.int32(),
     "origin_offset": pa.int64(),
+    "problem": pa.string(),
     "day": pa.date32(),
     "batch_id": pa.int64(),
 }
 ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
-"""The table's columns for pyarrow: the same as `TABLE_COLUMNS`."""
+"""The columns of the records for pyarrow."""
 
 _FOLDERS = pa.schema([ARROW_SCHEMA.field(name) for name in ("batch_id", *PARTITIONED_BY)])
 
-
-def batch_folder(batch_id: int) -> str:
-    """Where the rows of a batch are, below the table."""
-    return f"batch_id={batch_id}"
+_SCHEMAS = {RECORDS: COLUMNS, QUARANTINE: QUARANTINE_COLUMNS}
 
 
-def manifest_file(batch_id: int) -> str:
-    """Where the manifest of a batch is, below the table."""
-    return f"{MANIFESTS}/{batch_id}.json"
-
-
-def read_table(spark: SparkSession, path: str) -> DataFrame:
+def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFrame:
     """The rows of all complete batches, as a frame.
 
-    The batches are those that are complete at the time of the call; the frame does not follow the table.
+    The batches are those that are complete at the time of the call; the frame does not follow the table, and fails if
+    it is used after `compact` has removed a folder that it was to read.
 
     Args:
         spark: Session to read with.
-        path: Folder of the table, on any file system that Spark knows.
+        path: Output of the job, on any file system that Spark knows.
+        table: `records`, `quarantine` or `parsed/<topic>`.
+
+    Raises:
+        ConfigurationError: There are no parsed values of the topic.
     """
     root = path.rstrip("/")
-    batches = [f"{root}/{batch_folder(batch_id)}" for batch_id in _batches_with_rows(spark, root)]
-    if not batches:
-        return spark.createDataFrame([], TABLE_COLUMNS)
-    return spark.read.schema(TABLE_COLUMNS).option("basePath", root).parquet(*batches)
+    if _is_delta(spark, root, table):
+        return spark.read.format(FORMAT).load(f"{root}/{table}")
+    folders = _folders(read_texts(spark, f"{root}/{MANIFESTS}"), read_texts(spark, f"{root}/{COMPACTIONS}"))
+    return read_folders(spark, root, table, folders)
 
 
-def _batches_with_rows(spark: SparkSession, root: str) -> list[int]:
-    try:
-        manifests = spark.read.schema("batch_id bigint, rows bigint").json(f"{root}/{MANIFESTS}")
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return []
-        raise
-    return sorted(row.batch_id for row in manifests.where("rows > 0").select("batch_id").collect())
+def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -> DataFrame:
+    """The rows of one table in some folders, as a frame.
+
+    Args:
+        spark: Session to read with.
+        root: Output of the job.
+        table: The table.
+        folders: The units of all tables, and under which batch ids each is.
+
+    Raises:
+        ConfigurationError: There are no parsed values of the topic.
+    """
+    paths = [f"{root}/{unit_folder(unit, id_)}" for unit, ids in folders.items() if unit.table == table for id_ in ids]
+    if table in _SCHEMAS:
+        columns = f"{_SCHEMAS[table]}, {BATCH_COLUMN}"
+        if not paths:
+            return spark.createDataFrame([], columns)
+        return spark.read.schema(columns).option("basePath", f"{root}/{table}").parquet(*paths)
+    if not paths:
+        raise ConfigurationError(f"{root} has no rows in {table}: {PARSED}/<topic> holds what `--parse` read")
+    # A schema that has changed over time: the columns of all files, null where a file has none.
+    rows = spark.read.option("mergeSchema", "true").option("basePath", f"{root}/{table}").parquet(*paths)
+    # What Spark makes of folder names is a guess: a topic may be called 007.
+    topic = f.lit(table.removeprefix(f"{PARSED}/"))
+    return rows.withColumns({"topic": topic, "batch_id": f.col("batch_id").cast("bigint")})
 
 
 def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of all complete batches, as an Arrow table; without Spark.
+    """The records of all complete batches, as an Arrow table; without Spark.
 
     Args:
-        path: Folder of the table: a local path, or a URI that pyarrow knows (`s3://…`, `hdfs://…`, `gs://…`).
+        path: Output of the job: a local path, or a URI that pyarrow knows (`s3://…`, `hdfs://…`, `gs://…`).
         columns: Names of columns; all by default.
 
     Raises:
         OSError: A file cannot be read.
+        ConfigurationError: The records are in a Delta table.
     """
     filesystem, root = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
     root = root.rstrip("/")
-    batches = _landed_batches(filesystem, root)
-    files = [file for batch_id in batches for file in _parquet_files(filesystem, root, batch_id)]
+    if filesystem.get_file_info(f"{root}/{RECORDS}/{LOG}").type != fs.FileType.NotFound:
+        raise ConfigurationError(f"{path} holds Delta tables: read them with read_table(), or with a reader of Delta")
+    folders = _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), _texts(filesystem, f"{root}/{COMPACTIONS}"))
+    places = [unit_folder(unit, id_) for unit, ids in folders.items() if unit.table == RECORDS for id_ in ids]
+    files = [file for place in places for file in _parquet_files(filesystem, f"{root}/{place}")]
     if not files:
         empty = ARROW_SCHEMA.empty_table()
         return empty if columns is None else empty.select(list(columns))
@@ -117,24 +136,28 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
         format="parquet",
         filesystem=filesystem,
         partitioning=dataset.partitioning(_FOLDERS, flavor="hive"),
-        partition_base_dir=root,
+        partition_base_dir=f"{root}/{RECORDS}",
     )
     return rows.to_table(columns=None if columns is None else list(columns))
 
 
-def _landed_batches(filesystem: fs.FileSystem, root: str) -> Iterator[int]:
-    selector = fs.FileSelector(f"{root}/{MANIFESTS}", allow_not_found=True)
-    manifests = [info for info in filesystem.get_file_info(selector) if info.base_name[:1].isdigit()]
-    for info in manifests:
-        with filesystem.open_input_file(info.path) as file:
-            manifest = json.loads(file.read())
-        if manifest["rows"]:
-            yield manifest["batch_id"]
+def _folders(manifests: Iterator[str], compactions: Iterator[str]) -> Folders:
+    return live_folders(map(Manifest.parse, manifests), map(Compaction.parse, compactions))
 
 
-def _parquet_files(filesystem: fs.FileSystem, root: str, batch_id: int) -> Iterator[str]:
-    selector = fs.FileSelector(f"{root}/{batch_folder(batch_id)}", recursive=True)
-    for info in filesystem.get_file_info(selector):
+def _is_delta(spark: SparkSession, root: str, table: str) -> bool:
+    return Folder(spark, f"{root}/{table}").exists(LOG)
+
+
+def _texts(filesystem: fs.FileSystem, folder: str) -> Iterator[str]:
+    for info in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+        if info.base_name[:1].isdigit():
+            with filesystem.open_input_file(info.path) as file:
+                yield file.read().decode()
+
+
+def _parquet_files(filesystem: fs.FileSystem, folder: str) -> Iterator[str]:
+    for info in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         # The dot marks Hadoop's checksum files.
         if info.extension == "parquet" and not info.base_name.startswith("."):
             yield info.path

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
+from outbox.service.maven import fetch
+from spark_jobs.delta import DELTA_LOCK, DELTA_SETTINGS
 from spark_jobs.session import local_session
 
 SETTINGS = {
@@ -19,6 +21,12 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
 }
 """A JVM that starts soon and is not there for long."""
+
+DELTA_IN_TESTS = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.stats.skipping": "false",
+}
+"""A Delta table of a few rows is not worth the 50 tasks that Delta reads its log with."""
 
 KAFKA_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
@@ -30,8 +38,8 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 @functools.cache
 def session() -> SparkSession:
-    """The session of this test process, without Kafka's jars."""
-    made = local_session("tests", [], SETTINGS)
+    """The session of this test process, with Delta's jars and without Kafka's."""
+    made = local_session("tests", fetch(DELTA_LOCK), {**SETTINGS, **DELTA_SETTINGS, **DELTA_IN_TESTS})
     atexit.register(made.stop)
     return made
 

@@ -24,6 +24,7 @@ from outbox.service.coordinates import Coordinate, Lock, read_lock, write_lock
 from outbox.service.java import Java
 from outbox.service.maven import Progress, fetch, make_lock
 from outbox.service.setup_errors import ChecksumError, FetchError
+from stack.locks import all_locks
 
 LAMP = Coordinate("org.example", "lamp", "1.0")
 BULB = Coordinate("org.example", "bulb", "2.1", "linux-x86_64")
@@ -179,8 +180,8 @@ def test_a_wrong_lock_is_told(tmp_path: Path, content: str | None, complaint: st
 
 
 def test_the_projects_own_locks_can_be_read_and_name_no_place() -> None:
-    root = Path(__file__).parents[2]
-    for path in (root / "stack" / "kafka.lock", root / "spark_jobs" / "spark.lock"):
+    assert {path.name for path in all_locks()} == {"kafka.lock", "spark.lock", "delta.lock"}
+    for path in all_locks():
         lock = read_lock(path)
         assert set(lock.roots) <= set(lock.sha256)
         assert "://" not in path.read_text()

@@ -15,81 +15,13 @@ from spark_jobs import batches
 from spark_jobs.batches import BatchWriter
 from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.columns import landed_columns
-from spark_jobs.errors import OutputError
+from spark_jobs.errors import LostRecordsError, OutputError
 from spark_jobs.folder import Folder
 from spark_jobs.manifest import Checksum, Manifest
+from spark_jobs.sinks import ParquetSink
 from spark_jobs.table import ARROW_SCHEMA, read_landed, read_table
+from tests.landing import TOPICS, Landing, identified, span
 from tests.spark import Record, records, session
-
-TOPICS = {"orders": "id-of-orders"}
-Place = tuple[str, int, int]
-
-
-class Landing:
-    """A table and a checkpoint as Spark would have written it, whose batches are handed to the writer by the test."""
-
-    def __init__(self, folder: Path, query_id: str = "query-1") -> None:
-        self.table = folder / "table"
-        self.checkpoint = folder / "checkpoint"
-        self._write("metadata", f'{{"id":"{query_id}"}}')
-        self._write("sources/0/0", '\0v1\n{"orders":{"0":0}}')
-        self.restart()
-
-    def restart(self, topics: dict[str, str] | None = None) -> None:
-        """A new process: a new writer on the same table and checkpoint."""
-        checkpoint = Checkpoint(Folder(session(), str(self.checkpoint)))
-        self.writer = BatchWriter("land", Folder(session(), str(self.table)), checkpoint, topics or TOPICS)
-        self.writer.prepare()
-
-    def plan(self, batch_id: int, end: int) -> None:
-        """Spark plans a batch."""
-        self._write(f"offsets/{batch_id}", f'v1\n{{"batchWatermarkMs":0}}\n{{"orders":{{"0":{end}}}}}')
-
-    def commit(self, batch_id: int) -> None:
-        """Spark is done with a batch."""
-        self._write(f"commits/{batch_id}", "v1\n{}")
-
-    def land(self, batch_id: int, *given: Record) -> None:
-        """Spark hands a batch over."""
-        self.writer(landed_columns(records(*given)), batch_id)
-
-    def manifest(self, batch_id: int) -> Path:
-        """A batch's manifest."""
-        return self.table / "_manifests" / f"{batch_id}.json"
-
-    def files(self) -> set[Path]:
-        """All Parquet files, visible or not."""
-        return {path for path in self.table.rglob("*.parquet") if not path.name.startswith(".")}
-
-    def places(self) -> list[Place]:
-        """Where the rows that readers see come from; both readers see the same."""
-        by_arrow = sorted(map(place, read_landed(str(self.table)).to_pylist()))
-        by_spark = sorted(
-            (row.topic, row.partition, row.offset) for row in read_table(session(), str(self.table)).collect()
-        )
-        assert by_spark == by_arrow
-        return by_arrow
-
-    def _write(self, name: str, text: str) -> None:
-        path = self.checkpoint / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
-def place(row: dict[str, object]) -> Place:
-    topic, partition, offset = row["topic"], row["partition"], row["offset"]
-    assert isinstance(topic, str)
-    assert isinstance(partition, int)
-    assert isinstance(offset, int)
-    return topic, partition, offset
-
-
-def span(first: int, last: int) -> list[Record]:
-    return [Record(offset, identified(offset)) for offset in range(first, last + 1)]
-
-
-def identified(offset: int) -> list[tuple[str, bytes | None]]:
-    return [("outbox-id", f"0192f3a4-5b6c-7d8e-9f00-{offset:012x}/0".encode())]
 
 
 @pytest.fixture
@@ -119,7 +51,7 @@ def test_a_batch_without_manifest_is_not_visible(landing: Landing) -> None:
     landing.plan(1, 5)
     landing.land(1, *span(3, 4))
     landing.manifest(1).unlink()
-    assert len(list((landing.table / "batch_id=1").rglob("*.parquet"))) > 0
+    assert len(list((landing.table / "records" / "batch_id=1").rglob("*.parquet"))) > 0
     assert landing.places() == [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
 
 
@@ -164,7 +96,7 @@ def test_a_batch_of_aborted_records_only_has_a_manifest_and_no_rows(landing: Lan
 def test_topics_and_days_have_folders(landing: Landing) -> None:
     landing.land(0, Record(0), Record(1, topic="2026"), Record(2, topic="a.b-c_d"))
     folders = {str(path.parent.relative_to(landing.table)) for path in landing.files()}
-    assert folders == {f"batch_id=0/topic={topic}/day=2026-11-21" for topic in ("orders", "2026", "a.b-c_d")}
+    assert folders == {f"records/batch_id=0/topic={topic}/day=2026-11-21" for topic in ("orders", "2026", "a.b-c_d")}
     assert {topic for topic, _, _ in landing.places()} == {"orders", "2026", "a.b-c_d"}
 
 
@@ -186,8 +118,8 @@ def test_an_empty_table_has_all_columns(tmp_path: Path) -> None:
 
 def test_any_parquet_reader_finds_landed_batches_in_the_folder(landing: Landing) -> None:
     landing.land(0, *span(0, 2))
-    assert pq.read_table(str(landing.table)).num_rows == 3
-    assert session().read.parquet(str(landing.table)).count() == 3
+    assert pq.read_table(str(landing.table / "records")).num_rows == 3
+    assert session().read.parquet(str(landing.table / "records")).count() == 3
 
 
 def test_a_manifest_says_what_was_read_and_what_landed(landing: Landing) -> None:
@@ -243,19 +175,41 @@ def test_a_checkpoint_of_another_table_is_refused(landing: Landing) -> None:
         landing.restart()
 
 
-def test_a_topic_that_was_made_again_is_refused(landing: Landing) -> None:
+def test_a_topic_that_was_made_again_is_refused_with_what_is_not_landed_of_it(landing: Landing) -> None:
     landing.land(0, *span(0, 2))
-    with pytest.raises(OutputError, match="orders was deleted and made again"):
-        landing.restart({"orders": "another-id"})
-    landing.restart({**TOPICS, "new": "any-id"})
+    landing.topics = {"orders": "another-id"}
+    with pytest.raises(
+        LostRecordsError, match=r"orders was deleted since batch 0; not landed of it: orders/0 from 3 on"
+    ):
+        landing.restart()
+    landing.topics = {**TOPICS, "new": "any-id"}
+    landing.restart()
+
+
+@pytest.mark.parametrize("now", [{"orders": "another-id"}, {}], ids=["made again", "gone"])
+def test_a_topic_that_changes_while_a_batch_is_read_lands_nothing_of_it(landing: Landing, now: dict[str, str]) -> None:
+    landing.land(0, *span(0, 2))
+    landing.plan(1, 5)
+    landing.topics = now
+    with pytest.raises(LostRecordsError, match=r"orders was deleted while batch 1 was read; .* orders/0 from 3 on"):
+        landing.land(1, *span(3, 4))
+    assert isinstance(landing.writer.failure, LostRecordsError)
+    assert not landing.manifest(1).exists()
+    assert len(landing.places()) == 3
+
+
+def test_a_topic_that_is_not_named_any_more_is_refused(landing: Landing) -> None:
+    landing.land(0, *span(0, 2))
+    landing.topics = {"others": "any-id"}
+    with pytest.raises(OutputError, match=r"topic orders was landed in .* until batch 0 and is not named any more"):
+        landing.restart()
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    writer = BatchWriter(
-        "land", Folder(session(), str(file / "table")), Checkpoint(Folder(session(), str(tmp_path))), {}
-    )
+    output, checkpoint = Folder(session(), str(file / "table")), Checkpoint(Folder(session(), str(tmp_path)))
+    writer = BatchWriter("land", output, checkpoint, ParquetSink(session(), output), dict, {})
     with pytest.raises(OutputError, match="file/table cannot be written: ParentNotDirectoryException"):
         writer.prepare()
 

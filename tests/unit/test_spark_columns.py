@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row
+from pyspark.sql import functions as f
 
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.half import HalfControl, Truth, real_headers
-from outbox.protocol.names import GROUP_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER, check_group
-from spark_jobs.columns import landed_columns
+from outbox.protocol.half import HalfControl, HalfOptions, Truth, real_headers
+from outbox.protocol.names import GROUP_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER, TRANSACTION_HEADER, check_group
+from spark_jobs.columns import OUTBOX_NAMES, landed_columns, outbox_columns
 from tests.spark import Record, records
 
 TRANSACTION = "0192f3a4-5b6c-7d8e-9f00-112233445566"
@@ -50,6 +51,52 @@ def test_the_record_itself_is_kept() -> None:
     assert (row.topic, row.partition, row.offset, row.timestamp_type) == ("orders", 2, 5, 0)
     assert (bytes(row.key), bytes(row.value)) == (b"\x00\xff", b"v")
     assert [(header.key, header.value) for header in row.headers] == [("a", None), ("a", bytearray(b"\xff"))]
+
+
+def test_any_frame_of_records_gets_the_columns() -> None:
+    given = records(Record(0, [(MESSAGE_ID_HEADER, MESSAGE_ID), (ORIGIN_HEADER, b"1/2")]))
+    found = outbox_columns(given)
+    assert found.columns == [*given.columns, *OUTBOX_NAMES]
+    [row] = found.collect()
+    assert (row.message_id, row.position, row.origin_offset) == (MESSAGE_ID.decode(), 12, 2)
+
+
+def test_halves_are_unpacked_in_the_channels_own_topics_only() -> None:
+    control = HalfControl("orders", -1, TRANSACTION, 7, "shop.orders", Truth.ROW, HalfOptions(timestamp=5))
+    half = [*control.encode(), ("trace", b"x")]
+    malformed = [(TRANSACTION_HEADER, b"2;" + MESSAGE_ID), (GROUP_HEADER, b"shop")]
+    given = [Record(0, half, "outbox.half"), Record(1, half), Record(2, malformed, "outbox.half"), Record(3, [])]
+    rows = landed_columns(records(*given), ["outbox.half", "outbox.op"]).orderBy("offset").collect()
+    assert (rows[0].message_id, rows[0].position, rows[0].producer_group) == (f"{TRANSACTION}/7", 7, "shop.orders")
+    assert_unknown(rows[1])
+    assert_unknown(rows[2])
+    assert [row.problem for row in rows] == [None, "MALFORMED_GROUP", None, None]
+
+
+GOOD: Headers = [(MESSAGE_ID_HEADER, MESSAGE_ID), (GROUP_HEADER, b"shop"), (ORIGIN_HEADER, b"1/2")]
+
+
+def test_what_is_wrong_with_headers_is_told() -> None:
+    given: dict[str, tuple[Headers | None, str | None]] = {
+        "none at all": (None, None),
+        "no outbox": ([("trace", b"x")], None),
+        "all three": (GOOD, None),
+        "id": ([(MESSAGE_ID_HEADER, b"\xff"), *GOOD[1:]], "MALFORMED_ID"),
+        "group": ([GOOD[0], (GROUP_HEADER, b"a b"), GOOD[2]], "MALFORMED_GROUP"),
+        "origin": ([*GOOD[:2], (ORIGIN_HEADER, b"1")], "MALFORMED_ORIGIN"),
+        "no id": (GOOD[1:], "INCOMPLETE"),
+        "no origin": (GOOD[:2], "INCOMPLETE"),
+        "id without value": ([(MESSAGE_ID_HEADER, None), *GOOD[1:]], "INCOMPLETE"),
+    }
+    rows = land_headers(*(headers for headers, _ in given.values()))
+    found = {name: row.problem for name, row in zip(given, rows, strict=True)}
+    assert found == {name: problem for name, (_, problem) in given.items()}
+
+
+def test_a_time_beyond_the_calendar_of_most_readers_is_on_its_last_day() -> None:
+    far = records(Record(0)).withColumn("timestamp", f.timestamp_millis(f.lit(999_999_999_999_999)))
+    [row] = landed_columns(far).select(f.col("day").cast("string"), f.year("timestamp").alias("year")).collect()
+    assert (row.day, row.year) == ("9999-12-31", 33_658)
 
 
 def test_tombstones_and_null_keys_stay_null() -> None:

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.errors import OutputError
-from spark_jobs.manifest import Checksum, Manifest, PartitionRows
+from spark_jobs.manifest import Checksum, Manifest, PartitionRows, UnitRows
 
 HASHES = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
 
 def part(partition: int, rows: int, checksum: str) -> PartitionRows:
-    return PartitionRows("orders", partition, rows, 10, 10 + rows, rows, checksum)
+    return PartitionRows("orders", partition, "2026-11-21", rows, 10, 10 + rows, rows, 0, checksum)
 
 
 MANIFEST = Manifest(
@@ -26,6 +26,7 @@ MANIFEST = Manifest(
     {"orders": {"0": 15, "1": 13}},
     {"orders": "lZ2"},
     (part(0, 4, "ffffffffffffffff"), part(1, 2, "0000000000000003")),
+    (UnitRows("quarantine", "orders", "2026-11-21", 1), UnitRows("parsed/orders", "orders", "2026-11-21", 5)),
 )
 
 

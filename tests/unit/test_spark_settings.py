@@ -33,7 +33,43 @@ def test_topics_are_named_once_each() -> None:
     assert settings(topics="b, a ,b").topic_names() == ("b", "a")
 
 
-@pytest.mark.parametrize("topics", ["", ",", "a b", "a,b/c"])
+def test_topics_of_the_channel_are_named_by_what_they_are() -> None:
+    made = settings(topics="orders,shop.op", internal="half, discard,op", channel="shop")
+    assert made.topic_names() == ("orders", "shop.op", "shop.discard", "shop.half")
+    assert made.internal_names() == ("shop.discard", "shop.half", "shop.op")
+    assert settings(topics="", internal="half").topic_names() == ("outbox.half",)
+    # Named among the others, they are the channel's own all the same.
+    assert settings(topics="orders,outbox.half").internal_names() == ("outbox.half",)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"topics": "", "internal": ""}, "at least one topic"),
+        ({"internal": "halves"}, "'halves' is none of half, op"),
+        ({"parse": {"stock": "id bigint"}}, "stock, which is not landed"),
+        ({"min_offsets_per_trigger": 2_000_000}, "exceeds"),
+        ({"sink": "iceberg"}, "parquet"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        settings(**given)
+
+
+def test_schemas_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOX_PARSE", '{"orders": "id bigint"}')
+    assert settings().parse == {"orders": "id bigint"}
+
+
+def test_fewest_offsets_hold_back_a_job_that_goes_on_but_not_one_that_ends() -> None:
+    given = {"max_offsets_per_trigger": 9, "min_offsets_per_trigger": 5, "max_trigger_delay": 60}
+    options = {"maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "60s"}
+    assert settings(**given).rate_options() == options
+    assert settings(**given, available_now=True).rate_options() == {"maxOffsetsPerTrigger": "9"}
+
+
+@pytest.mark.parametrize("topics", [",", "a b", "a,b/c"])
 def test_what_cannot_be_a_topic_is_refused(topics: str) -> None:
     with pytest.raises(ValidationError):
         settings(topics=topics)

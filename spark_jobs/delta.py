@@ -1,0 +1,55 @@
+"""The sink of Delta tables, and what Spark needs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark_jobs.folder import Folder
+from spark_jobs.layout import PARTITIONED_BY
+
+DELTA_LOCK = Path(__file__).with_name("delta.lock")
+
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings that a session with Delta tables must start with."""
+
+FORMAT = "delta"
+LOG = "_delta_log"
+
+
+class DeltaSink:
+    """Delta tables: each write is one Delta transaction that carries the writer's name and the batch's number.
+
+    Delta passes over a transaction whose name it knows with the same or a higher number. So a table's rows of a batch
+    are there once, and are visible from their own commit on, which may be a moment before the manifest.
+
+    Args:
+        spark: Session with `DELTA_SETTINGS` and Delta's jars.
+        output: The output of the job.
+        application: Gives the writer's name. It must differ when batches are counted from 0 again.
+    """
+
+    def __init__(self, spark: SparkSession, output: Folder, application: Callable[[], str]) -> None:
+        self._spark = spark
+        self._output = output
+        self._application = application
+
+    def prepare(self) -> None:
+        """Do nothing: what a killed run left is no part of a Delta table."""
+
+    def write(self, table: str, batch_id: int, rows: DataFrame) -> DataFrame:
+        """Commit to the Delta table, unless that was done before."""
+        path = self._output.path(table)
+        options = {"txnAppId": self._application(), "txnVersion": str(batch_id), "mergeSchema": "true"}
+        numbered = rows.withColumn("batch_id", f.lit(batch_id).cast("bigint"))
+        numbered.write.format(FORMAT).partitionBy(*PARTITIONED_BY).options(**options).mode("append").save(path)
+        return self._spark.read.format(FORMAT).load(path).where(f.col("batch_id") == batch_id).drop("batch_id")
+
+    def publish(self, batch_id: int, tables: Collection[str]) -> None:
+        """Do nothing: what was written is there."""

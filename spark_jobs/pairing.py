@@ -1,0 +1,77 @@
+"""Whether a table, a checkpoint and the topics belong together, seen before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_jobs.checkpoint import Checkpoint
+from spark_jobs.errors import LostRecordsError, OutputError
+from spark_jobs.folder import Folder
+from spark_jobs.layout import MANIFESTS, manifest_file
+from spark_jobs.manifest import Manifest, Offsets
+from spark_jobs.spans import needed_text
+
+
+def last_manifest(output: Folder) -> Manifest | None:
+    """The manifest of the last batch that was landed; None before the first."""
+    landed = [int(stem) for name in output.names(MANIFESTS) if (stem := name.removesuffix(".json")).isdigit()]
+    return Manifest.parse(output.text(manifest_file(max(landed))) or "") if landed else None
+
+
+def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]) -> None:
+    """Refuse a table and a checkpoint of which one does not know what the other has done.
+
+    Args:
+        output: The output of the job.
+        checkpoint: The checkpoint.
+        topics: Ids of the topics by name.
+
+    Raises:
+        OutputError: They do not belong together; the message says what to do.
+        LostRecordsError: A topic is not the one that was landed.
+    """
+    last = last_manifest(output)
+    landed = -1 if last is None else last.batch_id
+    if last is not None:
+        if last.query_id != checkpoint.query_id():
+            raise OutputError(
+                f"{output} was landed by job {last.job_id!r} with another checkpoint than {checkpoint}: name that "
+                "checkpoint, or another output"
+            )
+        if gone := sorted(set(last.topics) - set(topics)):
+            raise OutputError(
+                f"topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more: "
+                "name it, or land the others into another output with another checkpoint"
+            )
+        check_ids(last.topics, topics, last.end, f"since batch {landed}")
+    committed = checkpoint.last_commit()
+    if committed is not None and committed > landed:
+        raise OutputError(
+            f"{checkpoint} says that batches up to {committed} are landed, {output} has none of them from "
+            f"{landed + 1} on: name the output that belongs to it, or a new checkpoint"
+        )
+
+
+def check_ids(before: Mapping[str, str], now: Mapping[str, str], landed: Offsets, when: str) -> None:
+    """Refuse topics that were deleted and made again: their offsets mean other records.
+
+    Args:
+        before: Ids by name, as they were.
+        now: Ids by name, as they are; a topic that is missing is gone.
+        landed: Ends of what is landed of the topics as they were.
+        when: Since when, for people.
+
+    Raises:
+        LostRecordsError: One has another id; the message names what was not landed.
+    """
+    if gone := [name for name, topic_id in before.items() if now.get(name) != topic_id]:
+        raise LostRecordsError(
+            f"topic {', '.join(gone)} was deleted {when}; not landed of it: {needed_text(landed, gone) or 'anything'}. "
+            "If it was made again, land the new one into another output with another checkpoint"
+        )
+
+
+def needed_offsets(output: Folder, checkpoint: Checkpoint) -> Offsets:
+    """The first offsets that are not landed; empty before the first batch is planned."""
+    last = last_manifest(output)
+    return checkpoint.start(0) if last is None else last.end

@@ -1,0 +1,54 @@
+"""Offsets that a job still needs, against those that Kafka still has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from spark_jobs.manifest import Offsets
+
+
+def lost_spans(needed: Offsets, beginnings: Offsets, ends: Offsets) -> str:
+    """The offsets that are gone, for people; empty if none are.
+
+    Args:
+        needed: The first offset that is not landed, by topic and partition.
+        beginnings: The first offsets that Kafka has.
+        ends: The first offsets that Kafka has not yet written.
+    """
+    spans = []
+    for topic, partition, offset in _flat(needed):
+        place = f"{topic}/{partition}"
+        beginning, end = _at(beginnings, topic, partition), _at(ends, topic, partition)
+        if beginning is None or end is None:
+            spans.append(f"{place} from {offset} on (the partition is gone)")
+        elif beginning > offset:
+            spans.append(f"{place} {offset}..{beginning - 1}")
+        elif end < offset:
+            spans.append(f"{place} from {end} on (it ended at {offset} before)")
+    return ", ".join(spans)
+
+
+def needed_text(needed: Offsets, topics: Mapping[str, str] | list[str]) -> str:
+    """From which offsets on topics are not landed, for people: `orders/0 from 31 on, orders/1 from 7 on`."""
+    return ", ".join(
+        f"{topic}/{partition} from {offset} on" for topic, partition, offset in _flat(needed) if topic in topics
+    )
+
+
+def read_text(start: Offsets, end: Offsets) -> str:
+    """The offsets that a batch read, for people: `orders/0 0..120, orders/1 5..90`, the second one not included."""
+    return ", ".join(
+        f"{topic}/{partition} {_at(start, topic, partition) or 0}..{last}"
+        for topic, partition, last in _flat(end)
+        if (_at(start, topic, partition) or 0) != last
+    )
+
+
+def _flat(offsets: Offsets) -> Iterator[tuple[str, str, int]]:
+    for topic, partitions in sorted(offsets.items()):
+        for partition, offset in sorted(partitions.items(), key=lambda item: int(item[0])):
+            yield topic, partition, offset
+
+
+def _at(offsets: Offsets, topic: str, partition: str) -> int | None:
+    return offsets.get(topic, {}).get(partition)

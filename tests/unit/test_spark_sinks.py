@@ -1,0 +1,139 @@
+"""What every sink must do: a batch is there once, whenever its writer died; here for Parquet folders and for Delta."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from outbox.errors import ConfigurationError
+from spark_jobs import batches
+from spark_jobs.compact import compact
+from spark_jobs.errors import OutputError
+from spark_jobs.layout import QUARANTINE
+from spark_jobs.manifest import Manifest
+from spark_jobs.settings import SinkName
+from spark_jobs.table import read_landed, read_table
+from tests.landing import Landing, compact_settings, identified, span
+from tests.spark import Record, session
+
+ALL = [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
+
+
+class KilledError(BaseException):
+    """In place of SIGKILL: nothing catches it."""
+
+
+@pytest.fixture(params=list(SinkName))
+def landing(tmp_path: Path, request: pytest.FixtureRequest) -> Landing:
+    made = Landing(tmp_path, request.param)
+    made.plan(0, 3)
+    return made
+
+
+def quarantined(landing: Landing) -> list[tuple[int, str]]:
+    rows = read_table(session(), str(landing.table), QUARANTINE).collect()
+    return sorted((row.offset, row.reason) for row in rows)
+
+
+def test_batches_are_there_with_all_their_columns(landing: Landing) -> None:
+    landing.land(0, *span(0, 1), Record(2, topic="2026"))
+    landing.plan(1, 4)
+    landing.land(1, *span(3, 3))
+    rows = read_table(session(), str(landing.table)).orderBy("offset").collect()
+    assert [(row.topic, row.offset, row.batch_id, str(row.day)) for row in rows] == [
+        ("orders", 0, 0, "2026-11-21"),
+        ("orders", 1, 0, "2026-11-21"),
+        ("2026", 2, 0, "2026-11-21"),
+        ("orders", 3, 1, "2026-11-21"),
+    ]
+    assert [row.message_id is None for row in rows] == [False, False, True, False]
+    assert bytes(rows[0].value) == b"value"
+
+
+@pytest.mark.parametrize("point", ["land.records_written", "land.data_written", "land.manifest_written"])
+def test_a_batch_is_there_once_wherever_its_writer_died(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    given = [*span(0, 1), Record(2, [("outbox-id", b"?")])]
+
+    def die(name: str) -> None:
+        if name == point:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "failpoint", die)
+        with pytest.raises(KilledError):
+            landing.land(0, *given)
+    assert landing.manifest(0).exists() is (point == "land.manifest_written")
+    landing.restart()
+    landing.land(0, *given)
+    landing.restart()
+    landing.land(0, *given)
+    assert landing.places() == ALL
+    assert quarantined(landing) == [(2, "MALFORMED_ID")]
+    assert Manifest.parse(landing.manifest(0).read_text()).rows == 3
+
+
+@pytest.mark.long
+def test_the_manifest_counts_what_is_there_after_a_replay(landing: Landing) -> None:
+    landing.land(0, *span(0, 2))
+    first = landing.manifest(0).read_text()
+    landing.manifest(0).unlink()
+    landing.restart()
+    landing.land(0, *span(0, 2))
+    assert landing.manifest(0).read_text() == first
+
+
+@pytest.mark.long
+def test_a_batch_without_rows_is_a_batch(landing: Landing) -> None:
+    landing.land(0)
+    landing.plan(1, 4)
+    landing.land(1, *span(3, 3))
+    assert Manifest.parse(landing.manifest(0).read_text()).rows == 0
+    assert landing.places() == [("orders", 0, 3)]
+
+
+def test_values_that_cannot_be_read_are_told_apart(landing: Landing) -> None:
+    landing.schemas = {"orders": "id bigint NOT NULL, name string"}
+    landing.restart()
+    good = Record(0, identified(0), value=b'{"id": 7, "name": "seven"}')
+    bad = Record(1, identified(1), value=b'{"id": "x"}')
+    landing.land(0, good, bad, Record(2, topic="other", value=b"{"))
+    [row] = read_table(session(), str(landing.table), "parsed/orders").collect()
+    assert (row.topic, row.offset, row.value.id, row.value.name) == ("orders", 0, 7, "seven")
+    [failed] = read_table(session(), str(landing.table), QUARANTINE).collect()
+    assert (failed.offset, failed.missing_from, failed.reason) == (1, "parsed/orders", "NOT_OF_THE_SCHEMA")
+    assert bytes(failed.value) == b'{"id": "x"}'
+    assert len(landing.places()) == 3
+    manifest = Manifest.parse(landing.manifest(0).read_text())
+    assert {(part.table, part.topic, part.rows) for part in manifest.beside} == {
+        ("parsed/orders", "orders", 1),
+        ("quarantine", "orders", 1),
+    }
+
+
+@pytest.mark.long
+def test_a_wider_schema_is_read_over_what_a_narrower_one_wrote(landing: Landing) -> None:
+    landing.schemas = {"orders": "id bigint"}
+    landing.restart()
+    landing.land(0, Record(0, value=b'{"id": 1}'))
+    landing.schemas = {"orders": "id bigint, name string"}
+    landing.restart()
+    landing.plan(1, 4)
+    landing.land(1, Record(3, value=b'{"id": 2, "name": "two"}'))
+    rows = read_table(session(), str(landing.table), "parsed/orders").orderBy("offset").collect()
+    assert [(row.value.id, row.value.name, row.batch_id) for row in rows] == [(1, None, 0), (2, "two", 1)]
+
+
+def test_delta_tables_are_left_to_delta(tmp_path: Path) -> None:
+
+    landing = Landing(tmp_path, SinkName.DELTA)
+    landing.plan(0, 3)
+    landing.land(0, *span(0, 2))
+    with pytest.raises(ConfigurationError, match="Delta tables"):
+        read_landed(str(landing.table))
+    with pytest.raises(OutputError, match="OPTIMIZE"):
+        compact(session(), compact_settings(landing), date(2026, 12, 1), lambda: False)
+    assert landing.places() == ALL

@@ -108,7 +108,7 @@ def _visible() -> Iterator[Case]:
 
 def _committed_but_not_visible() -> Iterator[Case]:
     counted, facts = f.col("counted"), f.col("facts")
-    yield Case(counted & facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest.reason"])
+    yield Case(counted & facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
     yield Case(counted & (facts["dropped"] > 0), Verdict.DISCARDED, "an operator dropped it")
     # A relay that delivers at this moment has one partition's records visible before another's: nothing is torn yet.
     yield Case(counted & _unsettled(), Verdict.DANGLING, "committed; the relay has not delivered it yet")
@@ -126,7 +126,7 @@ def _not_committed(ops_complete: bool) -> Iterator[Case]:
     yield Case(row["state"] == COMMITTED, Verdict.ROLLED_BACK, "struck: the committed row does not list it")
     yield Case(facts["rollbacks"] + facts["dropped"] > 0, Verdict.ROLLED_BACK)
     yield Case(decided & (facts["commits"] > 0), Verdict.ROLLED_BACK, "the op marker does not list it")
-    yield Case(facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest.reason"])
+    yield Case(facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
     yield Case(facts["listing"].isNotNull(), Verdict.ROLLED_BACK, "a copy: the op marker lists nothing")
     yield Case(f.lit(not ops_complete), Verdict.UNPROVABLE, "op markers of that time could not be read")
     yield Case(f.lit(True), Verdict.DANGLING, f.when(_unsettled(), "undecided").otherwise("settled, nobody knows why"))
@@ -162,7 +162,7 @@ def _contradicted() -> Column:
 
 def _op_counts() -> Column:
     facts = f.col("facts")
-    row = f.coalesce(facts["row.state"], f.lit("none"))
+    row = f.coalesce(facts["row"]["state"], f.lit("none"))
     return f.concat(
         facts["commits"].cast("string"),
         f.lit(" op markers say COMMIT, "),

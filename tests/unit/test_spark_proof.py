@@ -17,7 +17,7 @@ from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
 from spark_jobs.proof.verdicts import Verdict
-from tests.proving import GRACE, HALF_END, INCARNATION, NO_TOPIC_ID, OTHER_TOPIC_ID, START, History, Told
+from tests.proving import GRACE, HALF_END, INCARNATION, NO_TOPIC_ID, OTHER_TOPIC_ID, START, History, Record, Told
 
 LATER = timedelta(milliseconds=GRACE + 1)
 
@@ -29,6 +29,12 @@ Case = Callable[[History], Expected]
 
 def all_of(told: Told, verdict: Verdict) -> Expected:
     return {told.message(control.position): verdict for control in told.control}
+
+
+def record_of(history: History, told: Told) -> Record:
+    """The one record of a transaction of one message."""
+    [record] = [one for one in history.reals if (MESSAGE_ID_HEADER, f"{told.id}/0".encode()) in one.headers]
+    return record
 
 
 # --- what is right
@@ -146,7 +152,7 @@ def made_by_hand(history: History) -> Expected:
     """Its header names a half of another transaction."""
     told = history.delivered()
     forged = "0197a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
-    [record] = [record for record in history.reals if record.key == told.halves[0].key]
+    record = record_of(history, told)
     headers = [(name, f"{forged}/0" if name == MESSAGE_ID_HEADER else value) for name, value in record.headers]
     history.real(record.topic, record.key, record.value, headers, record.time)
     return {(forged, 0): Verdict.PHANTOM}
@@ -170,7 +176,7 @@ def doubled(history: History) -> Expected:
 
 def doubled_on_another_topic(history: History) -> Expected:
     told = history.delivered()
-    [record] = [record for record in history.reals if record.key == told.halves[0].key]
+    record = record_of(history, told)
     other = next(topic for topic in history.topics if topic != record.topic)
     history.real(other, record.key, record.value, record.headers, record.time)
     return all_of(told, Verdict.DUPLICATE)
@@ -233,7 +239,7 @@ def of_another_half(history: History) -> Expected:
 
 def behind_a_later_one(history: History) -> Expected:
     pair = [history.delivered(key=b"same", partition=0) for _ in range(3)]
-    first, last = (next(r for r in history.reals if r.headers[-3][1] == f"{t.id}/0".encode()) for t in pair[::2])
+    first, last = (record_of(history, told) for told in pair[::2])
     assert first.topic == last.topic
     history.swap(first, last)
     return all_of(pair[0], Verdict.REORDERED)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
@@ -31,7 +30,7 @@ from spark_jobs.proof.ops import op_evidence
 from spark_jobs.proof.reals import real_evidence
 from spark_jobs.proof.report import report
 from spark_jobs.proof.rows import COLUMNS, row_evidence
-from spark_jobs.proof.summary import Summary, findings_of, samples_of, summarize
+from spark_jobs.proof.summary import findings_of, samples_of, summarize
 from spark_jobs.proof.truth import Database
 from spark_jobs.proof.window import Inputs, Spans
 from spark_jobs.source import source_options
@@ -123,7 +122,7 @@ class Audit:
         named = halves.where("message.topic is not null").groupBy("message.topic")
         since = f.unix_millis(f.min("message.sent")).alias("since")
         found = {row.topic: row.since for row in named.agg(since).collect()}
-        others = {topic: start for topic in self._settings.topic_names()}
+        others = dict.fromkeys(self._settings.topic_names(), start)
         return [Search(topic, since) for topic, since in {**others, **found}.items()]
 
     def read(self, spans: Spans) -> DataFrame:

@@ -135,7 +135,9 @@ class InputPlan:
         by_age_only = not topic.by_size and (topic.retention is None or time > self._now - topic.retention)
         for place, start in starts.items():
             if 0 < beginnings[place] >= start and not by_age_only:
-                self._note(topic.name, f"partition {place[1]} begins at offset {beginnings[place]}: earlier ones are gone")
+                self._note(
+                    topic.name, f"partition {place[1]} begins at offset {beginnings[place]}: earlier ones are gone"
+                )
         return starts
 
     def _times(self, topic: Topic, time: int) -> dict[Place, int]:

@@ -58,7 +58,9 @@ class AuditSettings(JobSettings):
     output: str = Field(description="Folder of the reports; each window has its own in there.")
     window_start: str = Field("", description="First append time of halves: ISO 8601, or ms since 1970.")
     window_end: str = Field("", description="First append time behind the window.")
-    last: Literal["hour", "day"] = Field("hour", description="Without a start: the last hour or day that is closed, UTC.")
+    last: Literal["hour", "day"] = Field(
+        "hour", description="Without a start: the last hour or day that is closed, UTC."
+    )
     grace: Milliseconds = Field(600_000, ge=0, description="How long a message may take to be decided and delivered.")
     clock_skew: Milliseconds = Field(
         60_000, ge=0, description="How far the clocks of two brokers may differ; what is read begins earlier by it."

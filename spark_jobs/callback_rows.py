@@ -41,12 +41,13 @@ SCHEMA = pa.schema(
 
 # Rows of other half topics come too: they say that a record is of another channel. There are few, or none.
 _ROWS = """
-SELECT transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition, first_offset, last_offset,
-       positions
+SELECT transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition,
+       first_offset, last_offset, positions
   FROM {transaction}
  WHERE half_topic_id <> %(topic)s::uuid OR first_offset < 0 OR EXISTS (
-       SELECT FROM unnest(%(partitions)s::int[], %(starts)s::bigint[], %(ends)s::bigint[]) AS span(partition, start, behind)
-        WHERE span.partition = half_partition AND last_offset >= start AND first_offset < behind)
+       SELECT FROM unnest(%(partitions)s::int[], %(starts)s::bigint[], %(ends)s::bigint[])
+                   AS span(number, begins, ends)
+        WHERE number = half_partition AND last_offset >= begins AND first_offset < ends)
 """
 
 _PURGED = "SELECT split_part(key, '/', 3), value FROM {meta} WHERE key LIKE 'purged/' || %(topic)s || '/%%'"

@@ -104,7 +104,9 @@ class KafkaOffsets:
         compacted = "compact" in config.get("cleanup.policy").value()
         deletes = "delete" in config.get("cleanup.policy").value()
         age, size = (int(config.get(name).value()) for name in ("retention.ms", "retention.bytes"))
-        return Topic(name, topic_id, partitions, compacted, age if deletes and age >= 0 else None, deletes and size >= 0)
+        return Topic(
+            name, topic_id, partitions, compacted, age if deletes and age >= 0 else None, deletes and size >= 0
+        )
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """The first offsets that Kafka still has."""

@@ -1,4 +1,4 @@
-"""Histories of messages as an audit reads them: correct ones, made with the protocol's own encoders, and their faults."""
+"""Histories of messages as an audit reads them, made with the protocol's own encoders: correct ones, and faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
-from outbox.protocol.half import ANY_PARTITION, NO_OPTIONS, HalfControl, HalfOptions, OutgoingHeaders, Truth, real_headers
+from outbox.protocol.half import (
+    ANY_PARTITION,
+    NO_OPTIONS,
+    HalfControl,
+    HalfOptions,
+    OutgoingHeaders,
+    Truth,
+    real_headers,
+)
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
@@ -199,7 +207,7 @@ class History:
         self.change(other, offset=one.offset)
         self.change(replace(one, offset=-1), offset=other.offset)
 
-    def park(self, told: Told, reason: DiscardReason = DiscardReason.UNDECIDED, removed: bool = False) -> None:
+    def park(self, told: Told, reason: DiscardReason = DiscardReason.UNDECIDED, *, removed: bool = False) -> None:
         """Its manifest in the discard topic, and the tombstone that removes it."""
         control = told.control[0]
         offsets = tuple((one.position, half.offset) for one, half in zip(told.control, told.halves, strict=True))

@@ -41,7 +41,7 @@ def verdict(*, ops_complete: bool) -> Column:
         ops_complete: Whether all op markers were read.
     """
     chain = None
-    for case in _cases(ops_complete):
+    for case in _cases(ops_complete=ops_complete):
         name = f.lit(None).cast("string") if case.verdict is None else f.lit(str(case.verdict))
         detail = f.lit(case.detail) if isinstance(case.detail, str) else case.detail
         value = f.struct(name.alias("verdict"), detail.alias("detail"))
@@ -51,13 +51,13 @@ def verdict(*, ops_complete: bool) -> Column:
     return chain
 
 
-def _cases(ops_complete: bool) -> Iterator[Case]:
+def _cases(*, ops_complete: bool) -> Iterator[Case]:
     yield from _without_a_half()
     yield from _malformed()
     yield from _without_a_truth()
     yield from _visible()
     yield from _committed_but_not_visible()
-    yield from _not_committed(ops_complete)
+    yield from _not_committed(ops_complete=ops_complete)
 
 
 def _without_a_half() -> Iterator[Case]:
@@ -94,9 +94,7 @@ def _visible() -> Iterator[Case]:
     times = f.concat(f.col("copies").cast("string"), f.lit(" times, the last one at "), places)
     yield Case(visible & (f.col("copies") > 1), Verdict.DUPLICATE, times)
     aimed = f.concat_ws(":", half["topic"], half["target"])
-    off = (real["topic"] != half["topic"]) | (
-        (half["target"] != ANY_PARTITION) & (real["partition"] != half["target"])
-    )
+    off = (real["topic"] != half["topic"]) | ((half["target"] != ANY_PARTITION) & (real["partition"] != half["target"]))
     yield Case(visible & off, Verdict.WRONG_TARGET, f.concat(f.lit("its half names "), aimed))
     differences = _differences(half, real)
     yield Case(visible & (differences != ""), Verdict.WRONG_CONTENT, differences)
@@ -117,7 +115,7 @@ def _committed_but_not_visible() -> Iterator[Case]:
     yield Case(counted, Verdict.LOST)
 
 
-def _not_committed(ops_complete: bool) -> Iterator[Case]:
+def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
     facts = f.col("facts")
     row = facts["row"]
     decided = facts["truth"] == Truth.LISTENER

@@ -8,7 +8,9 @@ from pyspark.sql import functions as f
 from outbox.protocol.discard import DiscardReason
 from spark_jobs.proof.evidence import malformed_id
 
-_MANIFEST = "transaction string, topic_id string, reason string, decision string, partition int, offsets array<array<bigint>>"
+_MANIFEST = (
+    "transaction string, topic_id string, reason string, decision string, partition int, offsets array<array<bigint>>"
+)
 
 
 def discard_evidence(records: DataFrame, half_topic_id: str) -> DataFrame:

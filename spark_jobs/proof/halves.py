@@ -19,9 +19,7 @@ from spark_jobs.proof.headers import content, has_header, header
 _CONTROL = (TARGET_HEADER, TRANSACTION_HEADER, GROUP_HEADER, OPTIONS_HEADER)
 _NUMBER = "(?:0|[1-9][0-9]{0,14})"
 _KEY = "(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})*"
-_OPTION = (
-    rf"(?:timestamp={_NUMBER}|immunity={_NUMBER}|ordering={_KEY}|unordered|incarnation={UUID_PATTERN})"  # each at most once
-)
+_OPTION = rf"(?:timestamp={_NUMBER}|immunity={_NUMBER}|ordering={_KEY}|unordered|incarnation={UUID_PATTERN})"
 _MAX_PARTITION = 2_147_483_647
 
 _TARGET = r"\A(?!\.{1,2}:)([A-Za-z0-9._-]{1,249}):(-1|0|[1-9][0-9]{0,9})\z"
@@ -94,7 +92,9 @@ def _offsets(records: DataFrame, runs: Mapping[int, Sequence[range]]) -> DataFra
     """Each unsettled place in a row; a checkpoint can say a million of them for a partition."""
     rows = [(partition, run.start, run.stop - 1) for partition, several in runs.items() for run in several]
     frame = records.sparkSession.createDataFrame(rows, "partition int, first bigint, last bigint")
-    return frame.select("partition", f.explode(f.sequence("first", "last")).alias("offset"), f.lit(True).alias("_unsettled"))
+    return frame.select(
+        "partition", f.explode(f.sequence("first", "last")).alias("offset"), f.lit(True).alias("_unsettled")
+    )
 
 
 def _ordering() -> Column:

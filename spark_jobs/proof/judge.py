@@ -21,7 +21,6 @@ from spark_jobs.proof.rows import COMMITTED, lists
 from spark_jobs.proof.truth import Database, database_of, incarnation_of, purged_below
 from spark_jobs.proof.verdicts import Verdict
 
-
 COLUMNS = (
     "transaction_id string, position int, verdict string, detail string, producer_group string, topic string, "
     "database string, half_partition int, half_offset bigint, half_time timestamp, op_time timestamp, "
@@ -95,7 +94,7 @@ def _transactions(evidence: DataFrame) -> DataFrame:
 
 
 def _messages(transactions: DataFrame) -> DataFrame:
-    """One row for each message: its half that counts or else its first one, its records, and its transaction's facts."""
+    """One row for each message: its half (the one that counts, else the first), its records, the facts."""
     orphan = f.col("facts.orphan")
     alone = message(side=f.lit(ORPHAN), partition=orphan["partition"], offset=orphan["offset"], time=orphan["time"])
     sides = f.when((f.size("messages") == 0) & orphan.isNotNull(), f.array(alone)).otherwise(f.col("messages"))

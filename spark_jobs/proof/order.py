@@ -29,7 +29,9 @@ def reordered(judged: DataFrame) -> DataFrame:
     return overtaken.select(
         *(f.col(name) for name in judged.columns if name not in {"verdict", "detail"}),
         f.when(f.col("_overtaken"), Verdict.REORDERED).otherwise(f.col("verdict")).alias("verdict"),
-        f.when(f.col("_overtaken"), "behind a later one of its ordering key").otherwise(f.col("detail")).alias("detail"),
+        f.when(f.col("_overtaken"), "behind a later one of its ordering key")
+        .otherwise(f.col("detail"))
+        .alias("detail"),
     )
 
 

@@ -52,7 +52,9 @@ def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
         samples: Some findings of each verdict.
     """
     title = f"Audit of channel {escape(summary.inputs.channel)}"
-    body = "\n".join((*_head(summary), *_verdicts(summary), *_latencies(summary), *_samples(samples), *_inputs(summary)))
+    body = "\n".join(
+        (*_head(summary), *_verdicts(summary), *_latencies(summary), *_samples(samples), *_inputs(summary))
+    )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
@@ -81,7 +83,10 @@ def _verdicts(summary: Summary) -> Iterator[str]:
         ((name, count, Verdict[name].weight, Verdict[name].meaning) for name, count in counts.items()),
     )
     yield "<h2>By producer group and topic</h2>"
-    shares = [(share.producer_group, share.topic, *(share.verdicts.get(name, 0) for name in counts)) for share in summary.shares]
+    shares = [
+        (share.producer_group, share.topic, *(share.verdicts.get(name, 0) for name in counts))
+        for share in summary.shares
+    ]
     yield _table(("producer group", "topic", *counts), shares)
 
 
@@ -165,5 +170,4 @@ def _cell(value: object) -> str:
         return f'<td class="number">{value:,}</td>'
     if isinstance(value, datetime):
         return f"<td>{value.isoformat(sep=' ', timespec='milliseconds')}</td>"
-    return f"<td>{escape('–' if value is None else str(value))}</td>"
-
+    return f"<td>{escape('' if value is None else str(value))}</td>"

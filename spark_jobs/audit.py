@@ -158,8 +158,10 @@ class Audit:
 
     def circumstances(self, inputs: Inputs, databases: list[Database]) -> Circumstances:
         """What must be known besides."""
-        op_topic, ordered = f"{inputs.channel}.op", self._settings.ordering == "key"
-        return Circumstances(inputs.window.grace, databases, tuple(inputs.incomplete), op_topic, ordered)
+        ordered = self._settings.ordering == "key"
+        return Circumstances(
+            inputs.window.grace, databases, tuple(inputs.incomplete), self._settings.channel_names(), ordered
+        )
 
 
 def _count(inputs: Inputs) -> int:

@@ -258,7 +258,7 @@ class History:
             real_evidence(frame(self.reals), window, {0: HALF_END}),
             discard_evidence(frame(self.discards), TOPIC_ID),
         ]
-        known = Circumstances(grace, [database], incomplete, "outbox.op", ordered)
+        known = Circumstances(grace, [database], incomplete, ordered=ordered)
         return judge(evidence(*frames), known).collect()
 
 

@@ -55,7 +55,7 @@ def _cases(*, ops_complete: bool) -> Iterator[Case]:
     yield from _without_a_half()
     yield from _malformed()
     yield from _without_a_truth()
-    yield from _visible()
+    yield from _visible(ops_complete=ops_complete)
     yield from _committed_but_not_visible()
     yield from _not_committed(ops_complete=ops_complete)
 
@@ -86,9 +86,12 @@ def _without_a_truth() -> Iterator[Case]:
     yield Case(asked & row.isNull() & f.col("purged"), Verdict.UNPROVABLE, "its row may have been purged")
 
 
-def _visible() -> Iterator[Case]:
+def _visible(*, ops_complete: bool) -> Iterator[Case]:
     visible, counted, facts = f.col("copies") > 0, f.col("counted"), f.col("facts")
     half, real, last = f.col("half"), f.col("real"), f.col("last_copy")
+    if not ops_complete:
+        by_listener = facts["truth"] == Truth.LISTENER
+        yield Case(visible & ~counted & by_listener, Verdict.UNPROVABLE, "op markers of that time could not be read")
     yield Case(visible & ~counted, Verdict.PHANTOM, _why_not_committed())
     places = f.concat_ws("/", last["topic"], last["partition"], last["offset"])
     times = f.concat(f.col("copies").cast("string"), f.lit(" times, the last one at "), places)
@@ -110,7 +113,7 @@ def _committed_but_not_visible() -> Iterator[Case]:
     yield Case(counted & (facts["dropped"] > 0), Verdict.DISCARDED, "an operator dropped it")
     # A relay that delivers at this moment has one partition's records visible before another's: nothing is torn yet.
     yield Case(counted & _unsettled(), Verdict.DANGLING, "committed; the relay has not delivered it yet")
-    yield Case(counted & f.col("not_searched"), Verdict.UNPROVABLE, "its real topic could not be read as a whole")
+    yield Case(counted & f.col("not_searched"), Verdict.UNPROVABLE, "a topic where it may be could not be read")
     yield Case(counted & (facts["visible"] > 0), Verdict.TORN, "others of its transaction are visible")
     yield Case(counted, Verdict.LOST)
 
@@ -126,7 +129,8 @@ def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
     yield Case(decided & (facts["commits"] > 0), Verdict.ROLLED_BACK, "the op marker does not list it")
     yield Case(facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
     yield Case(facts["listing"].isNotNull(), Verdict.ROLLED_BACK, "a copy: the op marker lists nothing")
-    yield Case(f.lit(not ops_complete), Verdict.UNPROVABLE, "op markers of that time could not be read")
+    if not ops_complete:
+        yield Case(f.lit(True), Verdict.UNPROVABLE, "op markers of that time could not be read")
     yield Case(f.lit(True), Verdict.DANGLING, f.when(_unsettled(), "undecided").otherwise("settled, nobody knows why"))
 
 

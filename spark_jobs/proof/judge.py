@@ -7,12 +7,13 @@ looks at the order of what was delivered.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from outbox.protocol.half import Truth
+from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from spark_jobs.proof.cascade import verdict
 from spark_jobs.proof.evidence import HALF, LISTED, MESSAGE, ORPHAN, REAL, message
@@ -37,16 +38,27 @@ class Circumstances:
     Args:
         grace: ms that a message has to be decided.
         databases: The databases of the producer groups.
-        incomplete: Topics that could not be read as they should, real ones and the op topic.
-        op_topic: Name of the op topic.
+        incomplete: Topics that could not be read as they should, real ones and those of the channel.
+        channel: The channel.
         ordered: Whether the relay keeps the order of ordering keys.
     """
 
     grace: int
     databases: Sequence[Database] = ()
     incomplete: Collection[str] = ()
-    op_topic: str = "outbox.op"
+    channel: Channel = field(default_factory=Channel)
     ordered: bool = True
+
+    @property
+    def ops_complete(self) -> bool:
+        """Whether all op markers were read."""
+        return self.channel.op_topic not in self.incomplete
+
+    def not_searched(self, topic: Column) -> Column:
+        """Whether a message for a real topic may be there, or have been discarded or dropped, and not been seen."""
+        if not self.ops_complete or self.channel.discard_topic in self.incomplete:
+            return f.lit(True)
+        return topic.isin(*self.incomplete) if self.incomplete else f.lit(False)
 
 
 def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
@@ -61,8 +73,8 @@ def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
     """
     messages = _messages(_transactions(evidence))
     known = _with_truth(messages, circumstances)
-    ops_complete = circumstances.op_topic not in circumstances.incomplete
-    judged = known.select("*", verdict(ops_complete=ops_complete).alias("_judged")).select("*", "_judged.*")
+    verdicts = verdict(ops_complete=circumstances.ops_complete).alias("_judged")
+    judged = known.select("*", verdicts).select("*", "_judged.*")
     ours = judged.where(f.col("verdict").isNotNull())
     return _result(reordered(ours) if circumstances.ordered else ours)
 
@@ -139,13 +151,12 @@ def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
     named = messages.select("*", database_of(databases, group).alias("database"), group.alias("group"))
     purged = purged_below(databases, f.col("database"), half["partition"])
     late = facts["decided"] > half["time"] + f.expr(f"INTERVAL {circumstances.grace} MILLISECOND")
-    incomplete = half["topic"].isin(*circumstances.incomplete) if circumstances.incomplete else f.lit(False)
     return named.select(
         "*",
         (incarnation_of(databases, f.col("database")) != half["incarnation"]).alias("foreign_database"),
         (half["offset"] < purged).alias("purged"),
         f.coalesce(late, f.lit(False)).alias("decided_late"),
-        incomplete.alias("not_searched"),
+        circumstances.not_searched(half["topic"]).alias("not_searched"),
     )
 
 

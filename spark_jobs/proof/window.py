@@ -147,12 +147,8 @@ class Inputs:
         return {partition: self._unsettled(partition, span) for partition, span in self.halves.items()}
 
     def _unsettled(self, partition: int, span: Span) -> tuple[range, ...]:
-        committed = self.checkpoints.get(partition)
-        if committed is None:
-            return (range(*span),)
-        found = committed.parse(self.half_topic_id)
-        if found is None:
-            found = HalfCheckpoint(committed.offset, committed.offset)
+        committed = self.checkpoints.get(partition, Checkpoint(0, ""))
+        found = committed.parse(self.half_topic_id) or HalfCheckpoint(committed.offset, committed.offset)
         runs = (*found.unsettled, range(found.head, max(span[1], found.head)))
         cut = (range(max(run.start, span[0]), min(run.stop, span[1])) for run in runs)
         return tuple(run for run in cut if run)

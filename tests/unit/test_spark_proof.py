@@ -560,12 +560,16 @@ def test_what_is_absent_from_a_topic_that_was_not_read_as_a_whole_cannot_be_prov
     found = wrong(history.judged(incomplete=("orders",)))
     assert found == dict.fromkeys(missing, Verdict.UNPROVABLE)
     assert wrong(history.judged(incomplete=("stock",))) == missing
+    assert wrong(history.judged(incomplete=("outbox.discard",))) == found
 
 
 def test_what_op_markers_do_not_say_cannot_be_proven_if_some_are_gone() -> None:
     history = History()
-    open_ = history.tell()
-    assert wrong(history.judged(incomplete=("outbox.op",))) == all_of(open_, Verdict.UNPROVABLE)
+    unknown = [history.tell(), history.tell(truth=Truth.LISTENER), history.tell()]
+    history.deliver(unknown[1])
+    history.row(unknown[2])
+    expected = {key: verdict for told in unknown for key, verdict in all_of(told, Verdict.UNPROVABLE).items()}
+    assert wrong(history.judged(incomplete=("outbox.op",))) == expected
 
 
 def test_a_channel_without_order_has_none() -> None:

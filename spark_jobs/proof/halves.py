@@ -111,7 +111,7 @@ def _decoded(text: Column) -> Column:
             f.concat(f.substring(part, 1, 2), f.hex(f.substring(part, 3, 10_000_000)))
         ),
     )
-    return f.unhex(f.concat_ws("", digits))
+    return f.when(text.isNotNull(), f.unhex(f.concat_ws("", digits)))
 
 
 def _option(name: str) -> Column:

@@ -94,7 +94,7 @@ class Told:
         """Offset of its last half."""
         return self.halves[-1].offset
 
-    def message(self, position: int = 0) -> tuple[str, int]:
+    def message(self, position: int = 0) -> tuple[str, int | None]:
         """Names one of its messages."""
         return self.id, position
 

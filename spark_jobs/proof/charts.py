@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from spark_jobs.proof.verdicts import Verdict, Weight
 
 # Without these each drawing would differ by random ids and by its date; text stays text.
-_STYLE = {"svg.hashsalt": "outbox", "svg.fonttype": "none", "font.size": 9}
+_STYLE: Any = {"svg.hashsalt": "outbox", "svg.fonttype": "none", "font.size": 9}
 _COLOURS = {Weight.PROVEN: "#4c78a8", Weight.FINDING: "#e45756", Weight.UNPROVABLE: "#bab0ac"}
 _LEVELS = ("#4c78a8", "#72b7b2", "#f58518", "#e45756")
 
 
 def verdicts_chart(counts: Mapping[str, int]) -> str:
     """Messages by verdict, on a logarithmic scale: one that is lost is seen beside a million that are not."""
-    names = list(reversed(counts))
+    names = list(counts)[::-1]
     with mpl.rc_context(_STYLE):
         picture = Figure(figsize=(8, 0.8 + 0.28 * len(names)), layout="constrained")
         axes = picture.subplots()

@@ -6,7 +6,7 @@ No content of messages stands in it: ids, places and times only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -169,5 +169,6 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f'<td class="number">{value:,}</td>'
     if isinstance(value, datetime):
-        return f"<td>{value.isoformat(sep=' ', timespec='milliseconds')}</td>"
+        utc = value.astimezone(UTC).replace(tzinfo=None)  # Spark hands over local times without a zone
+        return f"<td>{utc.isoformat(sep=' ', timespec='milliseconds')}</td>"
     return f"<td>{escape('' if value is None else str(value))}</td>"

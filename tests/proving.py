@@ -16,7 +16,6 @@ from outbox.protocol.half import (
     NO_OPTIONS,
     HalfControl,
     HalfOptions,
-    OutgoingHeaders,
     Truth,
     real_headers,
 )
@@ -50,6 +49,8 @@ HALF_END = 2_000_000
 
 BROKERS_TIME = 1
 
+Headers = Sequence[tuple[str, str | bytes | None]]
+
 
 @dataclass(frozen=True)
 class Record:
@@ -60,7 +61,7 @@ class Record:
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: OutgoingHeaders
+    headers: Headers
     time: datetime
     time_type: int = BROKERS_TIME
 
@@ -147,7 +148,7 @@ class History:
 
     def _half(self, control: HalfControl, key: bytes | None, value: bytes) -> Record:
         offset = next(self._offsets)
-        headers: OutgoingHeaders = [*control.encode(), ("trace", b"x"), ("trace", None)]
+        headers: Headers = [*control.encode(), ("trace", b"x"), ("trace", None)]
         record = Record("outbox.half", 0, offset, key, value, headers, self.time(offset))
         self.halves.append(record)
         return record
@@ -188,9 +189,7 @@ class History:
                 made.append(self.real(control.topic, half.key, half.value, headers, half.time))
         return made
 
-    def real(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: OutgoingHeaders, half_time: datetime
-    ) -> Record:
+    def real(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, half_time: datetime) -> Record:
         """A record on partition 0 of a real topic."""
         offset = sum(record.topic == topic for record in self.reals)
         record = Record(topic, 0, offset, key, value, headers, half_time + timedelta(milliseconds=12))
@@ -267,5 +266,5 @@ def frame(records: Sequence[Record]) -> DataFrame:
     return session().createDataFrame([record.row() for record in records], KAFKA_SCHEMA)
 
 
-def _pairs(headers: OutgoingHeaders) -> list[tuple[str, bytes | None]]:
+def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]

@@ -349,8 +349,8 @@ def incomplete(history: History) -> Expected:
     history.row(told)
     history.op(told)
     history.park(told, DiscardReason.INCOMPLETE)
-    discarded = dict.fromkeys((told.message(0), told.message(2)), Verdict.DISCARDED)
-    return {**discarded, told.message(1): Verdict.ROW_WITHOUT_HALF}
+    two = {told.message(0): Verdict.DISCARDED, told.message(2): Verdict.DISCARDED}
+    return {**two, told.message(1): Verdict.ROW_WITHOUT_HALF}
 
 
 def of_another_incarnation(history: History) -> Expected:
@@ -437,7 +437,7 @@ CASES: Sequence[Case] = (
 
 
 def verdicts(rows: Sequence[Row]) -> Expected:
-    return {(row.transaction_id, row.position): Verdict(row.verdict) for row in rows}
+    return {(row.transaction_id, row.position): Verdict[row.verdict] for row in rows}
 
 
 def wrong(rows: Sequence[Row]) -> Expected:
@@ -447,7 +447,8 @@ def wrong(rows: Sequence[Row]) -> Expected:
 @functools.cache
 def one_after_the_other() -> tuple[dict[Case, tuple[Expected, set[str]]], Expected]:
     """All cases in one history, each on its own transactions, judged at once: a session of Spark is slow to ask."""
-    history, expected = History(), {}
+    history = History()
+    expected: dict[Case, tuple[Expected, set[str]]] = {}
     for case in CASES:
         before = {id_ for id_, _ in _ids(history)}
         planted = case(history)
@@ -499,7 +500,8 @@ FAULTS: Sequence[Case] = (
 
 def busy(chance: random.Random, transactions: int, faults: Sequence[Case] = ()) -> tuple[History, Expected]:
     """A history of all kinds of transactions that are right, with faults at random places; who is expected where."""
-    history, expected, due = History(), {}, list(faults)
+    history, due = History(), list(faults)
+    expected: Expected = {}
     chance.shuffle(due)
     for left in range(transactions, 0, -1):
         if due and chance.random() < len(due) / left:

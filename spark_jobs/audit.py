@@ -17,7 +17,7 @@ from pyspark.storagelevel import StorageLevel
 
 from outbox.errors import ConfigurationError
 from outbox.service.exits import Exit
-from spark_jobs.audit_inputs import InputPlan, Search
+from spark_jobs.audit_inputs import InputPlan, Search, still_there
 from spark_jobs.audit_settings import AuditSettings
 from spark_jobs.callback_rows import take_snapshot
 from spark_jobs.folder import Folder
@@ -111,6 +111,8 @@ class Audit:
             raise ConfigurationError(f"the file of --spans, {file}, cannot be read: {error.strerror}") from error
         if inputs.channel != self._settings.channel:
             raise ConfigurationError(f"the spans are of channel {inputs.channel}: set channel likewise")
+        with KafkaOffsets(self._spark, self._settings) as kafka:
+            inputs = still_there(kafka, inputs)
         return inputs, self._halves(inputs)
 
     def _halves(self, inputs: Inputs) -> DataFrame:

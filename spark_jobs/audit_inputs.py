@@ -11,8 +11,9 @@ The snapshots of the databases come after all of these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from spark_jobs.errors import SourceError
 from spark_jobs.kafka_offsets import KafkaOffsets, Place, Topic
@@ -65,8 +66,11 @@ class InputPlan:
         self._half = self._internal[channel.half_topic]
         ends = kafka.ends(self._half.places())
         starts = self._since(self._half, window.start, ends)
-        behind = {place: at if at >= 0 else ends[place] for place, at in self._times(self._half, window.end).items()}
-        self._halves = {number: (starts[place], behind[place]) for place in starts for number in [place[1]]}
+        behind = {
+            place: at if 0 <= at <= ends[place] else ends[place]
+            for place, at in self._times(self._half, window.end).items()
+        }
+        self._halves = {place[1]: (start, behind[place]) for place, start in starts.items()}
         self._checkpoints = self._read_checkpoints()
         self._discards = self._read_discards()
 
@@ -150,3 +154,42 @@ class InputPlan:
 
 def _spans(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[int, Span]:
     return {number: (start, max(ends[name, number], start)) for (name, number), start in starts.items()}
+
+
+def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
+    """What is left of spans that an earlier audit has recorded; what is gone makes its topic incomplete.
+
+    Raises:
+        ConfigurationError: The half topic is another one by now.
+        SourceError: Kafka does not answer.
+    """
+    channel = Channel(inputs.channel)
+    recorded = {
+        channel.half_topic: inputs.halves,
+        channel.op_topic: inputs.ops,
+        channel.discard_topic: inputs.discards,
+        **inputs.reals,
+    }
+    topics = kafka.topics(recorded)
+    half = topics.get(channel.half_topic)
+    if half is None or half.id != inputs.half_topic_id:
+        raise ConfigurationError(f"the spans are of another topic {channel.half_topic} than the one that is there now")
+    incomplete, left = dict(inputs.incomplete), {}
+    for name, spans in recorded.items():
+        beginnings = kafka.beginnings((name, number) for number in spans) if name in topics else {}
+        left[name] = {number: _left(span, beginnings.get((name, number))) for number, span in spans.items()}
+        if left[name] != dict(spans):
+            incomplete[name] = "records that were read before are gone"
+    return replace(
+        inputs,
+        halves=left[channel.half_topic],
+        ops=left[channel.op_topic],
+        discards=left[channel.discard_topic],
+        reals={name: left[name] for name in inputs.reals if name in topics},
+        incomplete=incomplete,
+    )
+
+
+def _left(span: Span, beginning: int | None) -> Span:
+    start, end = span
+    return (end, end) if beginning is None else (min(max(start, beginning), end), end)

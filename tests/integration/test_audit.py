@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from pyarrow import parquet
 from sqlalchemy.orm import Session
 
@@ -77,9 +77,10 @@ class Audited:
         window = () if "--spans" in more else ("--from", str(self.start), "--to", str(self.end))
         return [*window, "--grace", str(GRACE_MS), "--output", str(self.folder / output), *more]
 
-    def run(self, output: str, *more: str, code: Exit) -> Path:
+    def run(self, output: str, *more: str, code: Exit, **variables: str) -> Path:
         """Run `outbox audit`; where its report is."""
-        return self.finish([sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)], output, code)
+        command = [sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)]
+        return self.finish(command, output, code, **variables)
 
     def finish(self, command: Sequence[str], output: str, code: Exit, **variables: str) -> Path:
         """Run a command to its end."""
@@ -90,6 +91,11 @@ class Audited:
         assert result.returncode == code, result.stdout + result.stderr
         [report] = (self.folder / output).iterdir()
         return report
+
+    def clean(self) -> Path:
+        """The report of the window as it was when all had gone right."""
+        output = self.folder / "clean"
+        return next(output.iterdir()) if output.exists() else self.run("clean", code=Exit.OK)
 
     def records(self) -> dict[str, VisibleRecord]:
         """What is visible, by message id."""
@@ -134,7 +140,7 @@ def audited(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_a_window_in_which_all_went_right_is_proven(audited: Audited) -> None:
-    report = audited.run("clean", code=Exit.OK)
+    report = audited.clean()
     summary = summary_of(report)
     verdicts = summary["verdicts"]
     assert verdicts["DELIVERED_ONCE"] + verdicts.get("LATE", 0) == 2 * TRANSACTIONS
@@ -146,6 +152,21 @@ def test_a_window_in_which_all_went_right_is_proven(audited: Audited) -> None:
     assert "<svg" in page
     assert "<script" not in page
     assert findings_of(report) == {}
+
+
+@pytest.mark.long
+def test_a_transaction_that_hangs_in_a_real_topic_leaves_it_unproven(audited: Audited) -> None:
+    topic = audited.site.topic("orders")
+    hanging = Producer({**audited.site.kafka(), "transactional.id": f"{audited.site.name}-hangs"})
+    hanging.init_transactions()
+    hanging.begin_transaction()
+    hanging.produce(topic, b"v", b"k", partition=0)
+    assert hanging.flush(20) == 0
+    try:
+        report = audited.run("hanging", "--topics", topic, code=Exit.UNPROVABLE, OUTBOX_OPEN_TRANSACTIONS="500")
+    finally:
+        hanging.abort_transaction()
+    assert "a Kafka transaction stays open in partition 0" in summary_of(report)["incomplete"][topic]
 
 
 def test_what_somebody_did_by_hand_is_found(audited: Audited) -> None:
@@ -182,7 +203,7 @@ def test_what_somebody_did_by_hand_is_found(audited: Audited) -> None:
 
 @pytest.mark.long
 def test_what_was_purged_is_not_proven_by_spark_submit_on_the_same_spans(audited: Audited) -> None:
-    [clean] = (audited.folder / "clean").iterdir()
+    clean = audited.clean()
     spans = summary_of(clean)["spans"]
     audited.execute("DELETE FROM {site.transaction}")
     for partition, (_, end) in spans["halves"].items():
@@ -199,3 +220,13 @@ def test_what_was_purged_is_not_proven_by_spark_submit_on_the_same_spans(audited
     summary = summary_of(report)
     assert set(summary["verdicts"]) == {Verdict.UNPROVABLE}
     assert summary["spans"] == spans
+
+
+@pytest.mark.long
+def test_records_that_are_gone_leave_their_topic_unproven(audited: Audited) -> None:
+    topic, spans = audited.site.topic("stock"), str(audited.clean() / "spans.json")
+    cut = [TopicPartition(topic, partition, -1) for partition in range(3)]
+    for future in audited.site.admin.delete_records(cut).values():
+        future.result(20)
+    summary = summary_of(audited.run("gone", "--spans", spans, code=Exit.UNPROVABLE))
+    assert summary["incomplete"] == {topic: "records that were read before are gone"}

@@ -74,7 +74,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     output.put_text("report.html", report(summary, samples))
     output.delete("rows")
     code = summary.exit_code()
-    log.info("audited", outcome=code.name, report=output.path("report.html"), **summary.counts())
+    log.info("audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
     return code
 
 

@@ -6,7 +6,7 @@ row, or the manifest in the discard topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -89,11 +89,6 @@ def overlapping(spans: Mapping[int, Span], partition: Column, first: Column, las
     starts = {number: start for number, (start, _) in spans.items()}
     ends = {number: end for number, (_, end) in spans.items()}
     return (last >= lookup(starts, partition)) & (first < lookup(ends, partition))
-
-
-def any_of(conditions: Sequence[Column]) -> Column:
-    """Whether one of them holds; false if there is none."""
-    return reduce(Column.__or__, conditions, f.lit(False))
 
 
 def malformed_id(partition: Column, offset: Column) -> Column:

@@ -74,8 +74,8 @@ def lists(text: Column, position: Column) -> Column:
 
 
 def _first(run: Column) -> Column:
-    return f.substring_index(run, "-", 1).cast("int")
+    return f.substring_index(run, "-", 1).try_cast("int")
 
 
 def _last(run: Column) -> Column:
-    return f.substring_index(run, "-", -1).cast("int")
+    return f.substring_index(run, "-", -1).try_cast("int")

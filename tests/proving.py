@@ -157,7 +157,9 @@ class History:
         """When the half of an offset was appended."""
         return BEGIN + timedelta(milliseconds=100 * (offset - START))
 
-    def row(self, told: Told, state: str = "C", positions: Positions | None = None, topic_id: str = TOPIC_ID) -> None:
+    def row(
+        self, told: Told, state: str = "C", positions: Positions | str | None = None, topic_id: str = TOPIC_ID
+    ) -> None:
         """Its row."""
         listed = told.positions if positions is None else positions
         group = told.control[0].group

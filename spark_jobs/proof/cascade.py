@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from outbox.protocol.half import ANY_PARTITION, Truth
 from spark_jobs.proof.evidence import ORPHAN
-from spark_jobs.proof.rows import COMMITTED, ROLLED_BACK
+from spark_jobs.proof.rows import COMMITTED, ROLLED_BACK, is_readable
 from spark_jobs.proof.verdicts import Verdict
 
 
@@ -83,6 +83,7 @@ def _without_a_truth() -> Iterator[Case]:
     yield Case(asked & f.col("database").isNull(), Verdict.UNPROVABLE, "no database is configured for its group")
     yield Case(asked & f.col("foreign_database"), Verdict.UNPROVABLE, "it names another incarnation of the database")
     yield Case(asked & ~row["here"] & ~_of_outcome(), Verdict.UNPROVABLE, "its row names another half topic")
+    yield Case(asked & ~is_readable(row["positions"]), Verdict.UNPROVABLE, "its row cannot be read")
     yield Case(asked & row.isNull() & f.col("purged"), Verdict.UNPROVABLE, "its row may have been purged")
 
 

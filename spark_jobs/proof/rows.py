@@ -18,6 +18,9 @@ COLUMNS = (
 
 COMMITTED, ROLLED_BACK = "C", "R"
 
+_RUN = r"[0-9]{1,4}(?:-[0-9]{1,4})?"
+_POSITIONS = rf"\A(?:-|{_RUN}(?:,{_RUN})*)\z"
+
 
 def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]) -> DataFrame:
     """Rows, one for each message that a committed one lists whose halves would all lie in the window.
@@ -64,6 +67,11 @@ def positions_of(text: Column) -> Column:
         lambda run: f.sequence(_first(run), _last(run)),
     )
     return f.when(text != "-", f.flatten(runs)).otherwise(f.array().cast("array<int>"))
+
+
+def is_readable(text: Column) -> Column:
+    """Whether a text has the form of positions."""
+    return text.rlike(_POSITIONS)
 
 
 def lists(text: Column, position: Column) -> Column:

@@ -365,6 +365,13 @@ def row_of_another_half_topic(history: History) -> Expected:
     return all_of(told, Verdict.UNPROVABLE)
 
 
+def row_that_nobody_can_read(history: History) -> Expected:
+    told = history.tell()
+    history.row(told, positions="0..1")
+    history.op(told)
+    return all_of(told, Verdict.UNPROVABLE)
+
+
 # --- what is no matter of this audit
 
 
@@ -431,6 +438,7 @@ CASES: Sequence[Case] = (
     incomplete,
     of_another_incarnation,
     row_of_another_half_topic,
+    row_that_nobody_can_read,
     of_another_channel,
     outside_the_window,
 )

@@ -230,3 +230,20 @@ def test_records_that_are_gone_leave_their_topic_unproven(audited: Audited) -> N
         future.result(20)
     summary = summary_of(audited.run("gone", "--spans", spans, code=Exit.UNPROVABLE))
     assert summary["incomplete"] == {topic: "records that were read before are gone"}
+
+
+@pytest.mark.long
+def test_what_is_on_its_way_is_neither_lost_nor_made_up(site: Site, tmp_path: Path) -> None:
+    site.create("orders", "stock")
+    audited = Audited(site, tmp_path, start=_now())
+    with Shop(site) as shop, Session(shop.engine) as open_session:
+        with shop.session() as session:
+            shop.publish(session, "orders", "committed, and no relay delivers it", "key")
+        message = Message(site.topic("stock"), "its local transaction is open", "key")
+        shop.outbox.publish(open_session, message, eager=True)
+        wait_until(lambda: len(site.halves()) == 2)
+        audited.end = _now() + 1
+        wait_until(lambda: _now() > audited.end + GRACE_MS)
+        report = audited.run("early", code=Exit.FINDINGS)
+        open_session.rollback()
+    assert summary_of(report)["verdicts"] == {Verdict.DANGLING: 2}

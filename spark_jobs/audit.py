@@ -63,16 +63,20 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     inputs, halves = job.repeat(Path(settings.spans)) if settings.spans else job.fix()
     log.info("auditing", window=inputs.window.name, halves=_count(inputs))
     output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
+    for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
+        output.delete(name)
     output.put_text("spans.json", inputs.encode())
-    databases = job.snapshot(inputs, output)
-    judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases))
-    judged.persist(StorageLevel.DISK_ONLY)
-    findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
-    summary = summarize(judged, inputs, databases)
+    try:
+        databases = job.snapshot(inputs, output)
+        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases))
+        judged.persist(StorageLevel.DISK_ONLY)
+        findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
+        summary = summarize(judged, inputs, databases)
+    finally:
+        output.delete("rows")
     samples = samples_of(spark.read.parquet(output.path("findings")), settings.samples)
     output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
     output.put_text("report.html", report(summary, samples))
-    output.delete("rows")
     code = summary.exit_code()
     log.info("audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
     return code

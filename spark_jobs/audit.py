@@ -1,0 +1,180 @@
+"""The job `audit`: what the databases committed against what the topics show, a verdict for each message of a window.
+
+Also the file to give to `spark-submit`; it takes the options of `outbox audit`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.storagelevel import StorageLevel
+
+from outbox.errors import ConfigurationError
+from outbox.service.exits import Exit
+from spark_jobs.audit_inputs import InputPlan, Search, still_there
+from spark_jobs.audit_settings import AuditSettings
+from spark_jobs.callback_rows import take_snapshot
+from spark_jobs.folder import Folder
+from spark_jobs.kafka_offsets import KafkaOffsets, source_properties
+from spark_jobs.proof.discards import discard_evidence
+from spark_jobs.proof.evidence import evidence
+from spark_jobs.proof.halves import half_evidence
+from spark_jobs.proof.judge import Circumstances, judge
+from spark_jobs.proof.ops import op_evidence
+from spark_jobs.proof.reals import real_evidence
+from spark_jobs.proof.report import report
+from spark_jobs.proof.rows import COLUMNS, row_evidence
+from spark_jobs.proof.summary import findings_of, samples_of, summarize
+from spark_jobs.proof.truth import Database
+from spark_jobs.proof.window import Inputs, Spans
+from spark_jobs.source import source_options
+from spark_jobs.upload import upload
+
+KAFKA_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key:string,value:binary>>"
+)
+
+log = structlog.get_logger()
+
+
+def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
+    """Audit a window and write its findings, its summary and its report.
+
+    Args:
+        spark: Session with Spark's Kafka source.
+        settings: What to audit.
+
+    Returns:
+        OK if all is proven, FINDINGS if something is wrong, UNPROVABLE if only something cannot be known.
+
+    Raises:
+        ConfigurationError: The window is not closed, or a database does not answer.
+        SourceError: Kafka does not answer, or the channel does not exist.
+        OutputError: The output cannot be written.
+    """
+    job = Audit(spark, settings)
+    inputs, halves = job.repeat(Path(settings.spans)) if settings.spans else job.fix()
+    log.info("auditing", window=inputs.window.name, halves=_count(inputs))
+    output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
+    for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
+        output.delete(name)
+    output.put_text("spans.json", inputs.encode())
+    try:
+        databases = job.snapshot(inputs, output)
+        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases))
+        judged.persist(StorageLevel.DISK_ONLY)
+        findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
+        summary = summarize(judged, inputs, databases)
+    finally:
+        output.delete("rows")
+    samples = samples_of(spark.read.parquet(output.path("findings")), settings.samples)
+    output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
+    output.put_text("report.html", report(summary, samples))
+    code = summary.exit_code()
+    log.info("audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
+    return code
+
+
+class Audit:
+    """The reading part of one audit.
+
+    Args:
+        spark: Session with Spark's Kafka source.
+        settings: What to audit.
+    """
+
+    def __init__(self, spark: SparkSession, settings: AuditSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._databases = settings.all_databases()
+
+    def fix(self) -> tuple[Inputs, DataFrame]:
+        """Fix what is read, and read the halves, which say which real topics there are."""
+        now = time.time_ns() // 1_000_000
+        window = self._settings.window(now)
+        window.check_closed(now)
+        channel = self._settings.channel_names()
+        with KafkaOffsets(self._spark, self._settings) as kafka:
+            skew, patience = self._settings.clock_skew, self._settings.open_transactions
+            plan = InputPlan(kafka, channel, window, now, skew, patience)
+            halves = self._halves(plan.begun())
+            return plan.finish(self._searches(halves, window.start)), halves
+
+    def repeat(self, file: Path) -> tuple[Inputs, DataFrame]:
+        """Take what an earlier audit has fixed."""
+        try:
+            inputs = Inputs.parse(file.read_text())
+        except OSError as error:
+            raise ConfigurationError(f"the file of --spans, {file}, cannot be read: {error.strerror}") from error
+        if inputs.channel != self._settings.channel:
+            raise ConfigurationError(f"the spans are of channel {inputs.channel}: set channel likewise")
+        with KafkaOffsets(self._spark, self._settings) as kafka:
+            inputs = still_there(kafka, inputs)
+        return inputs, self._halves(inputs)
+
+    def _halves(self, inputs: Inputs) -> DataFrame:
+        records = self.read({f"{inputs.channel}.half": inputs.halves})
+        return half_evidence(records, inputs.unsettled()).persist(StorageLevel.DISK_ONLY)
+
+    def _searches(self, halves: DataFrame, start: int) -> list[Search]:
+        """The real topics that the halves name, and how far back their records can lie."""
+        named = halves.where("message.topic is not null").groupBy("message.topic")
+        since = f.unix_millis(f.min("message.sent")).alias("since")
+        found = {row.topic: row.since for row in named.agg(since).collect()}
+        others = dict.fromkeys(self._settings.topic_names(), start)
+        return [Search(topic, since) for topic, since in {**others, **found}.items()]
+
+    def read(self, spans: Spans) -> DataFrame:
+        """Records of spans, as Spark's Kafka source gives them."""
+        wanted = {topic: parts for topic, parts in spans.items() if parts}
+        if not wanted:
+            return self._spark.createDataFrame([], KAFKA_COLUMNS)
+        options = source_properties(source_options(self._settings, list(wanted)), wanted)
+        return self._spark.read.format("kafka").options(**options).load()
+
+    def snapshot(self, inputs: Inputs, output: Folder) -> list[Database]:
+        """Copy the rows of the window beside the report, one file for each database."""
+        output.delete("rows")
+        found = []
+        with tempfile.TemporaryDirectory(prefix="outbox-audit-") as folder:
+            for number, (name, database) in enumerate(self._databases.items()):
+                file = Path(folder) / f"{number}.parquet"
+                found.append(take_snapshot(name, database, inputs.half_topic_id, inputs.halves, file))
+                upload(self._spark, file, output, f"rows/{file.name}")
+        return found
+
+    def evidence(self, inputs: Inputs, halves: DataFrame, output: Folder) -> DataFrame:
+        """Everything that was found, in one form."""
+        window, topic_id, channel = inputs.halves, inputs.half_topic_id, inputs.channel
+        rows = self._spark.read.schema(COLUMNS).parquet(output.path("rows"))
+        return evidence(
+            halves,
+            op_evidence(self.read({f"{channel}.op": inputs.ops}), topic_id, window),
+            row_evidence(rows, topic_id, window),
+            real_evidence(self.read(inputs.reals), window, inputs.half_ends),
+            discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
+        )
+
+    def circumstances(self, inputs: Inputs, databases: list[Database]) -> Circumstances:
+        """What must be known besides."""
+        ordered = self._settings.ordering == "key"
+        return Circumstances(
+            inputs.window.grace, databases, tuple(inputs.incomplete), self._settings.channel_names(), ordered
+        )
+
+
+def _count(inputs: Inputs) -> int:
+    return sum(end - start for start, end in inputs.halves.values())
+
+
+if __name__ == "__main__":
+    from spark_jobs.audit_cli import app
+
+    app()

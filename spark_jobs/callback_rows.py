@@ -1,0 +1,118 @@
+"""The callback rows of a window, out of Postgres: one snapshot for each database, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyarrow import parquet
+
+from outbox.callback_table import CallbackTable
+from outbox.errors import ConfigurationError
+from outbox.service.dsn import connection_problem
+from spark_jobs.audit_settings import AuditedDatabase
+from spark_jobs.proof.truth import Database
+from spark_jobs.proof.window import Span
+
+AT_ONCE = 50_000
+"""Rows in memory."""
+
+CONNECT_SECONDS = 5
+
+SCHEMA = pa.schema(
+    {
+        "database": pa.string(),
+        "transaction_id": pa.string(),
+        "producer_group": pa.string(),
+        "state": pa.string(),
+        "half_topic_id": pa.string(),
+        "half_partition": pa.int32(),
+        "first_offset": pa.int64(),
+        "last_offset": pa.int64(),
+        "positions": pa.string(),
+    }
+)
+"""The columns of `spark_jobs.proof.rows.COLUMNS` for pyarrow."""
+
+# Rows of other half topics come too: they say that a record is of another channel. There are few, or none.
+_ROWS = """
+SELECT transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition,
+       first_offset, last_offset, positions
+  FROM {transaction}
+ WHERE half_topic_id <> %(topic)s::uuid OR first_offset < 0 OR EXISTS (
+       SELECT FROM unnest(%(partitions)s::int[], %(starts)s::bigint[], %(ends)s::bigint[])
+                   AS span(number, begins, ends)
+        WHERE number = half_partition AND last_offset >= begins AND first_offset < ends)
+"""
+
+_PURGED = "SELECT split_part(key, '/', 3), value FROM {meta} WHERE key LIKE 'purged/' || %(topic)s || '/%%'"
+_INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
+
+
+def take_snapshot(
+    name: str, database: AuditedDatabase, half_topic_id: str, window: Mapping[int, Span], file: Path
+) -> Database:
+    """Write the rows of a window to a Parquet file, and tell what the database says of itself in the same snapshot.
+
+    Rows, incarnation and purge watermarks are of one moment: what was purged before it is below a watermark.
+
+    Args:
+        name: The database's name in the settings.
+        database: How to reach it.
+        half_topic_id: Id of the half topic.
+        window: Spans of half offsets.
+        file: The file to write.
+
+    Raises:
+        CallbackTableError: The tables are missing or wrong.
+        ConfigurationError: The database does not answer, or refuses.
+    """
+    table = CallbackTable(database.tables())
+    with _snapshot(name, database) as connection:
+        table.verify(connection)
+        topic = {"topic": half_topic_id}
+        purged = connection.execute(table.compose(_PURGED), topic).fetchall()
+        (incarnation,) = connection.execute(table.compose(_INCARNATION)).fetchone() or ("",)
+        _write(connection, table.compose(_ROWS), {**topic, **_arrays(window)}, name, file)
+    return Database(name, database.groups, incarnation, {int(partition): int(value) for partition, value in purged})
+
+
+@contextmanager
+def _snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
+    dsn = database.connection_string()
+    try:
+        with psycopg.connect(
+            dsn,
+            connect_timeout=CONNECT_SECONDS,
+            application_name="outbox-audit",
+            target_session_attrs="primary",  # a replica may not have the row yet whose message is visible already
+            options="-c search_path=pg_catalog",
+        ) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            yield connection
+    except psycopg.Error as error:
+        raise ConfigurationError(f"database {name!r} cannot be read: {connection_problem(error, dsn)}") from error
+
+
+def _write(
+    connection: psycopg.Connection[Any], query: sql.Composed, parameters: Mapping[str, Any], name: str, file: Path
+) -> None:
+    with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, SCHEMA) as writer:
+        cursor.execute(query, parameters)
+        while rows := cursor.fetchmany(AT_ONCE):
+            columns = [[name] * len(rows), *map(list, zip(*rows, strict=True))]
+            writer.write_table(pa.table(columns, schema=SCHEMA))
+
+
+def _arrays(window: Mapping[int, Span]) -> dict[str, list[int]]:
+    return {
+        "partitions": list(window),
+        "starts": [start for start, _ in window.values()],
+        "ends": [end for _, end in window.values()],
+    }

@@ -1,0 +1,31 @@
+"""Headers and content of a record, as Spark columns over `key`, `value` and `headers`. Pure."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from outbox.protocol.names import HEADER_PREFIX
+
+
+def header(name: str) -> Column:
+    """The first value of a header as text; null if it is missing, has none, or is not UTF-8."""
+    place = f.array_position(f.col("headers.key"), name)  # from 1; 0: absent, which `get` finds nowhere
+    value = f.get(f.col("headers.value"), (place - 1).cast("int"))
+    return f.try_validate_utf8(value.cast("string"))
+
+
+def has_header(name: str) -> Column:
+    """Whether there is a header of this name."""
+    return f.coalesce(f.array_contains(f.col("headers.key"), name), f.lit(False))
+
+
+def content() -> Column:
+    """Hash of key, value and the user's own headers, in their order; the same for a half and its record.
+
+    Hashes pass over null, so each part says whether it is null.
+    """
+    own = f.filter(f.col("headers"), lambda one: ~f.startswith(one["key"], f.lit(HEADER_PREFIX)))
+    parts = f.transform(own, lambda one: f.struct(one["key"], one["value"].isNull(), one["value"]))
+    key, value = f.col("key"), f.col("value")
+    return f.xxhash64(key.isNull(), key, value.isNull(), value, parts)

@@ -1,0 +1,194 @@
+"""The judgement: evidence in, a verdict for each message of the window out. Pure.
+
+One `groupBy` by transaction; what follows keeps its partitioning, so that each row is shuffled once. A second shuffle
+looks at the order of what was delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from outbox.protocol.half import Truth
+from outbox.protocol.names import Channel
+from outbox.protocol.op import OpKind, OpSource
+from spark_jobs.proof.cascade import verdict
+from spark_jobs.proof.evidence import HALF, LISTED, MESSAGE, ORPHAN, REAL, message
+from spark_jobs.proof.order import reordered
+from spark_jobs.proof.rows import COMMITTED, lists
+from spark_jobs.proof.truth import Database, database_of, incarnation_of, purged_below
+from spark_jobs.proof.verdicts import Verdict
+
+COLUMNS = (
+    "transaction_id string, position int, verdict string, detail string, producer_group string, topic string, "
+    "database string, half_partition int, half_offset bigint, half_time timestamp, op_time timestamp, "
+    "real_topic string, real_partition int, real_offset bigint, real_time timestamp, copies bigint, "
+    "half_to_op_ms bigint, op_to_visible_ms bigint, half_to_visible_ms bigint"
+)
+"""A judged message: verdict, why, where everything of it is, and how long it took; latencies of what was delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the judgement must know besides the evidence.
+
+    Args:
+        grace: ms that a message has to be decided.
+        databases: The databases of the producer groups.
+        incomplete: Topics that could not be read as they should, real ones and those of the channel.
+        channel: The channel.
+        ordered: Whether the relay keeps the order of ordering keys.
+    """
+
+    grace: int
+    databases: Sequence[Database] = ()
+    incomplete: Collection[str] = ()
+    channel: Channel = field(default_factory=Channel)
+    ordered: bool = True
+
+    @property
+    def ops_complete(self) -> bool:
+        """Whether all op markers were read."""
+        return self.channel.op_topic not in self.incomplete
+
+    def not_searched(self, topic: Column) -> Column:
+        """Whether a message for a real topic may be there, or have been discarded or dropped, and not been seen."""
+        if not self.ops_complete or self.channel.discard_topic in self.incomplete:
+            return f.lit(True)
+        return topic.isin(*self.incomplete) if self.incomplete else f.lit(False)
+
+
+def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
+    """A verdict for each message.
+
+    Args:
+        evidence: As `spark_jobs.proof.evidence.evidence` makes it.
+        circumstances: What must be known besides.
+
+    Returns:
+        A frame with `COLUMNS`.
+    """
+    messages = _messages(_transactions(evidence))
+    known = _with_truth(messages, circumstances)
+    verdicts = verdict(ops_complete=circumstances.ops_complete).alias("_judged")
+    judged = known.select("*", verdicts).select("*", "_judged.*")
+    ours = judged.where(f.col("verdict").isNotNull())
+    return _result(reordered(ours) if circumstances.ordered else ours)
+
+
+def _transactions(evidence: DataFrame) -> DataFrame:
+    """One row for each transaction: what is known of it, and the sides of its messages."""
+    op, side = f.col("op"), f.col("message.side")
+    bystander = op["source"] != OpSource.OPERATOR
+    commits = bystander & (op["kind"] == OpKind.COMMIT) & (op["positions"] != "-")
+    decides = op["kind"].isin(OpKind.COMMIT, OpKind.ROLLBACK)
+    listing = f.struct(op["partition"], op["positions"], op["first"], op["last"])
+    return evidence.groupBy("transaction_id").agg(
+        f.collect_list("message").alias("messages"),
+        f.struct(
+            f.max("callback").alias("row"),
+            f.max("manifest").alias("manifest"),
+            f.count_if(commits).alias("commits"),
+            f.count_if(bystander & (op["kind"] == OpKind.ROLLBACK)).alias("rollbacks"),
+            f.count_if(~bystander & (op["kind"] == OpKind.ROLLBACK)).alias("dropped"),
+            f.size(f.collect_set(f.when(commits, listing))).alias("listings"),
+            f.max_by(listing, f.when(op["kind"] == OpKind.COMMIT, op["time"])).alias("listing"),
+            f.min(f.when(decides, op["time"])).alias("decided"),
+            f.min(f.when(op["contained"], f.struct(op["partition"], op["offset"], op["time"]))).alias("orphan"),
+            f.max("message.truth").alias("truth"),
+            f.min(f.when(side == HALF, f.col("message.offset"))).alias("first_half"),
+            f.count_if(side == REAL).alias("visible"),
+        ).alias("facts"),
+    )
+
+
+def _messages(transactions: DataFrame) -> DataFrame:
+    """One row for each message: its half (the one that counts, else the first), its records, the facts."""
+    orphan = f.col("facts.orphan")
+    alone = message(side=f.lit(ORPHAN), partition=orphan["partition"], offset=orphan["offset"], time=orphan["time"])
+    sides = f.when((f.size("messages") == 0) & orphan.isNotNull(), f.array(alone)).otherwise(f.col("messages"))
+    exploded = transactions.select("transaction_id", "facts", f.explode(sides.cast(f"array<{MESSAGE}>")).alias("one"))
+    one = f.col("one")
+    marked = exploded.select("*", f.coalesce((one["side"] == HALF) & _counts(), f.lit(False)).alias("counts"))
+    half, real = f.when(one["side"] == HALF, one), f.when(one["side"] == REAL, one)
+    place = f.struct(one["topic"], one["partition"], one["offset"])
+    return marked.groupBy("transaction_id", f.col("one.position").alias("position")).agg(
+        f.first("facts").alias("facts"),
+        f.min_by(half, f.when(half.isNotNull(), f.struct(~f.col("counts"), one["offset"]))).alias("half"),
+        f.bool_or("counts").alias("counted"),
+        f.count(real).alias("copies"),
+        f.min_by(real, f.when(real.isNotNull(), place)).alias("real"),
+        f.max(f.when(real.isNotNull(), place)).alias("last_copy"),
+        f.bool_or(one["side"] == LISTED).alias("listed"),
+        f.first(f.when(one["side"].isin(LISTED, ORPHAN), one), ignorenulls=True).alias("other"),
+    )
+
+
+def _counts() -> Column:
+    """Whether a half counts: its transaction is committed, and the decision lists it, by position and offsets."""
+    facts, half = f.col("facts"), f.col("one")
+    row, listing = facts["row"], facts["listing"]
+    by_row = row["here"] & (row["state"] == COMMITTED) & _is_listed(half, row)
+    return f.when(facts["truth"] == Truth.LISTENER, _is_listed(half, listing)).otherwise(by_row)
+
+
+def _is_listed(half: Column, decision: Column) -> Column:
+    return (
+        (half["partition"] == decision["partition"])
+        & half["offset"].between(decision["first"], decision["last"])
+        & lists(decision["positions"], half["position"])
+    )
+
+
+def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
+    """Add what depends on the databases, on the grace, and on what could not be read."""
+    half, real, facts = f.col("half"), f.col("real"), f.col("facts")
+    group = f.coalesce(half["producer_group"], real["producer_group"])
+    databases = circumstances.databases
+    named = messages.select("*", database_of(databases, group).alias("database"), group.alias("group"))
+    purged = purged_below(databases, f.col("database"), half["partition"])
+    late = facts["decided"] > half["time"] + f.expr(f"INTERVAL {circumstances.grace} MILLISECOND")
+    return named.select(
+        "*",
+        (incarnation_of(databases, f.col("database")) != half["incarnation"]).alias("foreign_database"),
+        (half["offset"] < purged).alias("purged"),
+        f.coalesce(late, f.lit(False)).alias("decided_late"),
+        circumstances.not_searched(half["topic"]).alias("not_searched"),
+    )
+
+
+def _result(judged: DataFrame) -> DataFrame:
+    half, real, facts = f.col("half"), f.col("real"), f.col("facts")
+    # The broker's time on both sides; a real topic with the producer's time says nothing about when.
+    visible = f.when(real["time_type"] == 1, real["time"])
+    delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE)
+    return judged.select(
+        "transaction_id",
+        "position",
+        "verdict",
+        "detail",
+        f.coalesce("group", "other.producer_group", "facts.row.producer_group").alias("producer_group"),
+        f.coalesce(half["topic"], real["topic"]).alias("topic"),
+        "database",
+        f.coalesce(half["partition"], f.col("other.partition"), real["origin_partition"]).alias("half_partition"),
+        f.coalesce(half["offset"], f.when(f.col("listed"), f.col("other.offset")), real["origin_offset"]).alias(
+            "half_offset"
+        ),
+        half["time"].alias("half_time"),
+        facts["decided"].alias("op_time"),
+        real["topic"].alias("real_topic"),
+        real["partition"].alias("real_partition"),
+        real["offset"].alias("real_offset"),
+        real["time"].alias("real_time"),
+        "copies",
+        f.when(delivered, _milliseconds(half["time"], facts["decided"])).alias("half_to_op_ms"),
+        f.when(delivered, _milliseconds(facts["decided"], visible)).alias("op_to_visible_ms"),
+        f.when(delivered, _milliseconds(half["time"], visible)).alias("half_to_visible_ms"),
+    )
+
+
+def _milliseconds(start: Column, end: Column) -> Column:
+    return f.unix_millis(end) - f.unix_millis(start)

@@ -1,0 +1,58 @@
+"""The verdicts of an audit, one for each message of the window. Pure."""
+
+from __future__ import annotations
+
+import enum
+from typing import Self
+
+
+class Weight(enum.StrEnum):
+    """What a verdict means for the proof."""
+
+    PROVEN = "proven"
+    FINDING = "finding"
+    UNPROVABLE = "unprovable"
+
+
+class Verdict(enum.StrEnum):
+    """What became of a message; docs/spark.md has the same table."""
+
+    DELIVERED_ONCE = "DELIVERED_ONCE", Weight.PROVEN, "committed, and visible once: on its topic, unchanged, in order"
+    ROLLED_BACK = "ROLLED_BACK", Weight.PROVEN, "not committed, or struck with its savepoint; nowhere visible"
+    LATE = "LATE", Weight.PROVEN, "delivered once, but decided after the grace, or by way of the discard topic"
+    LOST = "LOST", Weight.FINDING, "committed and settled by the relay, and nothing of its transaction is visible"
+    TORN = "TORN", Weight.FINDING, "committed and settled, not visible, while others of its transaction are"
+    PHANTOM = "PHANTOM", Weight.FINDING, "visible, though nobody committed it"
+    DUPLICATE = "DUPLICATE", Weight.FINDING, "committed, and visible more than once"
+    WRONG_TARGET = "WRONG_TARGET", Weight.FINDING, "visible on another topic or partition than its half names"
+    WRONG_CONTENT = (
+        "WRONG_CONTENT",
+        Weight.FINDING,
+        "visible with another key, value, user header, timestamp, group or origin than its half has",
+    )
+    REORDERED = "REORDERED", Weight.FINDING, "visible behind a later one of its producer group and ordering key"
+    DANGLING = "DANGLING", Weight.FINDING, "after the grace still undecided, or committed and not delivered yet"
+    DISCARDED = "DISCARDED", Weight.FINDING, "not delivered: it lies in the discard topic, or was dropped from there"
+    CONTRADICTORY_OPS = (
+        "CONTRADICTORY_OPS",
+        Weight.FINDING,
+        "op markers contradict each other, or the row; what is visible is right",
+    )
+    OP_WITHOUT_HALF = "OP_WITHOUT_HALF", Weight.FINDING, "an op marker names offsets that hold no half of it"
+    ROW_WITHOUT_HALF = "ROW_WITHOUT_HALF", Weight.FINDING, "a committed row lists it, and there is no half of it"
+    UNPROVABLE = "UNPROVABLE", Weight.UNPROVABLE, "what would prove it is not there any more, or was not to be read"
+
+    weight: Weight
+    meaning: str
+
+    def __new__(cls, name: str, weight: Weight, meaning: str) -> Self:
+        """A verdict with its weight and meaning."""
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.weight = weight
+        made.meaning = meaning
+        return made
+
+
+REPORTED = tuple(verdict for verdict in Verdict if verdict not in {Verdict.DELIVERED_ONCE, Verdict.ROLLED_BACK})
+"""Verdicts whose messages stand in the table of findings, each with its places."""

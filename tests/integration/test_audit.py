@@ -1,0 +1,249 @@
+"""`outbox audit` on a real Kafka and Postgres, with relay and checker: what is right is proven, what is wrong found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from pyarrow import parquet
+from sqlalchemy.orm import Session
+
+from outbox import Message, Receipt
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
+from outbox.service.exits import Exit
+from outbox.service.java import find_java, spark_java_home
+from outbox.service.maven import fetch
+from outbox.testing import VisibleRecord
+from spark_jobs import audit as audit_module
+from spark_jobs.proof.verdicts import Verdict
+from spark_jobs.session import SPARK_LOCK
+from tests.harness import Site, wait_until
+from tests.integration.shop import Shop
+from tests.servers import Servers
+from tests.spark import SETTINGS
+
+GRACE_MS = 3_000
+RUN_SECONDS = 240
+TRANSACTIONS = 12
+ROLLED_BACK = 3
+
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
+
+
+@dataclass
+class Audited:
+    """A window on a site: what was told in it, and audits of it."""
+
+    site: Site
+    folder: Path
+    start: int = 0
+    end: int = 0
+    told: list[Receipt] = field(default_factory=list)
+
+    def tell(self) -> None:
+        """Transactions of two messages each, a few of them rolled back; all are settled afterwards."""
+        self.start = _now()
+        with Shop(self.site) as shop:
+            for number in range(TRANSACTIONS):
+                with shop.session() as session:
+                    self.told += [shop.publish(session, topic, str(number), "key") for topic in ("orders", "stock")]
+            for number in range(ROLLED_BACK):
+                self.withdraw(shop, str(number))
+        self.site.wait_visible(2 * TRANSACTIONS, "orders", "stock")
+        self.site.wait_settled()
+        self.end = _now() + 1
+        wait_until(lambda: _now() > self.end + GRACE_MS)
+
+    def withdraw(self, shop: Shop, value: str) -> None:
+        """A transaction that is rolled back after its half was stored."""
+        before = len(self.site.halves())
+        with Session(shop.engine) as session:
+            shop.outbox.publish(session, Message(self.site.topic("orders"), value, "key"), eager=True)
+            wait_until(lambda: len(self.site.halves()) > before)
+            session.rollback()
+
+    def arguments(self, output: str, *more: str) -> list[str]:
+        """The options of an audit of the window."""
+        window = () if "--spans" in more else ("--from", str(self.start), "--to", str(self.end))
+        return [*window, "--grace", str(GRACE_MS), "--output", str(self.folder / output), *more]
+
+    def run(self, output: str, *more: str, code: Exit, **variables: str) -> Path:
+        """Run `outbox audit`; where its report is."""
+        command = [sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)]
+        return self.finish(command, output, code, **variables)
+
+    def finish(self, command: Sequence[str], output: str, code: Exit, **variables: str) -> Path:
+        """Run a command to its end."""
+        environment = {**self.site.environment(), "OUTBOX_SPARK": json.dumps(SETTINGS), **variables}
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
+        )
+        assert result.returncode == code, result.stdout + result.stderr
+        [report] = (self.folder / output).iterdir()
+        return report
+
+    def clean(self) -> Path:
+        """The report of the window as it was when all had gone right."""
+        output = self.folder / "clean"
+        return next(output.iterdir()) if output.exists() else self.run("clean", code=Exit.OK)
+
+    def records(self) -> dict[str, VisibleRecord]:
+        """What is visible, by message id."""
+        return {record.message_id: record for record in self.site.read("orders", "stock")}
+
+    def produce(self, topic: str, key: bytes | None, value: bytes | None, headers: Any) -> None:
+        """A record that no relay wrote."""
+        producer = Producer(self.site.kafka())
+        producer.produce(topic, value, key, headers=list(headers))
+        assert producer.flush(20) == 0
+
+    def execute(self, query: str, *parameters: object) -> None:
+        """Change the callback tables."""
+        with self.site.connect() as connection:
+            connection.execute(query.format(site=self.site.tables).encode(), parameters)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def summary_of(report: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((report / "summary.json").read_text())
+    return found
+
+
+def findings_of(report: Path) -> dict[str, str]:
+    rows = parquet.read_table(report / "findings").to_pylist()
+    return {f"{row['transaction_id']}/{row['position']}": row["verdict"] for row in rows if row["verdict"] != "LATE"}
+
+
+@pytest.fixture(scope="module")
+def audited(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
+    """A site on which everything went right."""
+    with Site(servers.bootstrap_servers, servers.postgres_url) as site:
+        site.create("orders", "stock")
+        site.relay(extra=QUICK)
+        site.checker(extra=QUICK)
+        made = Audited(site, tmp_path_factory.mktemp("audits"))
+        made.tell()
+        yield made
+
+
+def test_a_window_in_which_all_went_right_is_proven(audited: Audited) -> None:
+    report = audited.clean()
+    summary = summary_of(report)
+    verdicts = summary["verdicts"]
+    assert verdicts["DELIVERED_ONCE"] + verdicts.get("LATE", 0) == 2 * TRANSACTIONS
+    assert verdicts["ROLLED_BACK"] == ROLLED_BACK
+    assert summary["messages"] == sum(end - start for start, end in summary["spans"]["halves"].values())
+    assert summary["incomplete"] == {}
+    assert {share["topic"] for share in summary["shares"]} == {audited.site.topic(name) for name in ("orders", "stock")}
+    page = (report / "report.html").read_text()
+    assert "<svg" in page
+    assert "<script" not in page
+    assert findings_of(report) == {}
+
+
+@pytest.mark.long
+def test_a_transaction_that_hangs_in_a_real_topic_leaves_it_unproven(audited: Audited) -> None:
+    topic = audited.site.topic("orders")
+    hanging = Producer({**audited.site.kafka(), "transactional.id": f"{audited.site.name}-hangs"})
+    hanging.init_transactions()
+    hanging.begin_transaction()
+    hanging.produce(topic, b"v", b"k", partition=0)
+    assert hanging.flush(20) == 0
+    try:
+        report = audited.run("hanging", "--topics", topic, code=Exit.UNPROVABLE, OUTBOX_OPEN_TRANSACTIONS="500")
+    finally:
+        hanging.abort_transaction()
+    assert "a Kafka transaction stays open in partition 0" in summary_of(report)["incomplete"][topic]
+
+
+def test_what_somebody_did_by_hand_is_found(audited: Audited) -> None:
+    records, expected = audited.records(), {}
+    first, second, third = (audited.told[number] for number in (0, 2, 4))
+
+    forged = f"{uuid.uuid4()}/0"
+    origin = dict(records[first.message_id].headers)[ORIGIN_HEADER]
+    headers = {MESSAGE_ID_HEADER: forged, PRODUCER_GROUP_HEADER: "orders", ORIGIN_HEADER: origin}
+    audited.produce(audited.site.topic("orders"), b"key", b"forged", headers.items())
+    expected[forged] = Verdict.PHANTOM
+
+    audited.execute("DELETE FROM {site.transaction} WHERE transaction_id = %s", second.transaction_id)
+    expected |= dict.fromkeys((second.message_id, audited.told[3].message_id), Verdict.PHANTOM)
+
+    copied = records[third.message_id]
+    audited.produce(copied.topic, copied.key, copied.value, copied.headers)
+    expected[third.message_id] = Verdict.DUPLICATE
+
+    invented = str(uuid.uuid4())
+    audited.execute(
+        "INSERT INTO {site.transaction} SELECT %s::uuid, producer_group, state, channel, half_topic_id, half_partition,"
+        " first_offset, last_offset, '7', created_at FROM {site.transaction} WHERE transaction_id = %s",
+        invented,
+        first.transaction_id,
+    )
+    expected[f"{invented}/7"] = Verdict.ROW_WITHOUT_HALF
+
+    report = audited.run("planted", code=Exit.FINDINGS)
+    assert findings_of(report) == expected
+    assert summary_of(report)["outcome"] == "FINDINGS"
+    assert forged.partition("/")[0] in (report / "report.html").read_text()
+
+
+@pytest.mark.long
+def test_what_was_purged_is_not_proven_by_spark_submit_on_the_same_spans(audited: Audited) -> None:
+    clean = audited.clean()
+    spans = summary_of(clean)["spans"]
+    audited.execute("DELETE FROM {site.transaction}")
+    for partition, (_, end) in spans["halves"].items():
+        audited.execute(
+            "INSERT INTO {site.meta} VALUES (%s, %s)", f"purged/{spans['half_topic_id']}/{partition}", str(end)
+        )
+    jars = ",".join(map(str, fetch(SPARK_LOCK)))
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--jars", jars]
+    arguments = audited.arguments("purged", "--spans", str(clean / "spans.json"))
+    java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
+    report = audited.finish(
+        [*submit, str(audit_module.__file__), *arguments], "purged", Exit.UNPROVABLE, PATH=os.environ["PATH"], **java
+    )
+    summary = summary_of(report)
+    assert set(summary["verdicts"]) == {Verdict.UNPROVABLE}
+    assert summary["spans"] == spans
+
+
+@pytest.mark.long
+def test_records_that_are_gone_leave_their_topic_unproven(audited: Audited) -> None:
+    topic, spans = audited.site.topic("stock"), str(audited.clean() / "spans.json")
+    cut = [TopicPartition(topic, partition, -1) for partition in range(3)]
+    for future in audited.site.admin.delete_records(cut).values():
+        future.result(20)
+    summary = summary_of(audited.run("gone", "--spans", spans, code=Exit.UNPROVABLE))
+    assert summary["incomplete"] == {topic: "records that were read before are gone"}
+
+
+@pytest.mark.long
+def test_what_is_on_its_way_is_neither_lost_nor_made_up(site: Site, tmp_path: Path) -> None:
+    site.create("orders", "stock")
+    audited = Audited(site, tmp_path, start=_now())
+    with Shop(site) as shop, Session(shop.engine) as open_session:
+        with shop.session() as session:
+            shop.publish(session, "orders", "committed, and no relay delivers it", "key")
+        message = Message(site.topic("stock"), "its local transaction is open", "key")
+        shop.outbox.publish(open_session, message, eager=True)
+        wait_until(lambda: len(site.halves()) == 2)
+        audited.end = _now() + 1
+        wait_until(lambda: _now() > audited.end + GRACE_MS)
+        report = audited.run("early", code=Exit.FINDINGS)
+        open_session.rollback()
+    assert summary_of(report)["verdicts"] == {Verdict.DANGLING: 2}

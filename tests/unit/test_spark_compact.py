@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from tests.spark import Record, session
 
 TODAY = date(2026, 11, 23)
 LATE = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+_long = partial(pytest.param, marks=pytest.mark.long)
 
 
 class KilledError(BaseException):
@@ -85,7 +88,7 @@ def test_late_rows_of_a_compacted_day_are_compacted_with_it(landing: Landing) ->
     assert folders(landing) == {path.replace("=-1", "=-2") for path in COMPACTED}
 
 
-@pytest.mark.parametrize("point", ["compact.data_moved", "compact.swapped", "compact.removed"])
+@pytest.mark.parametrize("point", [_long("compact.data_moved"), "compact.swapped", _long("compact.removed")])
 def test_a_compaction_that_dies_changes_no_row(landing: Landing, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     before = content(landing)
 

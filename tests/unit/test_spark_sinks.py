@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from spark_jobs.settings import SinkName
 from spark_jobs.table import read_landed, read_table
 from tests.landing import Landing, compact_settings, identified, span
 from tests.spark import Record, session
+
+_long = partial(pytest.param, marks=pytest.mark.long)
 
 ALL = [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
 
@@ -52,7 +55,7 @@ def test_batches_are_there_with_all_their_columns(landing: Landing) -> None:
     assert bytes(rows[0].value) == b"value"
 
 
-@pytest.mark.parametrize("point", ["land.records_written", "land.data_written", "land.manifest_written"])
+@pytest.mark.parametrize("point", [_long("land.records_written"), "land.data_written", _long("land.manifest_written")])
 def test_a_batch_is_there_once_wherever_its_writer_died(
     landing: Landing, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

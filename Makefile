@@ -11,7 +11,7 @@ WORKERS ?= 3
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document bench-library bench-memory bench-relay lint format stack tables lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document bench-library bench-memory bench-relay bench-checker lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ bench-memory: setup ## Run a million transactions through one Outbox, and make d
 
 bench-relay: setup ## Measure how fast the relay is, and make docs/performance.md (BENCH="--part drain")
 	$(BIN)/python -m benchmarks.relay $(BENCH)
+	$(BIN)/python -m benchmarks.report
+
+bench-checker: setup ## Measure how fast the checker is, and make docs/performance.md (BENCH="--part fence")
+	$(BIN)/python -m benchmarks.checker $(BENCH)
 	$(BIN)/python -m benchmarks.report
 
 lint: setup ## ruff, mypy --strict, import-linter

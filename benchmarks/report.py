@@ -85,6 +85,23 @@ def relay_section(results: Mapping[str, Any], charts: Path) -> str:
     return _ratios("How fast the relay is", results, _RELAY, charts / "relay.svg")
 
 
+_CHECKER = (
+    "**How to read it.** A check tries the advisory locks, writes tombstones where they were free, waits for the disk, "
+    "and reads what stands there then; for committed rows it writes once more, so that they are durable before anybody "
+    "is told. The baselines do the one statement without which it could not be."
+)
+
+
+def checker_section(results: Mapping[str, Any], charts: Path) -> str:
+    """How fast the checker is.
+
+    Args:
+        results: Of `benchmarks.checker`.
+        charts: Folder for the charts, beside the document.
+    """
+    return _ratios("How fast the checker is", results, _CHECKER, charts / "checker.svg")
+
+
 def _ratios(title: str, results: Mapping[str, Any], why: str, chart: Path) -> str:
     draw_ratios(results["figures"], chart)
     table, picture = _table(results["figures"]), f"![Ratios]({chart.parent.name}/{chart.name})"
@@ -153,7 +170,7 @@ def _memory(series: Mapping[str, Any]) -> str:
     )
 
 
-_SECTIONS = {"library": library_section, "memory": memory_section, "relay": relay_section}
+_SECTIONS = {"library": library_section, "memory": memory_section, "relay": relay_section, "checker": checker_section}
 """By the name of its results file; what was not measured yet has none."""
 
 

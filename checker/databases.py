@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import structlog
 
-from checker.fence import Answers, Fence
+from checker.fence import Fence
 from checker.settings import DatabaseSettings
-from checker.verdicts import NEEDS_SOMEBODY, Verdict
+from checker.verdicts import NEEDS_SOMEBODY, Answers, Verdict
 from outbox.callback_table import CallbackTable
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.protocol.check import CheckRequest

@@ -16,9 +16,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from checker import metrics
 from checker.databases import Database, by_database
-from checker.fence import Answers
 from checker.settings import CheckerSettings
-from checker.verdicts import Verdict, op_entry
+from checker.verdicts import Answers, Verdict, op_entry
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint

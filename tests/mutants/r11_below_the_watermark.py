@@ -11,33 +11,26 @@ from typing import Any
 
 import psycopg
 
-from checker.fence import _FENCE, _TRY_LOCKS, Fence, _columns, _durably
+from checker.tombstones import _INSERT, _columns, _insert
+from outbox.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.identifiers import lock_number
 from tests.mutants.runner.mutant import Harm, Mutant
 
-_BLIND = _FENCE.replace("value::bigint > asked.last", "false")
+_BLIND = _INSERT.replace("value::bigint > asked.last", "false")
 
 
-def _fence_unlocked(self: Fence, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> set[str]:
+def _insert_blindly(
+    connection: psycopg.Connection[Any], table: CallbackTable, channel: str, requests: Sequence[CheckRequest]
+) -> bool:
     """Insert tombstones where the lock was free, whatever was purged."""
-    locked: set[str] = set()
-
-    def fence() -> None:
-        ids = [request.transaction_id for request in batch]
-        numbers = [lock_number(id_) for id_ in ids]
-        locked.update(str(id_) for (id_,) in connection.execute(_TRY_LOCKS, (ids, numbers)))
-        free = [request for request in batch if request.transaction_id in locked]
-        connection.execute(self._table.compose(_BLIND), (self._channel, *_columns(free)))
-
-    _durably(connection, fence)
-    return locked
+    connection.execute(table.compose(_BLIND), (channel, *_columns(requests)))
+    return True
 
 
 MUTANT = Mutant(
     "R11",
     Harm.LOST,
-    Fence._fence_unlocked,
-    _fence_unlocked,
+    _insert,
+    _insert_blindly,
     ("tests/integration/test_fence.py::test_below_the_purge_watermark_nothing_is_fenced",),
 )

@@ -1,0 +1,112 @@
+"""The look at a database where the checker may not write: rows decide, and their absence is UNKNOWN.
+
+A replica will do: what it shows was committed, and flushed by the primary before it was sent. What it does not show may
+come. On a primary a row may be visible before it is flushed, and the durability write (R9) is not possible; the position
+up to which the server has flushed its log proves the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, LiteralString
+
+import psycopg
+
+from checker.durable import roll_back
+from checker.look import Look, foreign
+from checker.verdicts import Answers, Row, Verdict
+from outbox.callback_table import CallbackTable
+from outbox.failpoints import failpoint
+from outbox.protocol.check import CheckRequest
+
+FLUSH_SECONDS = 1.0
+"""Postgres flushes by itself within 0.6 s (three times wal_writer_delay)."""
+
+_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BELOW: LiteralString = """
+SELECT asked.id::text
+  FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::bigint[]) AS asked (id, topic_id, partition, last)
+  JOIN {meta} ON key = 'purged/' || asked.topic_id || '/' || asked.partition
+             AND CASE WHEN key LIKE 'purged/%%' THEN value::bigint > asked.last END
+"""
+_WRITTEN: LiteralString = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn()::text END"
+_FLUSHED: LiteralString = "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn"
+
+
+class ReadOnlyFence:
+    """Asks one database without writing to it.
+
+    Args:
+        table: Its callback tables.
+    """
+
+    def __init__(self, table: CallbackTable) -> None:
+        self._table = table
+
+    def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
+        """Say what rows say.
+
+        Args:
+            connection: In autocommit, to a primary or a replica.
+            requests: Of groups of this database; one per transaction.
+
+        Returns:
+            Verdict and row by transaction id.
+
+        Raises:
+            psycopg.Error: The database does not answer, or refuses.
+        """
+        try:
+            with connection.pipeline():
+                connection.execute(_BEGIN)
+                look = Look.at(connection, self._table, [request.transaction_id for request in requests])
+                below = connection.execute(self._table.compose(_BELOW), _places(requests)).fetchall()
+                connection.execute("COMMIT")
+        except BaseException:
+            roll_back(connection)
+            raise
+        answers = _answers(requests, look, {id_ for (id_,) in below})
+        committed = [id_ for id_, (verdict, _) in answers.items() if verdict is Verdict.COMMITTED]
+        if committed and not _is_flushed(connection):
+            answers |= dict.fromkeys(committed, (Verdict.IN_FLIGHT, None))
+        failpoint("checker.decided")
+        return answers
+
+
+def _answers(requests: Sequence[CheckRequest], look: Look, below: set[str]) -> Answers:
+    mismatched = foreign(requests, look.incarnation)
+    answers: Answers = {}
+    for request in requests:
+        id_ = request.transaction_id
+        row = look.rows.get(id_)
+        answers[id_] = (Verdict.MISMATCH, None) if id_ in mismatched else (_verdict(row, purged=id_ in below), row)
+    return answers
+
+
+def _verdict(row: Row | None, *, purged: bool) -> Verdict:
+    if row is not None:
+        return Verdict.COMMITTED if row.committed else Verdict.FENCED
+    return Verdict.PURGED if purged else Verdict.UNKNOWN
+
+
+def _is_flushed(connection: psycopg.Connection[Any]) -> bool:
+    """Wait until all that is visible by now is on the server's disk (R9); what a replica shows is on the primary's."""
+    written = connection.execute(_WRITTEN).fetchone()
+    if written is None or written[0] is None:
+        return True
+    deadline = time.monotonic() + FLUSH_SECONDS
+    while connection.execute(_FLUSHED, written).fetchone() != (True,):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _places(requests: Sequence[CheckRequest]) -> tuple[list[Any], ...]:
+    return (
+        [request.transaction_id for request in requests],
+        [request.topic_id for request in requests],
+        [request.partition for request in requests],
+        [request.last_offset for request in requests],
+    )

@@ -1,0 +1,95 @@
+"""Tombstones: rows that take the unique key of transactions, so that what did not commit yet no longer can.
+
+Who holds the row without the advisory lock (an old client, SQL written by hand) is met here: the tombstone waits for
+that transaction's end. Nothing shows whose row it is but the wait, so it is short, and the batch is halved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, LiteralString
+
+import psycopg
+
+from outbox.callback_table import CallbackTable
+from outbox.protocol.check import CheckRequest
+
+PROBE: LiteralString = "SET LOCAL lock_timeout = '10ms'"
+"""To wait longer gains nothing: who is in flight is asked about again."""
+
+PATIENCE = 150
+"""Waits in one batch; what is left then counts as in flight."""
+
+_INSERT: LiteralString = """
+INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,
+                           first_offset, last_offset, positions)
+SELECT asked.id, asked.producer_group, 'R', %s, asked.topic_id, asked.partition,
+       asked.first, asked.last, asked.positions
+  FROM unnest(%s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::bigint[], %s::text[])
+       AS asked (id, producer_group, topic_id, partition, first, last, positions)
+ WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'purged/' || asked.topic_id || '/' || asked.partition
+                                        AND CASE WHEN key LIKE 'purged/%%' THEN value::bigint > asked.last END)
+ ORDER BY asked.id
+ON CONFLICT (transaction_id) DO NOTHING
+"""
+
+
+def place_tombstones(
+    connection: psycopg.Connection[Any], table: CallbackTable, channel: str, requests: Sequence[CheckRequest]
+) -> set[str]:
+    """Insert tombstones, in the present transaction, but below the purge watermark (R11).
+
+    Args:
+        connection: In a transaction that holds the advisory locks.
+        table: The callback tables.
+        channel: Name of the channel.
+        requests: What has no row.
+
+    Returns:
+        The ids whose unique key somebody holds who has not committed.
+
+    Raises:
+        psycopg.Error: The database does not answer, or refuses.
+    """
+    held: set[str] = set()
+    waiting = [requests] if requests else []
+    waits = 0
+    while waiting:
+        some = waiting.pop()
+        if waits < PATIENCE and _insert(connection, table, channel, some):
+            continue
+        waits += 1
+        if len(some) == 1 or waits > PATIENCE:
+            held.update(request.transaction_id for request in some)
+        else:
+            middle = len(some) // 2
+            waiting += [some[middle:], some[:middle]]
+    return held
+
+
+def _insert(
+    connection: psycopg.Connection[Any], table: CallbackTable, channel: str, requests: Sequence[CheckRequest]
+) -> bool:
+    """Insert these tombstones; False: somebody holds one of the keys, and none was inserted."""
+    try:
+        with connection.pipeline():
+            connection.execute("SAVEPOINT tombstones")
+            connection.execute(PROBE)
+            connection.execute(table.compose(_INSERT), (channel, *_columns(requests)))
+            connection.execute("RELEASE tombstones")
+    except psycopg.errors.LockNotAvailable:
+        connection.execute("ROLLBACK TO tombstones")
+        return False
+    return True
+
+
+def _columns(requests: Sequence[CheckRequest]) -> tuple[list[Any], ...]:
+    return (
+        [request.transaction_id for request in requests],
+        [request.group for request in requests],
+        [request.topic_id for request in requests],
+        [request.partition for request in requests],
+        [request.first_offset for request in requests],
+        [request.last_offset for request in requests],
+        [str(request.positions) for request in requests],
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,7 +13,8 @@ from checker.examine import examine
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
 from outbox.service.described import Check, with_settings
-from outbox.service.run import check_service, run_service
+from outbox.service.health import Health
+from outbox.service.run import check_service, load_settings, run_service
 
 app = typer.Typer(
     cls=with_settings(CheckerSettings),
@@ -31,4 +34,8 @@ def run(
     if check:
         check_service(CheckerSettings, given, examine)
         return
-    run_service(CheckerSettings, given, metrics.REGISTRY, CheckerService)
+
+    def make(settings: CheckerSettings, stop: threading.Event, health: Health) -> CheckerService:
+        return CheckerService(settings, stop, health, partial(load_settings, CheckerSettings, given))
+
+    run_service(CheckerSettings, given, metrics.REGISTRY, make)

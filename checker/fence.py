@@ -134,9 +134,9 @@ class Fence:
     def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Look:
         """Begin the transaction that fences, and see what stands there now."""
         with connection.pipeline():
-            connection.execute(_BEGIN)
-            connection.execute(DURABLE)
-            connection.execute(_LOCK_TIMEOUT)
+            connection.execute(_BEGIN, prepare=False)
+            connection.execute(DURABLE, prepare=False)
+            connection.execute(_LOCK_TIMEOUT, prepare=False)
             return Look.at(connection, self._table, [request.transaction_id for request in batch])
 
     def _lock(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> set[str]:
@@ -156,10 +156,10 @@ class Fence:
         """A transaction whose COMMIT is acknowledged: then every one before it is as durable (R9)."""
         try:
             with connection.pipeline():
-                connection.execute(_BEGIN)
-                connection.execute(DURABLE)
-                connection.execute(_LOCK_TIMEOUT)
-                connection.execute(self._table.compose(_WRITE))
+                connection.execute(_BEGIN, prepare=False)
+                connection.execute(DURABLE, prepare=False)
+                connection.execute(_LOCK_TIMEOUT, prepare=False)
+                connection.execute(self._table.compose(_WRITE), prepare=False)
         except BaseException:
             roll_back(connection)
             raise

@@ -35,8 +35,8 @@ class Look:
     @classmethod
     def at(cls, connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> Self:
         """Look for the rows of these transactions; in a pipeline it is one round trip."""
-        incarnation = connection.execute(table.compose(_INCARNATION))
-        rows = connection.execute(table.compose(_READ), (list(ids),))
+        incarnation = connection.execute(table.compose(_INCARNATION), prepare=False)
+        rows = connection.execute(table.compose(_READ), (list(ids),), prepare=False)
         found = incarnation.fetchone()
         return cls(None if found is None else found[0], _parsed(rows))
 
@@ -48,9 +48,7 @@ def read_rows(connection: psycopg.Connection[Any], table: CallbackTable, ids: Se
 
 def foreign(batch: Iterable[CheckRequest], incarnation: str | None) -> set[str]:
     """Transactions whose half names another incarnation, or none: a wrong or restored database never decides (R10)."""
-    return {
-        request.transaction_id for request in batch if incarnation is None or request.incarnation != incarnation
-    }
+    return {request.transaction_id for request in batch if incarnation is None or request.incarnation != incarnation}
 
 
 def _parsed(rows: psycopg.Cursor[Any]) -> dict[str, Row]:

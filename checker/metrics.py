@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from checker.verdicts import Verdict
 from outbox.service.contract_watch import contract_gauge
@@ -11,16 +11,82 @@ REGISTRY = CollectorRegistry()
 
 CONTRACT = contract_gauge(REGISTRY)
 
-VERDICTS = Counter("outbox_checker_verdicts", "Verdicts, by kind", ["verdict"], registry=REGISTRY)
+VERDICTS = Counter(
+    "outbox_checker_verdicts",
+    "Verdicts, by kind and database; UNMAPPED ones have none",
+    ["verdict", "database"],
+    registry=REGISTRY,
+)
 DROPPED = Counter(
     "outbox_checker_dropped",
-    "Check requests not looked at, by reason: stale or malformed",
+    "Check requests not looked at, by reason: stale, malformed, or queue_full (too many wait for one database)",
     ["reason"],
     registry=REGISTRY,
 )
+BATCH_SECONDS = Histogram(
+    "outbox_checker_batch_seconds", "Time of one batch in its database", ["database"], registry=REGISTRY
+)
+BATCH_TRANSACTIONS = Histogram(
+    "outbox_checker_batch_transactions",
+    "Transactions of one batch",
+    ["database"],
+    buckets=(1, 10, 50, 100, 500, 1_000, 2_500, 5_000, 10_000),
+    registry=REGISTRY,
+)
+OLDEST_UNDECIDED = Gauge(
+    "outbox_checker_oldest_undecided_seconds",
+    "Age of the oldest transaction that is asked about and not decided, by the clock in its id; 0: none",
+    ["database"],
+    registry=REGISTRY,
+)
+DATABASE_UP = Gauge(
+    "outbox_checker_database_up",
+    "1: the database answered when it was looked at last, and its tables, rights and settings are right",
+    ["database"],
+    registry=REGISTRY,
+)
+BREAKERS_OPEN = Gauge(
+    "outbox_checker_breakers_open",
+    "Producer groups that are not fenced, because they commit nothing in this database any more",
+    ["database"],
+    registry=REGISTRY,
+)
+PREPARED = Gauge(
+    "outbox_checker_oldest_prepared_seconds",
+    "Age of the oldest prepared transaction of the database; 0: none",
+    ["database"],
+    registry=REGISTRY,
+)
+RELOADS = Counter(
+    "outbox_checker_reloads",
+    "New configurations of the databases (SIGHUP), by outcome: taken or refused",
+    ["outcome"],
+    registry=REGISTRY,
+)
+
+_OF_A_DATABASE = (BATCH_SECONDS, BATCH_TRANSACTIONS, OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED)
 
 # From the beginning at 0, so that a rate sees the first one.
-for _verdict in Verdict:
-    VERDICTS.labels(_verdict)
-for _reason in ("stale", "malformed"):
+VERDICTS.labels(Verdict.UNMAPPED, "")
+for _reason in ("stale", "malformed", "queue_full"):
     DROPPED.labels(_reason)
+for _outcome in ("taken", "refused"):
+    RELOADS.labels(_outcome)
+
+
+def know(database: str) -> None:
+    """A database is served: its figures begin at 0."""
+    for verdict in Verdict:
+        if verdict is not Verdict.UNMAPPED:
+            VERDICTS.labels(verdict, database)
+    for metric in _OF_A_DATABASE:
+        metric.labels(database)
+
+
+def forget(database: str) -> None:
+    """A database is no longer served: it leaves no figure behind."""
+    for metric in _OF_A_DATABASE:
+        metric.remove(database)
+    for verdict in Verdict:
+        if verdict is not Verdict.UNMAPPED:
+            VERDICTS.remove(verdict, database)

@@ -1,8 +1,8 @@
 """The look at a database where the checker may not write: rows decide, and their absence is UNKNOWN.
 
-A replica will do: what it shows was committed, and flushed by the primary before it was sent. What it does not show may
-come. On a primary a row may be visible before it is flushed, and the durability write (R9) is not possible; the position
-up to which the server has flushed its log proves the same.
+A replica will do: what it shows was committed, and flushed by the primary before it was sent. What it does not show
+may come. On a primary a row may be visible before it is flushed, and the durability write (R9) is not possible; the
+position up to which the server has flushed its log proves the same.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class ReadOnlyFence:
         """
         try:
             with connection.pipeline():
-                connection.execute(_BEGIN)
+                connection.execute(_BEGIN, prepare=False)
                 look = Look.at(connection, self._table, [request.transaction_id for request in requests])
-                below = connection.execute(self._table.compose(_BELOW), _places(requests)).fetchall()
-                connection.execute("COMMIT")
+                below = connection.execute(self._table.compose(_BELOW), _places(requests), prepare=False).fetchall()
+                connection.execute("COMMIT", prepare=False)
         except BaseException:
             roll_back(connection)
             raise

@@ -70,13 +70,16 @@ def place_tombstones(
 def _insert(
     connection: psycopg.Connection[Any], table: CallbackTable, channel: str, requests: Sequence[CheckRequest]
 ) -> bool:
-    """Insert these tombstones; False: somebody holds one of the keys, and none was inserted."""
+    """Insert these tombstones; False: somebody holds one of the keys, and none was inserted.
+
+    Nothing in a pipeline is prepared: psycopg would take for prepared what an error before it kept from the server.
+    """
     try:
         with connection.pipeline():
-            connection.execute("SAVEPOINT tombstones")
-            connection.execute(PROBE)
-            connection.execute(table.compose(_INSERT), (channel, *_columns(requests)))
-            connection.execute("RELEASE tombstones")
+            connection.execute("SAVEPOINT tombstones", prepare=False)
+            connection.execute(PROBE, prepare=False)
+            connection.execute(table.compose(_INSERT), (channel, *_columns(requests)), prepare=False)
+            connection.execute("RELEASE tombstones", prepare=False)
     except psycopg.errors.LockNotAvailable:
         connection.execute("ROLLBACK TO tombstones")
         return False

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from benchmarks.checker.requests import commit_rows, make_requests
 from benchmarks.figures import Figure, Target
@@ -145,8 +146,10 @@ def _select(site: Site, count: int) -> float:
 
 
 def _read(site: Site, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> None:
-    query = f"SELECT transaction_id::text, state FROM {site.tables.transaction} WHERE transaction_id = ANY (%s::uuid[])"
-    connection.execute(query.encode(), ([request.transaction_id for request in requests],)).fetchall()
+    query = sql.SQL("SELECT transaction_id::text, state FROM {} WHERE transaction_id = ANY (%s::uuid[])")
+    connection.execute(
+        query.format(sql.Identifier(site.tables.transaction)), ([request.transaction_id for request in requests],)
+    ).fetchall()
 
 
 def _batches(requests: Sequence[CheckRequest]) -> Iterator[Sequence[CheckRequest]]:

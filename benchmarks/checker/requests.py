@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
@@ -21,7 +22,8 @@ GROUP = "orders"
 
 def make_requests(site: Site, connection: psycopg.Connection[Any], count: int) -> list[CheckRequest]:
     """Requests about so many transactions of one message, as a relay asks."""
-    row = connection.execute(f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()).fetchone()
+    query = sql.SQL("SELECT value FROM {} WHERE key = 'incarnation'").format(sql.Identifier(site.tables.meta))
+    row = connection.execute(query).fetchone()
     incarnation = str(row[0]) if row else None
     now = time.time_ns() // 1_000_000
     return [
@@ -45,10 +47,11 @@ def commit_rows(
     site: Site, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], state: str = "C"
 ) -> None:
     """Insert their rows in one statement."""
-    query = (
-        f"INSERT INTO {site.tables.transaction} (transaction_id, producer_group, state, channel, half_topic_id,"
+    query = sql.SQL(
+        "INSERT INTO {} (transaction_id, producer_group, state, channel, half_topic_id,"
         " half_partition, first_offset, last_offset, positions)"
         " SELECT id, %s, %s, %s, %s, 0, place, place, '0' FROM unnest(%s::uuid[], %s::bigint[]) AS made (id, place)"
     )
     ids, places = [one.transaction_id for one in requests], [one.first_offset for one in requests]
-    connection.execute(query.encode(), (GROUP, state, site.name, TOPIC_ID, ids, places))
+    table = sql.Identifier(site.tables.transaction)
+    connection.execute(query.format(table), (GROUP, state, site.name, TOPIC_ID, ids, places))

@@ -47,7 +47,7 @@ def run_service(
 
     def serve() -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
-        settings = _load(settings_type, given)
+        settings = load_settings(settings_type, given)
         terminal = configure_logs(settings.log_level, settings.log_format)
         health = Health()
         if settings.http_port:
@@ -72,12 +72,22 @@ def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Cal
     """
 
     def check() -> None:
-        settings = _load(settings_type, given)
+        settings = load_settings(settings_type, given)
         configure_logs("error", settings.log_format)
         show_findings(examine(settings))
 
     guarded(check)
 
 
-def _load(settings_type: type[S], given: Mapping[str, Any]) -> S:
+def load_settings(settings_type: type[S], given: Mapping[str, Any]) -> S:
+    """Read the settings of a service.
+
+    Args:
+        settings_type: Their type.
+        given: Settings from the command line; None is not given.
+
+    Raises:
+        ValidationError: They are wrong.
+        ConfigurationError: The file is missing or malformed.
+    """
     return settings_type(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,87 @@
+"""Connections of the checker to a producers' database, and what is verified on each new one (R7, R12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from checker.durability import durability_problems, read_durability
+from checker.settings import DatabaseSettings
+from outbox.callback_table import CallbackTable
+from outbox.errors import ConfigurationError
+from outbox.service.dsn import connection_problem
+
+CONNECT_SECONDS = 5
+
+
+class UnreachableError(ConfigurationError):
+    """The database does not answer, or is not what the settings say at this moment: a replica, read-only."""
+
+
+def connect(settings: DatabaseSettings) -> psycopg.Connection[Any]:
+    """Connect in autocommit, to a writable primary; if the checker may not write, to any server.
+
+    Raises:
+        ConfigurationError: The file with the connection string cannot be read.
+        psycopg.Error: The database does not answer, or is read-only.
+    """
+    options = "-c statement_timeout=30s -c search_path=pg_catalog"
+    return psycopg.connect(
+        settings.connection_string(),
+        autocommit=True,
+        prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
+        connect_timeout=CONNECT_SECONDS,
+        application_name="outbox-checker",
+        target_session_attrs="any" if settings.read_only else "read-write",  # a replica's "no row" would be a lie (R8)
+        options=f"{options} -c default_transaction_read_only=on" if settings.read_only else options,
+        tcp_user_timeout=10_000,
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+    )
+
+
+def connect_and_verify(name: str, settings: DatabaseSettings) -> psycopg.Connection[Any]:
+    """Connect, and see that the tables, the role's rights and the server are what the fence needs.
+
+    Raises:
+        ConfigurationError: They are not; the message says what to do.
+        UnreachableError: The database does not answer, or is read-only.
+    """
+    try:
+        connection = connect(settings)
+    except psycopg.Error as error:
+        reason = connection_problem(error, settings.connection_string())
+        raise UnreachableError(f"database {name!r} cannot be used: {reason}") from error
+    try:
+        problems = list(_problems(connection, settings))
+    except psycopg.Error as error:
+        connection.close()
+        raise UnreachableError(f"database {name!r} cannot be used: {connection_problem(error, '')}") from error
+    if problems:
+        connection.close()
+        raise ConfigurationError(f"database {name!r} cannot be used: {'; '.join(problems)}")
+    return connection
+
+
+def _problems(connection: psycopg.Connection[Any], settings: DatabaseSettings) -> Iterator[str]:
+    table = CallbackTable(settings.tables())
+    found = table.problems(connection)
+    yield from found
+    if not found:
+        yield from _missing_grants(connection, table, read_only=settings.read_only)
+    server = read_durability(connection)
+    if server and settings.durability != "development":
+        yield from durability_problems(server, standby=settings.synchronous_standby)
+
+
+def _missing_grants(connection: psycopg.Connection[Any], table: CallbackTable, *, read_only: bool) -> Iterator[str]:
+    names = table.names
+    reads = {names.transaction: ("SELECT",), names.meta: ("SELECT",)}
+    writes = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
+    missing = table.missing_grants(connection, reads if read_only else writes)
+    if missing:
+        wanted = ", ".join(f"{privilege} on {name}" for privilege, name in missing)
+        yield f"role {connection.info.user} lacks {wanted}: grant it"

@@ -21,7 +21,10 @@ from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 
 FLUSH_SECONDS = 1.0
-"""Postgres flushes by itself within 0.6 s (three times wal_writer_delay)."""
+"""Postgres flushes what was committed asynchronously within 0.6 s (three times wal_writer_delay)."""
+
+SEEN = 10_000
+"""Rows that are remembered until they are known to be flushed."""
 
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BELOW: LiteralString = """
@@ -30,8 +33,10 @@ SELECT asked.id::text
   JOIN {meta} ON key = 'purged/' || asked.topic_id || '/' || asked.partition
              AND CASE WHEN key LIKE 'purged/%%' THEN value::bigint > asked.last END
 """
-_WRITTEN: LiteralString = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn()::text END"
-_FLUSHED: LiteralString = "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn"
+_LOG: LiteralString = (
+    "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint"
+    " WHERE NOT pg_is_in_recovery()"
+)
 
 
 class ReadOnlyFence:
@@ -43,6 +48,7 @@ class ReadOnlyFence:
 
     def __init__(self, table: CallbackTable) -> None:
         self._table = table
+        self._seen: dict[str, int] = {}
 
     def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
         """Say what rows say.
@@ -68,10 +74,27 @@ class ReadOnlyFence:
             raise
         answers = _answers(requests, look, {id_ for (id_,) in below})
         committed = [id_ for id_, (verdict, _) in answers.items() if verdict is Verdict.COMMITTED]
-        if committed and not _is_flushed(connection):
-            answers |= dict.fromkeys(committed, (Verdict.IN_FLIGHT, None))
+        answers |= dict.fromkeys(self._not_flushed(connection, committed), (Verdict.IN_FLIGHT, None))
         failpoint("checker.decided")
         return answers
+
+    def _not_flushed(self, connection: psycopg.Connection[Any], committed: Sequence[str]) -> list[str]:
+        """Those of the rows, visible by now, that may not be on the server's disk yet (R9).
+
+        The end of the log when a row was seen first is remembered: an open transaction may write on, and nobody
+        flushes that. What a replica shows is on the primary's disk.
+        """
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while committed and (log := connection.execute(_LOG).fetchone()) is not None:
+            written, flushed = log
+            places = {id_: self._seen.setdefault(id_, written) for id_ in committed}
+            waiting = [id_ for id_, place in places.items() if place > flushed]
+            if not waiting or time.monotonic() > deadline:
+                kept = [id_ for id_ in self._seen if id_ not in places or id_ in waiting][-SEEN:]
+                self._seen = {id_: self._seen[id_] for id_ in kept}
+                return waiting
+            time.sleep(0.02)
+        return []
 
 
 def _answers(requests: Sequence[CheckRequest], look: Look, below: set[str]) -> Answers:
@@ -88,19 +111,6 @@ def _verdict(row: Row | None, *, purged: bool) -> Verdict:
     if row is not None:
         return Verdict.COMMITTED if row.committed else Verdict.FENCED
     return Verdict.PURGED if purged else Verdict.UNKNOWN
-
-
-def _is_flushed(connection: psycopg.Connection[Any]) -> bool:
-    """Wait until all that is visible by now is on the server's disk (R9); what a replica shows is on the primary's."""
-    written = connection.execute(_WRITTEN).fetchone()
-    if written is None or written[0] is None:
-        return True
-    deadline = time.monotonic() + FLUSH_SECONDS
-    while connection.execute(_FLUSHED, written).fetchone() != (True,):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _places(requests: Sequence[CheckRequest]) -> tuple[list[Any], ...]:

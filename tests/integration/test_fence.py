@@ -222,8 +222,9 @@ def test_where_nobody_may_insert_everything_is_in_flight(site: Site, connection:
 def test_checkers_at_once_agree(site: Site, connection: psycopg.Connection[Any], level: str) -> None:
     """Whatever isolation level the role has by default; what one is at is in flight to the other."""
     requests = _requests(site, connection, 1_000)
-    for request in requests[::2]:
-        _commit_row(site, connection, request)
+    with connection.transaction():
+        for request in requests[::2]:
+            _commit_row(site, connection, request)
     barrier = threading.Barrier(3)
 
     def check() -> list[Verdict]:
@@ -304,13 +305,13 @@ def _take_all_locks(connection: psycopg.Connection[Any]) -> int:
 
 def test_without_the_right_to_write_absence_is_unknown(site: Site, connection: psycopg.Connection[Any]) -> None:
     committed, fenced, open_, below, absent = (_request(site, connection, offset) for offset in (9, 10, 11, 7, 12))
-    _commit_row(site, connection, committed)
-    assert _verdicts(site, connection, [fenced]) == [Verdict.FENCED]
     connection.execute(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode(), (f"purged/{HALF_TOPIC}/0",))
-    before = site.rows()
     with _application(site, "READ COMMITTED") as application:
         _lock(application, open_)
         _commit_row(site, application, open_)
+        assert _verdicts(site, connection, [fenced]) == [Verdict.FENCED]
+        _commit_row(site, connection, committed)
+        before = site.rows()
         requests = [committed, fenced, open_, below, absent]
         connection.execute("SET default_transaction_read_only = on")
         answers = ReadOnlyFence(CallbackTable(site.tables)).check(connection, requests)
@@ -327,3 +328,19 @@ def test_ids_that_share_a_lock_number_only_delay_each_other(site: Site, connecti
         _lock(application, first)
         assert _verdicts(site, connection, [first, twin]) == [Verdict.IN_FLIGHT] * 2
     assert _verdicts(site, connection, [first, twin]) == [Verdict.FENCED] * 2
+
+
+def test_a_row_is_told_read_only_once_the_log_is_flushed_beyond_it(
+    site: Site, connection: psycopg.Connection[Any]
+) -> None:
+    """An open transaction writes on, and nobody flushes that: what counts is the log when the row was seen (R9)."""
+    request, *others = _requests(site, connection, 4)
+    fence = ReadOnlyFence(CallbackTable(site.tables))
+    with _application(site, "READ COMMITTED") as application:
+        _commit_row(site, connection, request)
+        _commit_row(site, application, others[0])
+        fence.check(connection, [request])
+        _commit_row(site, connection, others[1])
+        _commit_row(site, application, others[2])
+        answers = fence.check(connection, [request])
+    assert answers[request.transaction_id][0] is Verdict.COMMITTED

@@ -72,13 +72,13 @@ def _database(server: Postgres, **settings: object) -> DatabaseSettings:
 
 
 def _request(connection: psycopg.Connection[tuple[str, ...]]) -> CheckRequest:
-    row = connection.execute("SELECT value FROM outbox_meta WHERE key = 'incarnation'").fetchone()
+    row = connection.execute("SELECT value FROM public.outbox_meta WHERE key = 'incarnation'").fetchone()
     id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
     return CheckRequest(id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), 7, 7, 1, row[0] if row else None)
 
 
 def _commit_row(connection: psycopg.Connection[tuple[str, ...]], request: CheckRequest) -> None:
-    query = "INSERT INTO outbox_transaction VALUES (%s, 'orders', 'C', 'c', %s, 0, 7, 7, '0')"
+    query = "INSERT INTO public.outbox_transaction VALUES (%s, 'orders', 'C', 'c', %s, 0, 7, 7, '0')"
     connection.execute(query, (request.transaction_id, HALF_TOPIC))
 
 

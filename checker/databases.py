@@ -64,7 +64,7 @@ class Database:
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
         self._undecided = Undecided()
-        self._looked = 0.0
+        self._looked = -LOOK_SECONDS
         self._forget = False
         self._stopping = threading.Event()
         self._batches: queue.Queue[Sequence[CheckRequest] | None] = queue.Queue(QUEUE)
@@ -111,11 +111,10 @@ class Database:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                requests = self._next()
-                if requests:
-                    self._report(requests, self._answers(requests))
                 if time.monotonic() - self._looked > LOOK_SECONDS:
                     self._look()
+                if requests := self._next():
+                    self._report(requests, self._answers(requests))
         except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: nobody would answer any more
             self.failure = error
         finally:

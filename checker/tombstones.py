@@ -14,12 +14,13 @@ import psycopg
 from outbox.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 
-PROBE: LiteralString = "SET LOCAL lock_timeout = '10ms'"
+WAIT_MS = 10
 """To wait longer gains nothing: who is in flight is asked about again."""
 
 PATIENCE = 150
 """Waits in one batch; what is left then counts as in flight."""
 
+_LOCK_TIMEOUT: LiteralString = "SELECT set_config('lock_timeout', %s, true)"
 _INSERT: LiteralString = """
 INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,
                            first_offset, last_offset, positions)
@@ -77,7 +78,7 @@ def _insert(
     try:
         with connection.pipeline():
             connection.execute("SAVEPOINT tombstones", prepare=False)
-            connection.execute(PROBE, prepare=False)
+            connection.execute(_LOCK_TIMEOUT, (f"{WAIT_MS}ms",), prepare=False)
             connection.execute(table.compose(_INSERT), (channel, *_columns(requests)), prepare=False)
             connection.execute("RELEASE tombstones", prepare=False)
     except psycopg.errors.LockNotAvailable:

@@ -47,7 +47,18 @@ def test_each_setting_has_a_meaning_and_each_number_a_unit(settings: type[Servic
 def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     assert [name for name, metric in METRICS.items() if not metric._documentation] == []
     labels = {label for metric in METRICS.values() for label in metric._labelnames}
-    assert labels == {"partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"}
+    assert labels == {
+        "partition",
+        "kind",
+        "outcome",
+        "reason",
+        "source",
+        "cause",
+        "topic",
+        "rule",
+        "verdict",
+        "database",
+    }
 
 
 def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:

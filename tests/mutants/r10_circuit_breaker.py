@@ -1,8 +1,8 @@
 """R10: of a group that commits nothing any more, no more is fenced than a crash can explain.
 
-A copy of a database has the right incarnation. If the checker is pointed at it, or applications were moved to it and the
-checker was not, every transaction that is asked about has no row there: all of them are rolled back, and the messages
-of those that committed are lost.
+A copy of a database has the right incarnation. If the checker is pointed at it, or applications were moved to it and
+the checker was not, every transaction that is asked about has no row there: all of them are rolled back, and the
+messages of those that committed are lost.
 """
 
 from __future__ import annotations

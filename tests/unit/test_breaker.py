@@ -30,6 +30,11 @@ class Table:
         newest = max(self.commits, default="")
         return Evidence(newest, sum(id_ > newest for id_ in self.tombstones))
 
+    @property
+    def state(self) -> State:
+        """The breaker's."""
+        return self.breaker.state
+
     def fence(self, asked: list[str], now: float = 0.0) -> int:
         """How many of them got a tombstone."""
         offered = self.breaker.offered(asked, now)
@@ -56,14 +61,14 @@ def test_what_a_crash_leaves_is_fenced() -> None:
     table = Table()
     table.commits.append("00000000")
     assert table.fence(ids(1, 20)) == 20
-    assert table.breaker.state is State.CLOSED
+    assert table.state is State.CLOSED
 
 
 def test_it_opens_before_the_tombstones_are_placed() -> None:
     table = Table()
     assert table.fence(ids(1, 15)) == 15
     assert table.fence(ids(16, 15)) == 0
-    assert table.breaker.state is State.OPEN
+    assert table.state is State.OPEN
     assert len(table.tombstones) == 15
 
 
@@ -77,7 +82,7 @@ def test_a_commit_among_them_shows_that_it_is_the_right_database() -> None:
     for start in range(0, 1_000, 20):
         assert table.fence(ids(start, 15)) == 15
         table.commits += ids(start + 15, 1)
-    assert table.breaker.state is State.CLOSED
+    assert table.state is State.CLOSED
 
 
 def test_an_old_commit_shows_nothing_of_what_came_after_it() -> None:
@@ -117,11 +122,11 @@ def test_a_probe_is_small_and_fences_only_after_a_commit() -> None:
     table.fence(ids(0, 20))
     table.fence(ids(100, 50))
     assert table.fence(ids(100, 50), now=30.0) == 0
-    assert table.breaker.state is State.OPEN
+    assert table.state == State.OPEN
     table.commits += ids(120, 1)
     assert table.fence(ids(100, 50), now=59.0) == 0  # the pause began anew
     assert table.fence(ids(100, 50), now=60.0) == PROBE
-    assert table.breaker.state is State.CLOSED
+    assert str(table.state) == "closed"
     assert table.fence(ids(110, 20), now=60.0) == 20
 
 

@@ -115,7 +115,8 @@ class Fence:
         try:
             look = self._begin(connection, batch)
             mismatched = foreign(batch, look.incarnation)
-            undecided = [one for one in batch if one.transaction_id not in mismatched | look.rows.keys()]
+            known = mismatched | look.rows.keys()
+            undecided = [one for one in batch if one.transaction_id not in known]
             locked = self._lock(connection, undecided)
             admitted = self._admit(connection, [one for one in undecided if one.transaction_id in locked])
             locked -= place_tombstones(connection, self._table, self._channel, admitted)

@@ -7,11 +7,13 @@ BIN := $(VENV)/bin
 ROWS ?= 25000
 MINUTES ?= 10
 SEED ?= 0
+SECONDS_DOWN ?= 300
+HALVES ?= 100000
 WORKERS ?= 3
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document bench-library bench-memory bench-relay bench-checker lint format stack tables lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage bench-library bench-memory bench-relay bench-checker lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +53,9 @@ torture: setup ## Kill, stop and cut everything at random for MINUTES=10, and ch
 
 torture-document: setup ## Make docs/torture.md from the reports that are kept (KEEP=build/torture/report.json keeps one)
 	$(BIN)/python -m tests.torture.document $(if $(KEEP),--keep $(KEEP))
+
+outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000 wait for it, and see all decided afterwards
+	$(BIN)/python -m tests.torture.outage --seconds $(SECONDS_DOWN) --halves $(HALVES)
 
 bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--part throughput")
 	$(BIN)/python -m benchmarks.library $(BENCH)

@@ -1,4 +1,4 @@
-"""`outbox checker`: run the checker."""
+"""`outbox checker`: run the checker, audit settlement, purge what a deleted topic left behind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import typer
 
 from checker import metrics
 from checker.examine import examine
+from checker.purge_topic import purge_topic
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
+from checker.show_settlement import show_settlement
 from outbox.service.described import Check, with_settings
+from outbox.service.exits import guarded
 from outbox.service.health import Health
 from outbox.service.run import check_service, load_settings, run_service
 
@@ -24,6 +27,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def run(
+    context: typer.Context,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     channel: Annotated[str | None, typer.Option(help="Channel to serve.")] = None,
     http_port: Annotated[int | None, typer.Option(help="Port of /livez, /readyz and /metrics; 0: none.")] = None,
@@ -31,6 +35,9 @@ def run(
 ) -> None:
     """Run the checker until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
     given = {"bootstrap_servers": bootstrap_servers, "channel": channel, "http_port": http_port}
+    context.obj = given
+    if context.invoked_subcommand is not None:
+        return
     if check:
         check_service(CheckerSettings, given, examine)
         return
@@ -39,3 +46,22 @@ def run(
         return CheckerService(settings, stop, health, partial(load_settings, CheckerSettings, given))
 
     run_service(CheckerSettings, given, metrics.REGISTRY, make)
+
+
+@app.command()
+def settlement(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Find committed transactions that are not delivered though they are old; ends with 2 if there are any."""
+    guarded(lambda: show_settlement(load_settings(CheckerSettings, context.obj), as_json=json))
+
+
+@app.command("purge-topic")
+def purge_topic_command(
+    context: typer.Context,
+    topic_id: Annotated[str, typer.Argument(help="Id of a half topic that was deleted.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Delete the rows of a half topic that was deleted; the purge leaves them alone."""
+    guarded(lambda: purge_topic(load_settings(CheckerSettings, context.obj), topic_id, yes=yes))

@@ -20,10 +20,10 @@ from checker import metrics
 from checker.connection import CONNECT_SECONDS, connect_and_verify
 from checker.durability import oldest_prepared
 from checker.evidence import Breakers
-from checker.fence import Fence
+from checker.fence import Fence, Lying
+from checker.oldest import Undecided
 from checker.read_only import ReadOnlyFence
 from checker.settings import DatabaseSettings
-from checker.undecided import Undecided
 from checker.verdicts import NEEDS_SOMEBODY, Answers, Verdict
 from outbox.callback_table import CallbackTable
 from outbox.errors import ConfigurationError
@@ -52,15 +52,27 @@ class Database:
         settings: How to reach it.
         channel: Name of the channel.
         report: Takes the answers of a batch.
+        lying: Tells what lies in the discard topic; without it nothing below the purge watermark is fenced.
+        purge: Whether the purge's rights are needed, too, if it is no database to read only.
     """
 
-    def __init__(self, name: str, settings: DatabaseSettings, channel: str, report: Report) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: DatabaseSettings,
+        channel: str,
+        report: Report,
+        lying: Lying | None = None,
+        *,
+        purge: bool = False,
+    ) -> None:
         self.name = name
         self.settings = settings
         self.failure: BaseException | None = None
+        self._purge = purge
         table, policy = CallbackTable(settings.tables()), settings.policy()
         self._breakers = None if policy is None else Breakers(name, table, policy)
-        self._fence = ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers)
+        self._fence = ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, lying)
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
         self._undecided = Undecided()
@@ -77,7 +89,7 @@ class Database:
             ConfigurationError: They are not.
             UnreachableError: The database does not answer, or is read-only.
         """
-        connect_and_verify(self.name, self.settings).close()
+        connect_and_verify(self.name, self.settings, purge=self._purge).close()
 
     def start(self) -> None:
         """Start answering."""
@@ -157,7 +169,7 @@ class Database:
     def _connected(self) -> psycopg.Connection[Any]:
         """The connection, which is made anew and verified if it broke."""
         if self._connection is None or self._connection.closed:
-            self._connection = connect_and_verify(self.name, self.settings)
+            self._connection = connect_and_verify(self.name, self.settings, purge=self._purge)
             metrics.DATABASE_UP.labels(self.name).set(1)
         return self._connection
 

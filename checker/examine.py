@@ -16,15 +16,15 @@ def examine(settings: CheckerSettings) -> Iterator[Finding]:
     yield from examine_channel(settings)
     databases = settings.all_databases()
     for name, database in databases.items():
-        yield _database(name, database, settings.channel)
+        yield _database(name, database, settings)
     if not databases:
         yield Finding("databases", "none is configured", "set OUTBOX_POSTGRES_URL, or databases in the TOML file")
 
 
-def _database(name: str, settings: DatabaseSettings, channel: str) -> Finding:
+def _database(name: str, database: DatabaseSettings, settings: CheckerSettings) -> Finding:
     what = f"database {name}"
     try:
-        Database(name, settings, channel, lambda _requests, _answers: None).verify()
+        Database(name, database, settings.channel, lambda _requests, _answers: None, purge=settings.purge).verify()
     except ConfigurationError as error:
         return Finding(what, str(error), "start it, or correct its DSN, its tables or the rights of its role")
-    return Finding(what, "", f"its tables and rights are fine; groups {', '.join(settings.groups)}")
+    return Finding(what, "", f"its tables and rights are fine; groups {', '.join(database.groups)}")

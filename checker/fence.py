@@ -2,13 +2,14 @@
 
 Rows that are there decide. For the others: advisory locks first, so that an open local transaction delays only its own
 id; then tombstones for those whose lock was free; then a separate read (R8); then one synchronous write, so that a
-COMMITTED that is published is durable (R9).
+COMMITTED that is published is durable (R9). What lies below the purge watermark is fenced only while it lies in the
+discard topic (R11).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, LiteralString, Protocol
 
 import psycopg
@@ -16,9 +17,10 @@ import structlog
 
 from checker.durable import DURABLE, commit, roll_back
 from checker.look import Look, foreign, read_rows
-from checker.tombstones import place_tombstones
+from checker.tombstones import OvertakenError, place_tombstones
 from checker.verdicts import Answers, Row, Verdict
 from outbox.callback_table import CallbackTable
+from outbox.errors import OutboxError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
@@ -43,8 +45,12 @@ _HALVED = (
     psycopg.errors.OutOfMemory,
     psycopg.errors.QueryCanceled,
     psycopg.errors.SerializationFailure,
+    OvertakenError,
 )
-"""What a smaller batch may get past: 40P01, 53200, 57014, 40001."""
+"""What a smaller batch may get past: 40P01, 53200, 57014, 40001, and a purge that came in between."""
+
+Lying = Callable[[Collection[str]], Collection[str]]
+"""Tells which of some transactions lie in the discard topic now, none if that cannot be told."""
 
 
 class Guard(Protocol):
@@ -61,12 +67,16 @@ class Fence:
         table: Its callback tables.
         channel: Name of the channel, for tombstones.
         guard: Says what may be fenced; None: everything.
+        lying: Tells what lies in the discard topic; None: nothing below the purge watermark is fenced.
     """
 
-    def __init__(self, table: CallbackTable, channel: str, guard: Guard | None = None) -> None:
+    def __init__(
+        self, table: CallbackTable, channel: str, guard: Guard | None = None, lying: Lying | None = None
+    ) -> None:
         self._table = table
         self._channel = channel
         self._guard = guard
+        self._lying = lying
         self._size = BATCH
 
     def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
@@ -98,6 +108,9 @@ class Fence:
                     answers |= _all(batch, Verdict.UNREACHABLE)
                 else:
                     waiting += _cut(batch, (len(batch) + 1) // 2)
+        below = [one for one in requests if answers[one.transaction_id][0] is Verdict.PURGED]
+        if below and self._lying is not None:
+            answers |= self._fence_lying(connection, below, self._lying)
         if any(verdict is Verdict.COMMITTED for verdict, _ in answers.values()):
             self._write(connection)
         failpoint("checker.decided")
@@ -105,7 +118,7 @@ class Fence:
 
     def _say(self, error: psycopg.Error, size: int) -> None:
         """One line; a server whose lock table is full gets smaller batches from now on."""
-        reason = error.diag.message_primary or type(error).__name__
+        reason = _reason(error)
         if isinstance(error, psycopg.errors.OutOfMemory):
             self._size = max(1, min(self._size, size) // 2)
             reason += ": each transaction of a batch takes a lock; set max_locks_per_transaction higher in that server"
@@ -153,6 +166,43 @@ class Fence:
         admitted = self._guard.admit(connection, free)
         return [request for request in free if request.transaction_id in admitted]
 
+    def _fence_lying(self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], lying: Lying) -> Answers:
+        """Fence what lies in the discard topic below the watermark: no row of it is ever purged.
+
+        Returns:
+            The answers that are other ones now.
+        """
+        answers: Answers = {}
+        try:
+            found = lying([one.transaction_id for one in below])
+            chosen = [one for one in below if one.transaction_id in found]
+            for start in range(0, len(chosen), self._size):
+                answers |= self._check_lying(connection, chosen[start : start + self._size], lying)
+        except (OutboxError, *_HALVED) as error:
+            reason = _reason(error) if isinstance(error, psycopg.Error) else str(error)
+            log.warning("what lies below the purge watermark stays undecided for now", reason=reason)
+        return answers
+
+    def _check_lying(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: Lying) -> Answers:
+        """It must lie there before the tombstones and after: what leaves is settled, and its row may go."""
+        try:
+            self._begin(connection, ())
+            locked = self._lock(connection, batch)
+            free = [one for one in batch if one.transaction_id in locked]
+            admitted = self._admit(connection, free)
+            locked -= place_tombstones(connection, self._table, self._channel, admitted, lying=True)
+            fenced = {one.transaction_id for one in admitted}
+            _see_that_they_lie(fenced, lying)
+        except BaseException:
+            roll_back(connection)
+            raise
+        commit(connection)
+        rows = read_rows(connection, self._table, [one.transaction_id for one in batch])
+        return {
+            id_: (_verdict(rows.get(id_), locked=id_ in locked, admitted=id_ in fenced), rows.get(id_))
+            for id_ in (one.transaction_id for one in batch)
+        }
+
     def _write(self, connection: psycopg.Connection[Any]) -> None:
         """A transaction whose COMMIT is acknowledged: then every one before it is as durable (R9)."""
         try:
@@ -174,6 +224,21 @@ def _verdict(row: Row | None, *, locked: bool, admitted: bool) -> Verdict:
     if not locked:
         return Verdict.IN_FLIGHT
     return Verdict.PURGED if admitted else Verdict.WITHHELD
+
+
+def _see_that_they_lie(ids: set[str], lying: Lying) -> None:
+    """See that all of them lie in the discard topic.
+
+    Raises:
+        OvertakenError: One does not, or that cannot be told.
+    """
+    if ids and not ids <= set(lying(ids)):
+        raise OvertakenError("some of it has left the discard topic meanwhile")
+
+
+def _reason(error: psycopg.Error) -> str:
+    """Without what a DETAIL line may quote."""
+    return error.diag.message_primary or str(error) or type(error).__name__
 
 
 def _all(batch: Sequence[CheckRequest], verdict: Verdict) -> Answers:

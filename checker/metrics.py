@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from checker.settled import Delay
 from checker.verdicts import Verdict
 from outbox.service.contract_watch import contract_gauge
 
@@ -64,7 +67,32 @@ RELOADS = Counter(
     registry=REGISTRY,
 )
 
+_STATES = ("C", "R")
 _OF_A_DATABASE = (BATCH_SECONDS, BATCH_TRANSACTIONS, OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED)
+PURGED = Counter(
+    "outbox_checker_purged_rows",
+    "Rows deleted, by state: C of settled transactions, R tombstones",
+    ["database", "state"],
+    registry=REGISTRY,
+)
+PURGE_COMPLETED = Gauge(
+    "outbox_checker_purge_completed_seconds",
+    "When a purge last came to its end, seconds since 1970; at first, when this process started",
+    ["database"],
+    registry=REGISTRY,
+)
+AUDIT_COMPLETED = Gauge(
+    "outbox_checker_settlement_completed_seconds",
+    "When a settlement audit last came to its end, seconds since 1970; at first, when this process started",
+    ["database"],
+    registry=REGISTRY,
+)
+UNDELIVERED = Gauge(
+    "outbox_checker_undelivered",
+    "Committed transactions older than settlement_max_age that are not delivered, by what delays them",
+    ["database", "kind"],
+    registry=REGISTRY,
+)
 
 # From the beginning at 0, so that a rate sees the first one.
 VERDICTS.labels(Verdict.UNMAPPED, "")
@@ -90,3 +118,35 @@ def forget(database: str) -> None:
     for verdict in Verdict:
         if verdict is not Verdict.UNMAPPED:
             VERDICTS.remove(verdict, database)
+
+
+def begin(database: str, *, purge: bool) -> None:
+    """Show the figures of a database's upkeep from the beginning: its audit is due, and its purge if it has one."""
+    audited(database, dict.fromkeys(Delay, 0))
+    if purge:
+        for state in _STATES:
+            PURGED.labels(database, state)
+        PURGE_COMPLETED.labels(database).set_to_current_time()
+
+
+def end(database: str) -> None:
+    """The upkeep of a database has ended: it leaves no figure behind."""
+    for kind in Delay:
+        UNDELIVERED.remove(database, kind)
+    for state in _STATES:
+        PURGED.remove(database, state)
+    AUDIT_COMPLETED.remove(database)
+    PURGE_COMPLETED.remove(database)
+
+
+def audited(database: str, undelivered: Mapping[Delay, int]) -> None:
+    """A settlement audit came to its end, and found this."""
+    for kind, count in undelivered.items():
+        UNDELIVERED.labels(database, kind).set(count)
+    AUDIT_COMPLETED.labels(database).set_to_current_time()
+
+
+def purged(database: str, rows: Mapping[str, int]) -> None:
+    """Rows were deleted, by state."""
+    for state, count in rows.items():
+        PURGED.labels(database, state).inc(count)

@@ -9,7 +9,9 @@ import structlog
 
 from checker.connection import UnreachableError
 from checker.databases import Database, Report, by_database
+from checker.fence import Lying
 from checker.settings import DatabaseSettings
+from checker.upkeep import Upkeep
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 
@@ -22,11 +24,15 @@ class ServedDatabases:
     Args:
         channel: Name of the channel.
         report: Takes the answers of a batch.
+        upkeep: Purges and audits those that are served.
+        lying: Tells what lies in the discard topic.
     """
 
-    def __init__(self, channel: str, report: Report) -> None:
+    def __init__(self, channel: str, report: Report, upkeep: Upkeep, lying: Lying) -> None:
         self._channel = channel
         self._report = report
+        self._upkeep = upkeep
+        self._lying = lying
         self._databases: dict[str, Database] = {}
 
     def start(self, settings: Mapping[str, DatabaseSettings]) -> None:
@@ -68,6 +74,7 @@ class ServedDatabases:
         names = {database.name for database in changed}
         for name in [name for name in self._databases if name in names or name not in settings]:
             self._databases.pop(name).retire(forget=name not in settings)
+            self._upkeep.end(name)
         self._begin(changed)
         log.info("databases are served", databases=sorted(self._databases), changed=sorted(names))
 
@@ -83,13 +90,16 @@ class ServedDatabases:
 
         Raises:
             RuntimeError: The thread of one of them ended.
+            BaseException: What ended a thread of their upkeep.
         """
+        self._upkeep.check()
         for database in self._databases.values():
             if database.failure is not None:
                 raise RuntimeError(f"database {database.name!r} is no longer asked") from database.failure
 
     def stop(self) -> None:
         """Finish the batches at hand, and end."""
+        self._upkeep.stop()
         for database in self._databases.values():
             database.retire()
         for database in self._databases.values():
@@ -100,12 +110,14 @@ class ServedDatabases:
         return sorted(self._databases)
 
     def _made(self, name: str, settings: DatabaseSettings) -> Database:
-        return Database(name, settings, self._channel, self._report)
+        purge = self._upkeep.purges(settings)
+        return Database(name, settings, self._channel, self._report, self._lying, purge=purge)
 
     def _begin(self, databases: Iterable[Database]) -> None:
         for database in databases:
             self._databases[database.name] = database
             database.start()
+            self._upkeep.begin(database.name, database.settings)
 
 
 def _problems(databases: Sequence[Database]) -> list[ConfigurationError]:

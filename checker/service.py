@@ -16,9 +16,11 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from pydantic import ValidationError
 
 from checker import metrics
+from checker.delivery import DeliveryReader
 from checker.intake import read_request
 from checker.served import ServedDatabases
 from checker.settings import CheckerSettings
+from checker.upkeep import Upkeep
 from checker.verdicts import Answers, Verdict, op_entry
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
@@ -68,7 +70,9 @@ class CheckerService:
             settings.contract_interval / 1000,
         )
         self._channel = self._contract.description
-        self._databases = ServedDatabases(self._channel.channel.name, self._report)
+        reader = DeliveryReader(settings.connection(), admin_client(settings.connection()), self._channel)
+        upkeep = Upkeep(settings, reader)
+        self._databases = ServedDatabases(self._channel.channel.name, self._report, upkeep, reader.lying)
         with checked_properties():
             self._producer = Producer(
                 {"enable.idempotence": True, "linger.ms": 5, **settings.polled_connection(), "on_delivery": _report_op}

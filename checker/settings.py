@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, fiel
 
 from checker.breaker import Policy
 from outbox.errors import ConfigurationError
-from outbox.service.settings import ServiceSettings, Unit, refuse_ours
+from outbox.service.settings import Milliseconds, ServiceSettings, Unit, refuse_ours
 from outbox.settings import TableNames
 
 _OURS = {
@@ -110,6 +110,19 @@ class CheckerSettings(ServiceSettings):
         Policy().limit, ge=1, description="Fenced at most after the newest committed row of their group."
     )
     batch: Annotated[int, Unit("requests")] = Field(5_000, ge=1, description="Check requests read at once.")
+
+    purge: bool = Field(True, description="Whether rows of settled transactions are deleted.")
+    purge_interval: Milliseconds = Field(60_000, ge=100, description="Pause between two walks of the purge.")
+    keep_settled: Milliseconds = Field(
+        86_400_000, ge=1, description="Age up to which rows of settled transactions are kept."
+    )
+    keep_tombstones: Milliseconds = Field(
+        2_592_000_000, ge=86_400_000, description="Age up to which tombstones are kept; older ones go by age alone."
+    )
+    settlement_interval: Milliseconds = Field(600_000, ge=100, description="Pause between two settlement audits.")
+    settlement_max_age: Milliseconds = Field(
+        600_000, ge=0, description="Age at which a committed transaction that is not delivered is reported."
+    )
 
     @field_validator("kafka")
     @classmethod

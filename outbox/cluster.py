@@ -161,8 +161,31 @@ def end_offsets(
         timeout: Seconds for the one request.
         stable: The last stable offset instead, up to which a read_committed reader sees everything.
     """
-    places = [(name, number) for name, count in partitions.items() for number in range(count)]
-    offsets = _latest(admin, places, timeout, stable=stable)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return _of_topics(partitions, _offsets(admin, _places(partitions), latest, timeout, stable=stable))
+
+
+def start_offsets(
+    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT
+) -> dict[str, tuple[int, ...]]:
+    """The first offset (log start) that each partition of some topics still has. As `end_offsets()`."""
+    earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return _of_topics(partitions, _offsets(admin, _places(partitions), earliest, timeout, stable=False))
+
+
+def end_offset(admin: AdminClient, topic: str, partition: int, *, stable: bool = False) -> int | None:
+    """The end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
+    place = (topic, partition)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return _offsets(admin, [place], latest, REQUEST_TIMEOUT, stable=stable).get(place)
+
+
+def _places(partitions: Mapping[str, int]) -> list[tuple[str, int]]:
+    return [(name, number) for name, count in partitions.items() for number in range(count)]
+
+
+def _of_topics(partitions: Mapping[str, int], offsets: Mapping[tuple[str, int], int]) -> dict[str, tuple[int, ...]]:
+    """Offsets by topic; a topic of which not every partition answered is left out."""
     return {
         name: tuple(offsets[name, number] for number in range(count))
         for name, count in partitions.items()
@@ -170,19 +193,12 @@ def end_offsets(
     }
 
 
-def end_offset(admin: AdminClient, topic: str, partition: int, *, stable: bool = False) -> int | None:
-    """The end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
-    place = (topic, partition)
-    return _latest(admin, [place], REQUEST_TIMEOUT, stable=stable).get(place)
-
-
-def _latest(
-    admin: AdminClient, places: Collection[tuple[str, int]], timeout: float, *, stable: bool
+def _offsets(
+    admin: AdminClient, places: Collection[tuple[str, int]], which: OffsetSpec, timeout: float, *, stable: bool
 ) -> dict[tuple[str, int], int]:
-    """The end offsets of those partitions that answer in time."""
+    """One offset of each of those partitions that answer in time."""
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
-    asked = {TopicPartition(*place): latest for place in places}
+    asked = {TopicPartition(*place): which for place in places}
     answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout) if asked else {}
     offsets = {}
     for place, future in answers.items():

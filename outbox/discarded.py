@@ -5,22 +5,17 @@ Only a relay changes what lies there. An operator's decision is an op marker lik
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-
 from outbox.channel import ChannelDescription
-from outbox.cluster import REQUEST_TIMEOUT, checked_properties, refused
-from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.decisions import send_decisions
 from outbox.protocol.discard import DiscardReason, Manifest, message_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.names import TARGET_HEADER
-from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from outbox.protocol.op import OpEntry, OpKind
+from outbox.span_reader import read_to_the_end
 
-_READ_AT_ONCE = 1_000
 _MANIFEST = b"/manifest"
 
 
@@ -66,7 +61,8 @@ def read_discard_topic(kafka: Mapping[str, str], channel: ChannelDescription) ->
         ProtocolError: A manifest is of a newer format, or none.
     """
     found = DiscardTopic()
-    for message in _records(kafka, channel):
+    group, topic = channel.channel.relay_group, channel.channel.discard_topic
+    for message in read_to_the_end(kafka, group, topic, channel.partitions):
         _note(found, message.key() or b"", message.value())
     of_another = [id_ for id_, manifest in found.manifests.items() if manifest.topic_id != channel.half.id]
     for id_ in of_another:  # of a half topic that was made again: no relay would touch it
@@ -87,36 +83,6 @@ def _note(found: DiscardTopic, key: bytes, value: bytes | None) -> None:
         target = (dict(envelope.headers).get(TARGET_HEADER) or b"").decode(errors="replace")
         size = len(envelope.key or b"") + len(envelope.value or b"")
         found.messages[key] = DiscardedMessage(target, size, envelope.key is not None)
-
-
-def _records(kafka: Mapping[str, str], channel: ChannelDescription) -> Iterator[Message]:
-    with checked_properties():
-        consumer = Consumer(
-            {
-                "auto.offset.reset": "earliest",
-                **kafka,
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "group.id": channel.channel.relay_group,  # never joined: partitions are assigned by hand
-                "isolation.level": "read_committed",
-            }
-        )
-    topic, unfinished = channel.channel.discard_topic, set(range(channel.partitions))
-    with closing(consumer):
-        consumer.assign([TopicPartition(topic, number, 0) for number in unfinished])
-        heard = time.monotonic()
-        while unfinished:
-            if time.monotonic() > heard + REQUEST_TIMEOUT:
-                raise KafkaUnreachable(f"Kafka does not answer: the end of {topic} was not seen")
-            for message in consumer.consume(_READ_AT_ONCE, 0.2):
-                heard = time.monotonic()
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore
-                    unfinished.discard(message.partition() or 0)
-                elif not error.retriable():
-                    raise refused(f"reading {topic}", KafkaException(error))
 
 
 def why_not(manifest: Manifest, kind: OpKind) -> str:
@@ -143,26 +109,11 @@ def decide(
     Raises:
         ConfigurationError: Kafka does not take it.
     """
-    failed: list[KafkaError] = []
-
-    def report(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
-    with checked_properties():
-        producer = Producer({**kafka, "acks": "all", "enable.idempotence": True, "on_delivery": report})
-    for manifest in manifests:
-        value, headers = encode_op([_entry(manifest, kind, reason)], OpSource.OPERATOR)
-        producer.produce(channel.op.name, value, None, manifest.partition, None, None, 0, headers)
-        producer.poll(0)
-    left = producer.flush(REQUEST_TIMEOUT)
-    if failed:
-        raise refused(f"writing to {channel.op.name}", KafkaException(failed[0]))
-    if left:
-        raise ConfigurationError(f"Kafka did not take {left} decisions within {REQUEST_TIMEOUT:.0f} s: give them again")
+    send_decisions(kafka, channel, [entry_of(manifest, kind, reason) for manifest in manifests])
 
 
-def _entry(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
+def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
+    """A decision on what a manifest lists."""
     counted = set(manifest.positions)
     offsets = [offset for position, offset in manifest.offsets if position in counted]
     return OpEntry(

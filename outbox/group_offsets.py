@@ -31,7 +31,26 @@ def committed_offsets(
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.
     """
-    with _group_member(kafka, group) as consumer:
+    found = committed_checkpoints(kafka, group, places)
+    return {place: checkpoint.offset for place, checkpoint in found.items()}
+
+
+def committed_checkpoints(
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]], *, stable: bool = True
+) -> dict[tuple[str, int], TopicPartition]:
+    """Committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        group: The group.
+        places: Topics and partition numbers.
+        stable: Whether open transactions are waited for (R18). Without that, what is told was true once, and a
+            checkpoint never goes back: enough to say what is settled, and not to go on from there.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    with _group_member(kafka, group, "read_committed" if stable else "read_uncommitted") as consumer:
         return _committed(consumer, places)
 
 
@@ -49,19 +68,19 @@ def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[
 
 
 @contextmanager
-def _group_member(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
+def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> Iterator[Consumer]:
     """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
-    consumer = Consumer({**kafka, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"})
+    consumer = Consumer({**kafka, "group.id": group, "enable.auto.commit": False, "isolation.level": isolation})
     try:
         yield consumer
     finally:
         consumer.close()
 
 
-def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], TopicPartition]:
     wanted = [TopicPartition(*place) for place in places]
     answers = _coordinated("reading committed offsets", lambda: consumer.committed(wanted, GROUP_TIMEOUT))
-    return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
+    return {(answer.topic, answer.partition): answer for answer in answers if answer.offset >= 0}
 
 
 def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:

@@ -36,6 +36,7 @@ _FENCE: LiteralString = (
     " first_offset, last_offset, positions) VALUES (%s, %s, 'R', %s, %s, %s, %s, %s, %s)"
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
+_PURGED_UNTIL: LiteralString = "SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until'"
 _READ: LiteralString = "SELECT state FROM {transaction} WHERE transaction_id = %s"
 _BEGIN = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = sql.SQL("COMMIT")
@@ -101,13 +102,21 @@ def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection
     connection.execute(_BEGIN)
     asked = connection.execute(table.compose(_ASK), (lock_number(transaction_id),)).row
     free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)
-    if free and not (purged_until is not None and _created_ms(transaction_id) <= purged_until + CLOCK_SKEW_MS):
+    if free and not _may_be_purged(transaction_id, purged_until):
         tombstone = CallbackRow(
             transaction_id, settings.group, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
         )
         connection.execute(table.compose(_FENCE), tombstone.values())
+        now = connection.execute(table.compose(_PURGED_UNTIL)).row
+        if _may_be_purged(transaction_id, now[0] if now is not None else None):
+            connection.roll_back()  # the INSERT has waited for a purge of the same row
+            return free
     connection.execute(_COMMIT)
     return free
+
+
+def _may_be_purged(transaction_id: str, purged_until: int | None) -> bool:
+    return purged_until is not None and _created_ms(transaction_id) <= purged_until + CLOCK_SKEW_MS
 
 
 def _created_ms(transaction_id: str) -> int:

@@ -11,6 +11,9 @@ from outbox.cluster import checked_properties
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel
 
+QUEUE = 20_000
+"""Requests that may wait to be sent: more would only take memory, for they stay due."""
+
 log = structlog.get_logger()
 
 
@@ -36,6 +39,10 @@ class CheckSender:
                     "on_delivery": _report,
                 }
             )
+
+    def room(self) -> int:
+        """How many requests more should be sent now."""
+        return max(QUEUE - len(self._producer), 0)
 
     def ask(self, requests: Sequence[CheckRequest]) -> None:
         """Send requests, keyed by producer group."""

@@ -6,7 +6,7 @@ They are linked to each other instead of queued: most keys have a single transac
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from relay.transaction import Transaction
 
@@ -15,11 +15,11 @@ class Lanes:
     """All lanes of one half partition.
 
     Args:
-        is_pending: Whether a transaction is not through yet.
+        pending: The transactions that are not through yet, by id.
     """
 
-    def __init__(self, is_pending: Callable[[Transaction], bool]) -> None:
-        self._is_pending = is_pending
+    def __init__(self, pending: Mapping[str, Transaction]) -> None:
+        self._pending = pending
         self._last: defaultdict[str, dict[bytes, Transaction]] = defaultdict(dict)  # by producer group and ordering key
 
     def join(self, transaction: Transaction) -> None:
@@ -43,7 +43,7 @@ class Lanes:
         if key is None or not transaction.is_first:
             return None  # whoever is before it passes it over
         follower = transaction.behind
-        while follower is not None and not self._is_pending(follower):
+        while follower is not None and self._pending.get(follower.id) is not follower:
             follower = follower.behind
         if follower is None:
             self._end(transaction.group, key)

@@ -72,7 +72,7 @@ class Ledger:
         self._restored_op_head = op.head
         self._unsettled = Unsettled(half.unsettled, half.head)
         self._pending: dict[str, Transaction] = {}
-        self._lanes = Lanes(self._is_pending)
+        self._lanes = Lanes(self._pending)
         self._ready: deque[tuple[Transaction, Ready]] = deque()  # free, or they were when they came here
         self._ready_messages = self._ready_bytes = 0
         self._unsayable: list[Transaction] = []  # ready, but a checkpoint without them would be too long
@@ -80,10 +80,10 @@ class Ledger:
         self._malformed: deque[Half] = deque()
         self._early = EarlyOps()
         self._serial = count()
-        self._overdue = Overdue(policy)
+        self._discards = Discards()
+        self._overdue = Overdue(policy, self._pending.get, self._discards.parked)
         self._parking = Parking(parking)
         self._bodies = Bodies(bodies)
-        self._discards = Discards()
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -264,12 +264,12 @@ class Ledger:
         """Let go the bodies of what pends long, at this broker time (ms): they must be fetched again (`has_body`)."""
         self._bodies.let_go(now)
 
-    def take_due(self, now: int) -> list[CheckRequest]:
-        """Check requests for the transactions that are overdue at this broker time (ms).
+    def take_due(self, now: int, limit: int = sys.maxsize) -> list[CheckRequest]:
+        """Check requests for the transactions that are overdue at this broker time (ms), up to so many.
 
         Those to listeners carry the first half; if its body is not here, it must be put in (`first_half`).
         """
-        return [self._request(transaction) for transaction in self._overdue.take(now)]
+        return [self._request(transaction) for transaction in self._overdue.take(now, limit)]
 
     def next_due(self) -> int | None:
         """The earliest due time, ms of broker time."""
@@ -572,7 +572,6 @@ class Ledger:
             self._discards.leave(transaction)
         else:
             self._unsettled.settle_late(half.offset for half in self._discards.remove(transaction))
-        self._overdue.forget(transaction)
 
     def _leave(self, transaction: Transaction) -> None:
         """A transaction's halves are settled."""

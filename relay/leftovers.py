@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import Message, TopicPartition
@@ -23,24 +23,20 @@ from confluent_kafka.admin import AdminClient
 
 from outbox.cluster import end_offsets
 from outbox.errors import ConfigurationError
-from outbox.protocol.half import ANY_PARTITION
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from relay import metrics
 from relay.delivery import TransactionalDelivery
-from relay.half import Half
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.offset_reader import OffsetReader
 from relay.outgoing import Record
 from relay.real_topics import Offsets
+from relay.written import Written, is_made_of, written
 
 LOOKS = 4
 PAUSE_SECONDS = 0.05
 """Between looks: most of what is open belongs to somebody at work, and is ended soon."""
 READ_AT_ONCE = 1_000
 FETCHED_AT_ONCE = 20
-_DIGITS = 30
-"""More than any partition and offset have together."""
 
 NO_ANSWER = "not every partition of it has a leader that answers"
 
@@ -182,11 +178,11 @@ class TransactionalLeftovers:
             "a Kafka transaction may have left records without an end",
             topic=place.topic,
             topic_partition=place.partition,
-            offset=last.message.offset(),
+            offset=last.offset,
             outcome=outcome,
         )
         if is_aborted:
-            self._delivery.write_and_abort(_as_record(last.message))
+            self._delivery.write_and_abort(last.record)
 
     def _last_own(self, place: TopicPartition, stop: int) -> Written | None:
         """The last record between two offsets that an owner of this half partition wrote."""
@@ -196,7 +192,7 @@ class TransactionalLeftovers:
             reader.stop()
         try:
             for span in backwards(place.offset, stop, READ_AT_ONCE):
-                found = [record for message in _read(reader, span) if (record := written(message))]
+                found = list(_read(reader, span))
                 own = self._last_of([record for record in found if record.half_partition == self._ledger.partition])
                 if own is not None:
                     return own
@@ -212,7 +208,7 @@ class TransactionalLeftovers:
             for index in reversed(part):
                 record = records[index]
                 half = halves.get(record.half_offset)
-                if self._ledger.owes(record.transaction_id, record.half_offset) or (half and _is_of(record, half)):
+                if self._ledger.owes(record.transaction_id, record.half_offset) or (half and is_made_of(record, half)):
                     return record
         return None
 
@@ -221,32 +217,6 @@ class TransactionalLeftovers:
         offset = record.half_offset
         is_unread = offset >= self._ledger.head()
         return is_unread or offset in in_hand or self._ledger.owes(record.transaction_id, offset)
-
-
-class Written(NamedTuple):
-    """A record of a real topic that a relay wrote.
-
-    Args:
-        message: The record.
-        transaction_id: Its transaction.
-        half_partition: Partition of its half; the half may be of another channel.
-        half_offset: Offset of its half.
-    """
-
-    message: Message
-    transaction_id: str
-    half_partition: int
-    half_offset: int
-
-
-def written(message: Message) -> Written | None:
-    """A record of a real topic, if a relay wrote it."""
-    headers: dict[str, Any] = dict(message.headers() or ())
-    transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
-    partition, _, offset = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
-    if not (transaction_id and partition.isdigit() and offset.isdigit()) or len(partition + offset) > _DIGITS:
-        return None
-    return Written(message, transaction_id.decode(errors="replace"), int(partition), int(offset))
 
 
 def held_back(ends: Offsets, stable: Offsets) -> Iterator[tuple[TopicPartition, int]]:
@@ -264,19 +234,15 @@ def backwards(start: int, stop: int, size: int) -> Iterator[range]:
         stop -= size
 
 
-def _read(reader: OffsetReader, span: range) -> Iterator[Message]:
+def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
+    """What relays wrote at these offsets."""
     for message in reader.read_on(span.start):
-        if (message.offset() or 0) >= span.stop:
+        offset = message.offset() or 0
+        if offset >= span.stop:
             return
-        yield message
-
-
-def _is_of(record: Written, half: Half) -> bool:
-    """Whether a record is what was made of a half; services that forward headers make others like it elsewhere."""
-    control, message = half.control, record.message
-    if control is None or (control.transaction_id, control.topic) != (record.transaction_id, message.topic()):
-        return False
-    return control.partition in {ANY_PARTITION, message.partition()}
+        found = written(_as_record(message), offset)
+        if found is not None:
+            yield found
 
 
 def _as_record(message: Message) -> Record:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from relay.transaction import State, Transaction
@@ -52,22 +54,22 @@ class Overdue:
 
     A transaction is asked about only once the op partition was read past its due time, or to an end of partition
     seen after it: a relay that catches up asks nobody needlessly.
+
+    Args:
+        policy: When to ask.
+        find: Each knows the transactions of some ids, as long as they may be asked about. They are not kept here: very
+            many may pend.
     """
 
-    def __init__(self, policy: CheckPolicy) -> None:
+    def __init__(self, policy: CheckPolicy, *find: Callable[[str], Transaction | None]) -> None:
         self._policy = policy
+        self._find = find
         self._heap: list[tuple[int, str]] = []
-        self._watched: dict[str, Transaction] = {}
         self._ops_read_until = 0
 
     def watch(self, transaction: Transaction) -> None:
         """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
-        self._watched[transaction.id] = transaction
         heapq.heappush(self._heap, (transaction.due, transaction.id))
-
-    def forget(self, transaction: Transaction) -> None:
-        """Take a settled transaction off the clock; nothing here keeps its messages in memory."""
-        self._watched.pop(transaction.id, None)
 
     def ops_read_until(self, broker_time: int) -> None:
         """All ops that were appended before this time are read."""
@@ -81,7 +83,7 @@ class Overdue:
         """The earliest due time, ms of broker time."""
         while self._heap:
             due, transaction_id = self._heap[0]
-            if self._is_pending(due, transaction_id):
+            if self._pending(due, transaction_id) is not None:
                 return due
             heapq.heappop(self._heap)
         return None
@@ -91,19 +93,26 @@ class Overdue:
         due = self.next_due()
         return due is not None and self._ops_read_until < due <= now
 
-    def take(self, now: int) -> list[Transaction]:
-        """The transactions to ask about now; each goes back on the clock with its next pause."""
-        taken = []
+    def take(self, now: int, limit: int = sys.maxsize) -> list[Transaction]:
+        """The transactions to ask about now, the longest overdue first; each is due again after its next pause.
+
+        Args:
+            now: The broker's time, ms.
+            limit: How many at most; the others stay due.
+        """
+        taken: list[Transaction] = []
         until = min(now, self._ops_read_until)
-        while (due := self.next_due()) is not None and due <= until:
-            transaction = self._watched[heapq.heappop(self._heap)[1]]
+        while self._heap and self._heap[0][0] <= until and len(taken) < limit:
+            transaction = self._pending(*heapq.heappop(self._heap))
+            if transaction is None:
+                continue
             transaction.asked += 1
             transaction.due = now + self._policy.pause(transaction.id, transaction.asked)
             self.watch(transaction)
             taken.append(transaction)
         return taken
 
-    def _is_pending(self, due: int, transaction_id: str) -> bool:
-        """Whether an entry is not void, and its transaction undecided."""
-        transaction = self._watched.get(transaction_id)
-        return transaction is not None and transaction.due == due and transaction.state is State.PENDING
+    def _pending(self, due: int, transaction_id: str) -> Transaction | None:
+        """The transaction of an entry that is not void, if it is undecided."""
+        found = next((known for find in self._find if (known := find(transaction_id))), None)
+        return found if found is not None and found.due == due and found.state is State.PENDING else None

@@ -26,6 +26,7 @@ from outbox.protocol.half import Truth
 from outbox.topics import TopicCache
 from relay import metrics, report
 from relay.batch import Batch, Outcome, settle_batch, take_batch
+from relay.checks import CheckSender
 from relay.decode import decode_half, decode_op
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
@@ -52,7 +53,7 @@ HALVES_AWAITED_SECONDS = 1.0
 TELL_SECONDS = 1.0
 """What waits is counted so often: it costs more, the more waits."""
 ASK_AT_ONCE = 500
-"""Check requests on transactions of listeners whose first halves must be fetched."""
+"""Check requests of one turn: after an outage very many are due, and each listener's needs its message."""
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ class PartitionWorker(threading.Thread):
         topics: Real topics, for pre-flight.
         gate: Made for this partition.
         group_metadata: Gives the newest metadata of the subscribed consumer.
-        ask: Sends check requests.
+        checks: Sends check requests.
         policy: What closes a batch.
         began: When the take-over began (monotonic, seconds).
     """
@@ -88,7 +89,7 @@ class PartitionWorker(threading.Thread):
         topics: TopicCache,
         gate: Gate,
         group_metadata: Callable[[], bytes],
-        ask: Callable[[Sequence[CheckRequest]], None],
+        checks: CheckSender,
         policy: BatchPolicy,
         began: float,
     ) -> None:
@@ -105,7 +106,7 @@ class PartitionWorker(threading.Thread):
         self._topics = topics
         self._gate = gate
         self._group_metadata = group_metadata
-        self._ask = ask
+        self._checks = checks
         self._policy = policy
         self._pacing = Pacing(policy)
         self._began = began
@@ -120,7 +121,6 @@ class PartitionWorker(threading.Thread):
         self._wake = threading.Condition()
         self._stopping = False
         self._op_end_wanted = False
-        self._unasked: deque[CheckRequest] = deque()
 
     # --- called by the service's thread -------------------------------------------------------------------------
 
@@ -349,18 +349,17 @@ class PartitionWorker(threading.Thread):
 
     def _ask_overdue(self) -> None:
         now = self._clock.now(_ms())
-        requests = self._ledger.take_due(now)
-        self._unasked.extend(request for request in requests if _lacks_message(request))
-        ready = [request for request in requests if not _lacks_message(request)] + self._with_messages()
+        requests = self._ledger.take_due(now, min(ASK_AT_ONCE, self._checks.room()))
+        ready = [request for request in requests if not _lacks_message(request)]
+        ready += self._with_messages([request for request in requests if _lacks_message(request)])
         if ready:
-            self._ask(ready)
+            self._checks.ask(ready)
             metrics.CHECKS.inc(len(ready))
         self._op_end_wanted = self._ledger.needs_op_end(now)
 
-    def _with_messages(self) -> list[CheckRequest]:
-        """Some of the requests to listeners whose message is not in memory, with their messages."""
-        some = [self._unasked.popleft() for _ in range(min(len(self._unasked), ASK_AT_ONCE))]
-        found = [(request, self._ledger.first_half(request.transaction_id)) for request in some]
+    def _with_messages(self, requests: Sequence[CheckRequest]) -> list[CheckRequest]:
+        """Requests to listeners whose message is not in memory, with their messages."""
+        found = [(request, self._ledger.first_half(request.transaction_id)) for request in requests]
         places = [(request, *place) for request, place in found if place]
         parked = {key: offset for _, key, offset in places if key is not None}
         halves = self._discards.fetch(parked) if parked else {}

@@ -217,7 +217,7 @@ class RelayService:
         for number, worker in list(self._workers.items()):
             if worker.is_alive():
                 continue
-            failure = worker.failure
+            failure, worker.failure = worker.failure, None  # its traceback would keep all that pends in memory
             del self._workers[number]
             worker.stop(STOP_SECONDS)
             metrics.forget(number)
@@ -330,7 +330,7 @@ class RelayService:
             self._topics,
             Gate(self._settings.gate_policy(), self._channel.channel, number, self._allowed),
             self._current_group_metadata,
-            self._checks.ask,
+            self._checks,
             self._settings.batch_policy(),
             began,
         )

@@ -42,3 +42,17 @@ def _may_enter(folder: Path, user: User) -> bool:
     if info.st_gid == user.gid:
         return bool(info.st_mode & stat.S_IXGRP)
     return bool(info.st_mode & stat.S_IXOTH)
+
+
+def let_in(user: User, folder: Path) -> None:
+    """Let an account pass through a folder of ours.
+
+    Raises:
+        StartError: It cannot come so far.
+    """
+    folder.chmod(0o711)
+    if closed := closed_folder(folder, user):
+        raise StartError(
+            f"Postgres does not run as root, and the account {user.name} may not enter {closed}: "
+            "name a data folder elsewhere, or run as an ordinary user",
+        )

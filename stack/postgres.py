@@ -23,11 +23,17 @@ READY_SECONDS = 60.0
 """A server that has not answered by then has failed; on a quiet machine one is up in 1 s, after a crash in 2."""
 
 STANDBY_NAME = "standby"
+"""What a standby calls itself when it connects, whichever of two servers it is at the time."""
 
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _LONGEST_SOCKET_FOLDER = 90
 """The system allows 107 characters for the whole path of a socket."""
+
+_IN_STEP = """
+SELECT 1 FROM pg_stat_replication
+ WHERE state = 'streaming' AND (sync_state = 'sync' OR current_setting('synchronous_standby_names') = '')
+"""
 
 _SETTINGS = {
     "listen_addresses": HOST,
@@ -36,6 +42,8 @@ _SETTINGS = {
     "max_prepared_transactions": "20",
     # A standby that was away for a while finds what it missed.
     "wal_keep_size": "256MB",
+    # A primary that came back is found at once, not after 5 s in which every COMMIT would wait.
+    "wal_retrieve_retry_interval": "200ms",
     # In files of the data folder: nothing stays behind in shared memory when a server is killed.
     "dynamic_shared_memory_type": "mmap",
 }
@@ -47,7 +55,8 @@ class Postgres:
     Args:
         processes: Where it runs.
         programs: Folder of Postgres' programs.
-        folder: For logs and data; data that lies there already is used again, with its password.
+        folder: For logs and data; data that lies there already is used again, with its password. Its name is the
+            server's.
         port: Its port.
         user: Account to run it under; None: the current one.
         settings: Settings over the stack's own.
@@ -68,6 +77,7 @@ class Postgres:
         self._processes = processes
         self._programs = programs
         self._folder = folder
+        self._name = folder.name
         self._user = user
         self._settings = {**_SETTINGS, **(settings or {}), "port": str(port)}
         self._primary = primary
@@ -141,21 +151,39 @@ class Postgres:
         raise StartError(f"{self._name} ended ({code}){log_tail(self.log)}")
 
     def wait_for(self, standby: Postgres) -> None:
-        """Wait until a standby is in step, so that commits wait for it and for nothing else.
+        """Wait until a standby is in step, so that commits that wait for one wait for nothing else.
 
         Raises:
             StartError: It does not get there.
         """
         deadline = time.monotonic() + READY_SECONDS
         with psycopg.connect(self.url, autocommit=True) as connection:
-            while not connection.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone():
+            while not connection.execute(_IN_STEP).fetchone():
                 if time.monotonic() > deadline:
                     raise StartError(f"the standby is not in step after {READY_SECONDS:.0f} s{log_tail(standby.log)}")
                 time.sleep(_POLL_SECONDS)
 
-    @property
-    def _name(self) -> str:
-        return STANDBY_NAME if self._primary else "postgres"
+    def promote(self) -> None:
+        """Make this standby a primary, with everything that it has received. Its former primary must not run.
+
+        Raises:
+            StartError: It does not become one.
+        """
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            row = connection.execute("SELECT pg_promote(true, %s)", (int(READY_SECONDS),)).fetchone()
+        if row != (True,):
+            raise StartError(f"{self._name} was not promoted within {READY_SECONDS:.0f} s{log_tail(self.log)}")
+        self._primary = None
+
+    def follow(self, primary: Postgres) -> None:
+        """Begin anew as a standby: the data here is replaced by a copy of the primary's, then this server starts.
+
+        Raises:
+            StartError: The primary cannot be copied, or this server does not answer.
+        """
+        self._primary = primary
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+        self.start()
 
     def _all_settings(self) -> dict[str, str]:
         folder = str(self._folder)

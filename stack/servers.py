@@ -12,7 +12,7 @@ from typing import Self
 
 from outbox.service.java import find_java
 from outbox.service.maven import Watch, fetch
-from stack.accounts import closed_folder, server_user
+from stack.accounts import let_in, server_user
 from stack.errors import PortInUseError, StartError
 from stack.kafka import Kafka, KafkaProgram
 from stack.locks import KAFKA_LOCK
@@ -36,7 +36,8 @@ class Stack:
 
     Args:
         brokers: Kafka nodes: 1, or 3 for replication.
-        standby: Add a Postgres standby that every commit waits for.
+        standby: Add a Postgres standby that every commit waits for. With `postgres_settings` of
+            `{"synchronous_standby_names": ""}` none waits, and a failover loses what the standby had not received.
         proxied: Give each Kafka node a second listener, whose clients are told to connect to a proxy; the proxies are
             the caller's, see `kafka.proxy_ports`.
         kafka_port: Clients' port of the first node, those of the others follow; None: any.
@@ -127,6 +128,32 @@ class Stack:
             if self._temporary_folder:
                 shutil.rmtree(self._temporary_folder, ignore_errors=True)
 
+    def fail_over(self) -> None:
+        """Kill the Postgres primary (SIGKILL) and promote the standby: `postgres` and `postgres_url` are its own now.
+
+        The former primary stays down until `rebuild_standby()`; until then every COMMIT waits for a standby.
+
+        Raises:
+            StartError: There is no standby, it is not promoted, or the data folder is kept: its next stack could not
+                tell the two servers apart.
+        """
+        if not self.standby or self._kept_folder:
+            raise StartError("there is nothing to fail over to: make the stack with standby=True and without data_dir")
+        self.postgres.kill()
+        self.standby.promote()
+        self.postgres, self.standby = self.standby, self.postgres
+
+    def rebuild_standby(self) -> None:
+        """Make the standby anew from a copy of the primary, and wait until it is in step.
+
+        Raises:
+            StartError: There is none, or it does not get there.
+        """
+        if not self.standby:
+            raise StartError("there is no standby to rebuild: make the stack with standby=True")
+        self.standby.follow(self.postgres)
+        self.postgres.wait_for(self.standby)
+
     def check(self) -> None:
         """Look whether everything that was started still runs.
 
@@ -155,7 +182,7 @@ class Stack:
         user = server_user()
         self.data_dir = self._folder()
         if user:
-            _let_in(user, self.data_dir)
+            let_in(user, self.data_dir)
         self._processes = Processes(self.data_dir, remove=self._temporary_folder)
         self.kafka = Kafka(
             self._processes,
@@ -180,6 +207,7 @@ class Stack:
         return self._temporary_folder
 
     def _make_postgres(self, processes: Processes, programs: Path, user: User | None) -> None:
+        # Both have it: after a failover, too, no COMMIT is acknowledged that only one server knows.
         synchronous = {"synchronous_standby_names": STANDBY_NAME} if self._with_standby else {}
 
         def server(name: str, port: int | None, primary: Postgres | None) -> Postgres:
@@ -189,7 +217,7 @@ class Stack:
                 self.data_dir / name,
                 port=self._ports.claim(port),
                 user=user,
-                settings={**({} if primary else synchronous), **(self._postgres_settings or {})},
+                settings={**synchronous, **(self._postgres_settings or {})},
                 primary=primary,
             )
 
@@ -217,17 +245,3 @@ class Stack:
         for server in (self.postgres, self.standby):
             if server:
                 server.stop()
-
-
-def _let_in(user: User, folder: Path) -> None:
-    """Let an account pass through a folder of ours.
-
-    Raises:
-        StartError: It cannot come so far.
-    """
-    folder.chmod(0o711)
-    if closed := closed_folder(folder, user):
-        raise StartError(
-            f"Postgres does not run as root, and the account {user.name} may not enter {closed}: "
-            "name a data folder elsewhere, or run as an ordinary user",
-        )

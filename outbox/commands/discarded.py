@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,12 +14,13 @@ from rich.table import Table
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import admin_client
 from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
-from outbox.discarded import DiscardTopic, decide, read_discard_topic, why_not
+from outbox.discarded import DiscardedMessage, DiscardTopic, decide, read_discard_topic, why_not
 from outbox.errors import UsageError
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind
 from outbox.service.exits import Exit, guarded
+from outbox.service.output import Json, may_ask, print_json, signed, utc
 
 LOOK_SECONDS = 0.5
 
@@ -43,13 +41,17 @@ def list_command(
     channel: ChannelName = CHANNEL_DEFAULT,
     group: Group = None,
     reason: Reason = None,
+    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List what lies there, and why."""
 
     def run() -> None:
         found = _Topic(bootstrap_servers, channel).found
         chosen = _Choice(None, every=True, group=group, reason=reason).of(found.manifests)
-        _show(chosen, f"discarded transactions of channel {channel}")
+        if as_json:
+            print_json({"channel": channel, "transactions": [_fields(manifest) for manifest in chosen]})
+        else:
+            _show(chosen, f"discarded transactions of channel {channel}")
 
     guarded(run)
 
@@ -59,13 +61,18 @@ def show(
     transaction: Annotated[str, typer.Argument(help="Transaction id.")],
     bootstrap_servers: BootstrapServers = "",
     channel: ChannelName = CHANNEL_DEFAULT,
+    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Show one: all that is known of it but the content of its messages."""
 
     def run() -> None:
         found = _Topic(bootstrap_servers, channel).found
         (manifest,) = _Choice([transaction]).of(found.manifests)
-        _show_one(manifest, found)
+        if as_json:
+            messages = [_message_fields(*of_it) for of_it in found.messages_of(manifest)]
+            print_json({"channel": channel, **_fields(manifest), "halves": messages})
+        else:
+            _show_one(manifest, found)
 
     guarded(run)
 
@@ -82,9 +89,15 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         yes: Yes = False,  # noqa: FBT002 - a flag
         comment: Comment = "",
         wait: Wait = 10.0,
+        as_json: Json = False,  # noqa: FBT002 - a flag
     ) -> None:
-        choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, comment, wait)
-        guarded(lambda: _decide(kind, _Topic(bootstrap_servers, channel), choice, manner))
+        choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, comment, wait, as_json)
+
+        def run() -> None:
+            may_ask(yes=yes, as_json=as_json)
+            _decide(kind, _Topic(bootstrap_servers, channel), choice, manner)
+
+        guarded(run)
 
 
 _add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver what it does not refuse")
@@ -131,14 +144,7 @@ class _Manner:
     yes: bool
     comment: str
     wait: float
-
-    def reason(self) -> str:
-        """What the op record says of who decided, and why."""
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # as in a container, whose user has no name
-            user = f"user {os.getuid()}"
-        return f"{user}: {self.comment or 'no comment'}"
+    as_json: bool
 
 
 class _Topic:
@@ -155,32 +161,58 @@ class _Topic:
 
 
 def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> None:
+    """Decide on what may be decided.
+
+    Raises:
+        SystemExit: Something is left as it is.
+    """
     chosen = choice.of(topic.found.manifests)
     able = [manifest for manifest in chosen if not why_not(manifest, kind)]
-    messages = sum(len(manifest.positions) for manifest in able)
-    _show(chosen, f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[kind]}", kind)
+    if not manner.as_json:
+        messages = sum(len(manifest.positions) for manifest in able)
+        _show(chosen, f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[kind]}", kind)
+    left: list[Manifest] = []
     if able and (manner.yes or typer.confirm("Go on?")):
-        decide(topic.kafka, topic.channel, able, kind, manner.reason())
-        _await(topic, [manifest.transaction_id for manifest in able], manner.wait)
-    if len(able) < len(chosen):
+        decide(topic.kafka, topic.channel, able, kind, signed(manner.comment))
+        left = _await(topic, [manifest.transaction_id for manifest in able], manner.wait)
+        if not manner.as_json:
+            _tell(len(able), left)
+    if manner.as_json:
+        print_json(_decided(topic, chosen, kind, left))
+    if left or len(able) < len(chosen):
         raise SystemExit(Exit.FINDINGS)
 
 
-def _await(topic: _Topic, ids: Collection[str], seconds: float) -> None:
-    """Look until a relay has done it.
-
-    Raises:
-        SystemExit: Some still lie there.
-    """
+def _await(topic: _Topic, ids: Collection[str], seconds: float) -> list[Manifest]:
+    """Look until a relay has done it; what still lies there."""
     deadline = time.monotonic() + seconds
     while (
         left := [found for id_, found in topic.read().manifests.items() if id_ in ids]
     ) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
-    typer.echo(f"{len(ids) - len(left)} of {len(ids)} have left the discard topic")
+    return left
+
+
+def _tell(count: int, left: Sequence[Manifest]) -> None:
+    typer.echo(f"{count - len(left)} of {count} have left the discard topic")
     if left:
         _show(left, "still there: refused again, or no relay has come to them yet")
-        raise SystemExit(Exit.FINDINGS)
+
+
+def _decided(topic: _Topic, chosen: Sequence[Manifest], kind: OpKind, left: Sequence[Manifest]) -> dict[str, Any]:
+    """What became of each, for programs."""
+    there = {manifest.transaction_id for manifest in left}
+
+    def outcome(manifest: Manifest) -> str:
+        if why_not(manifest, kind):
+            return "refused"
+        return "still there" if manifest.transaction_id in there else "left"
+
+    transactions = [
+        {**_fields(manifest), "outcome": outcome(manifest), "why": why_not(manifest, kind) or None}
+        for manifest in chosen
+    ]
+    return {"channel": topic.channel.channel.name, "decision": kind.name, "transactions": transactions}
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -195,7 +227,7 @@ def _show(manifests: Sequence[Manifest], title: str, kind: OpKind | None = None)
             manifest.group,
             manifest.reason,
             str(len(manifest.positions)),
-            _time(manifest.first_append_time),
+            utc(manifest.first_append_time),
             f"NOT THIS ONE: {refusal}" if refusal else manifest.detail,
         )
     Console().print(table)
@@ -211,7 +243,7 @@ def _show_one(manifest: Manifest, found: DiscardTopic) -> None:
         ("decision", decision),
         ("half partition", manifest.partition),
         ("positions that count", manifest.positions),
-        ("first appended", _time(manifest.first_append_time)),
+        ("first appended", utc(manifest.first_append_time)),
         ("UNKNOWN answers", manifest.checks),
         ("last answer", manifest.last_answer),
     ):
@@ -224,5 +256,29 @@ def _show_one(manifest: Manifest, found: DiscardTopic) -> None:
     Console().print(messages)
 
 
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
+def _fields(manifest: Manifest) -> dict[str, Any]:
+    """A transaction for programs."""
+    return {
+        "transaction": manifest.transaction_id,
+        "group": manifest.group,
+        "truth": str(manifest.truth),
+        "reason": str(manifest.reason),
+        "detail": manifest.detail,
+        "decision": manifest.decision.name if manifest.decision else None,
+        "half_partition": manifest.partition,
+        "positions": str(manifest.positions),
+        "messages": len(manifest.positions),
+        "appended_ms": manifest.first_append_time,
+        "unknown_answers": manifest.checks,
+        "last_answer": manifest.last_answer,
+    }
+
+
+def _message_fields(position: int, offset: int, message: DiscardedMessage | None) -> dict[str, Any]:
+    return {
+        "position": position,
+        "half_offset": offset,
+        "target": message.target if message else None,
+        "has_key": message.has_key if message else None,
+        "bytes": message.size if message else None,
+    }

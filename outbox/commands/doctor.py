@@ -23,6 +23,7 @@ from outbox.finding import Finding
 from outbox.protocol.names import Channel
 from outbox.service.exits import guarded
 from outbox.service.findings import show_findings
+from outbox.service.output import Json
 from outbox.settings import TableNames
 
 app = typer.Typer(help="Check broker, channel, table, grants and versions.")
@@ -35,6 +36,7 @@ def doctor(
     channel: ChannelName = CHANNEL_DEFAULT,
     schema: Schema = "public",
     table_prefix: Prefix = "outbox",
+    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check everything that the outbox needs; ends with 2 if something is wrong."""
 
@@ -42,7 +44,7 @@ def doctor(
         findings = list(examine_versions())
         findings += examine_kafka(connection(bootstrap_servers), Channel(channel))
         findings += _database(postgres_url, CallbackTable(TableNames(schema, table_prefix)))
-        show_findings(findings)
+        show_findings(findings, as_json=as_json)
 
     guarded(run)
 

@@ -11,6 +11,7 @@ from outbox.commands.options import PostgresUrl, Prefix, Schema, database
 from outbox.ddl import Grant
 from outbox.inbox_table import PURGE_BATCH, InboxTable
 from outbox.service.exits import guarded
+from outbox.service.output import Json, print_json
 from outbox.settings import TableNames
 
 app = typer.Typer(help="Create, print and clean up the inbox table, for consumers.", no_args_is_help=True)
@@ -30,6 +31,7 @@ def create(
     table_prefix: Prefix = "outbox",
     consumer_role: ConsumerRoles = None,
     purger_role: PurgerRoles = None,
+    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the table and give rights on it. Running it again changes nothing."""
 
@@ -38,7 +40,10 @@ def create(
         grants = _grants(table, consumer_role, purger_role)
         with database(postgres_url) as connection:
             table.create(connection, grants)
-        typer.echo(f"table {table.full_name} is ready")
+        if as_json:
+            print_json({"table": table.full_name, "state": "ready"})
+        else:
+            typer.echo(f"table {table.full_name} is ready")
 
     guarded(run)
 
@@ -69,6 +74,7 @@ def purge(
     table_prefix: Prefix = "outbox",
     group: Annotated[str | None, typer.Option(help="Consumer group; all by default.")] = None,
     batch: Annotated[int, typer.Option(help="Rows that are deleted in one transaction.")] = PURGE_BATCH,
+    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Delete what was handled longer ago than a given age, in batches."""
 
@@ -76,7 +82,10 @@ def purge(
         table = InboxTable(TableNames(schema, table_prefix))
         with database(postgres_url) as connection:
             count = table.purge(connection, timedelta(days=keep_days), group, batch)
-        typer.echo(f"{count} rows deleted from {table.full_name}")
+        if as_json:
+            print_json({"table": table.full_name, "rows_deleted": count})
+        else:
+            typer.echo(f"{count} rows deleted from {table.full_name}")
 
     guarded(run)
 

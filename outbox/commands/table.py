@@ -10,6 +10,7 @@ from outbox.callback_table import CallbackTable
 from outbox.commands.options import PostgresUrl, Prefix, Schema, database
 from outbox.ddl import Grant
 from outbox.service.exits import guarded
+from outbox.service.output import Json, print_json
 from outbox.settings import TableNames
 
 app = typer.Typer(help="Create, print and verify the callback tables.", no_args_is_help=True)
@@ -29,6 +30,7 @@ def create(
     table_prefix: Prefix = "outbox",
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
+    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
 
@@ -38,7 +40,7 @@ def create(
         with database(postgres_url) as connection:
             table.create(connection, grants)
             table.verify(connection)
-        typer.echo(f"table {table.names.schema}.{table.names.transaction} is ready")
+        _tell(table, "ready", as_json=as_json)
 
     guarded(run)
 
@@ -60,16 +62,29 @@ def print_sql(
 
 
 @app.command()
-def verify(postgres_url: PostgresUrl = "", schema: Schema = "public", table_prefix: Prefix = "outbox") -> None:
+def verify(
+    postgres_url: PostgresUrl = "",
+    schema: Schema = "public",
+    table_prefix: Prefix = "outbox",
+    as_json: Json = False,  # noqa: FBT002 - a flag
+) -> None:
     """Check that the tables are what the protocol needs."""
 
     def run() -> None:
         table = CallbackTable(TableNames(schema, table_prefix))
         with database(postgres_url) as connection:
             table.verify(connection)
-        typer.echo(f"table {table.names.schema}.{table.names.transaction} is fine")
+        _tell(table, "fine", as_json=as_json)
 
     guarded(run)
+
+
+def _tell(table: CallbackTable, state: str, *, as_json: bool) -> None:
+    name = f"{table.names.schema}.{table.names.transaction}"
+    if as_json:
+        print_json({"table": name, "state": state})
+    else:
+        typer.echo(f"table {name} is {state}")
 
 
 def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:

@@ -13,25 +13,47 @@ from outbox.errors import ConfigurationError
 from outbox.finding import Finding
 from outbox.service.contract_watch import describe_all
 from outbox.service.exits import Exit
+from outbox.service.output import print_json
 from outbox.service.settings import ServiceSettings
 
 
-def show_findings(findings: Iterable[Finding]) -> None:
+def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
     """Print one line and one fix for each finding.
+
+    Args:
+        findings: The findings.
+        as_json: As one JSON document.
 
     Raises:
         SystemExit: Something is wrong (`Exit.FINDINGS`).
     """
     found = list(findings)
+    if as_json:
+        print_json({"fine": all(finding.fine for finding in found), "findings": [_fields(one) for one in found]})
+    else:
+        Console().print(_table(found))
+    if not all(finding.fine for finding in found):
+        raise SystemExit(Exit.FINDINGS)
+
+
+def _fields(finding: Finding) -> dict[str, object]:
+    fine = finding.fine
+    return {
+        "what": finding.what,
+        "fine": fine,
+        "finding": finding.fix if fine else finding.problem,
+        "fix": None if fine else finding.fix,
+    }
+
+
+def _table(found: Iterable[Finding]) -> Table:
     table = Table("", "what", "finding", "fix", box=None)
     for finding in found:
         if finding.fine:
             table.add_row("[green]ok[/]", finding.what, finding.fix, "")
         else:
             table.add_row("[red]!![/]", finding.what, finding.problem, finding.fix)
-    Console().print(table)
-    if not all(finding.fine for finding in found):
-        raise SystemExit(Exit.FINDINGS)
+    return table
 
 
 def examine_channel(settings: ServiceSettings) -> Iterator[Finding]:

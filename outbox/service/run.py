@@ -80,14 +80,14 @@ def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Cal
 
 
 def load_settings(settings_type: type[S], given: Mapping[str, Any]) -> S:
-    """Read the settings of a service.
+    """The settings of a service.
 
     Args:
         settings_type: Their type.
         given: Settings from the command line; None is not given.
 
     Raises:
-        ValidationError: They are wrong.
-        ConfigurationError: The file is missing or malformed.
+        ValidationError: One is wrong or missing.
+        ConfigurationError: The TOML file is missing or malformed.
     """
     return settings_type(**{name: value for name, value in given.items() if value is not None})

@@ -141,7 +141,7 @@ def test_a_writer_that_holds_the_row_without_the_lock_is_waited_for(site: Site, 
     others = send_halves(site, outbox, _messages(site, 3))
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "late", "late")])
     with site.connect() as writer, writer.transaction():
-        _insert_row(site, writer, entry)
+        insert_row(site, writer, entry)
         site.relay(extra=QUICK)
         checker = site.checker(extra=QUICK)
         wait_until(lambda: _verdicts(checker)["IN_FLIGHT"] >= 1, explain=site.logs)
@@ -151,7 +151,8 @@ def test_a_writer_that_holds_the_row_without_the_lock_is_waited_for(site: Site, 
     assert site.rows()[entry.transaction_id] == "C"
 
 
-def _insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) -> None:
+def insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) -> None:
+    """Write the row of a committed transaction, as the library would."""
     connection.execute(
         f"INSERT INTO {site.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)".encode(),
         (
@@ -179,7 +180,7 @@ def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: Outb
             started.wait()
             for entry in mine:
                 try:
-                    _insert_row(site, connection, entry)
+                    insert_row(site, connection, entry)
                     won.append(entry.transaction_id)
                 except psycopg.errors.UniqueViolation:
                     time.sleep(0.01)

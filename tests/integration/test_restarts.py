@@ -48,12 +48,12 @@ def site(own: Stack) -> Iterator[Site]:
         yield made
 
 
-class _Load:
-    """Threads that buy without a pause, and write down what the errors were."""
+class Load:
+    """Threads that buy without a pause, and write down what they bought, and what the errors were."""
 
     def __init__(self, shop: Shop, threads: int = 4) -> None:
         self.errors: Counter[str] = Counter()
-        self.committed = 0
+        self.acknowledged: list[int] = []
         self._shop = shop
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
@@ -65,15 +65,16 @@ class _Load:
                 with self._shop.session() as session:
                     self._shop.insert(session, number)
                     self._shop.publish(session, "orders", str(number), f"key{number % 20}")
-                self.committed += 1
+                self.acknowledged.append(number)
             except (OutboxError, DBAPIError) as error:
                 self.errors[type(error).__name__] += 1
                 self._end.wait(0.05)
 
     def wait_for_more(self, count: int = 200) -> None:
         """Wait until so many more have committed."""
-        wanted = self.committed + count
-        wait_until(lambda: self.committed >= wanted, explain=lambda: f"{self.committed} committed, {self.errors}")
+        wanted = len(self.acknowledged) + count
+        bought = self.acknowledged
+        wait_until(lambda: len(bought) >= wanted, explain=lambda: f"{len(bought)} committed, {self.errors}")
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -88,7 +89,8 @@ class _Load:
             thread.join()
 
 
-def _assert_that_topic_and_table_agree(shop: Shop) -> None:
+def assert_that_topic_and_table_agree(shop: Shop) -> None:
+    """What is in the one is in the other, once."""
     shop.site.wait_settled()
     found = shop.site.read("orders")
     with shop.site.connect() as connection:
@@ -106,7 +108,7 @@ def _assert_that_nothing_is_lost_or_doubled(own: Stack, shop: Shop, relay: Servi
     site = shop.site
     wait_until(lambda: site.settled() or HELD_BACK in relay.output(), explain=site.logs)
     if HELD_BACK not in relay.output():
-        _assert_that_topic_and_table_agree(shop)
+        assert_that_topic_and_table_agree(shop)
         return
     assert SKIPS_MARKERS.search(own.kafka.log().read_text(errors="replace")), "the broker has an excuse"
     assert not doubled(site.read("orders"))
@@ -123,7 +125,7 @@ def _restart_under_load(own: Stack, site: Site, kill: Callable[[], None], start:
     """The errors of the application while a server was killed and started again."""
     services = _services(site)
     with Shop(site, publish_timeout=3.0) as shop:
-        with _Load(shop) as load:
+        with Load(shop) as load:
             load.wait_for_more()
             kill()
             start()
@@ -156,7 +158,7 @@ def test_the_broker_is_stopped_in_good_order_and_comes_back(own: Stack, site: Si
 def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
     services = _services(site)
     with Shop(site, publish_timeout=3.0) as shop:
-        with _Load(shop) as load:
+        with Load(shop) as load:
             for _ in range(5):
                 load.wait_for_more()
                 own.postgres.kill()

@@ -107,6 +107,14 @@ def test_postgres_comes_back_on_its_port_with_its_data(stack: Stack, end: str) -
     assert query(url, f"SELECT number FROM {end}") == 1
 
 
+def test_without_a_standby_there_is_nothing_to_fail_over_to(stack: Stack) -> None:
+    with pytest.raises(StartError, match="standby=True"):
+        stack.fail_over()
+    with pytest.raises(StartError, match="standby=True"):
+        stack.rebuild_standby()
+    assert query(stack.postgres_url, "SELECT 1") == 1
+
+
 def test_stacks_run_side_by_side_and_one_ends_alone(stack: Stack) -> None:
     topic = make_topic(stack, "beside")
     with Stack() as other:

@@ -33,3 +33,12 @@ def test_torture_loses_doubles_invents_and_reorders_nothing() -> None:
     result = _tortured("test-long", 720, seed=21, round_seconds=120)
     assert result.transactions > 5_000
     assert result.faults.total() > 300
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_what_an_asynchronous_failover_loses_is_found() -> None:
+    """Commits do not wait for the standby, and it was behind: their rows are gone, and the run says so (I8)."""
+    result = torture(20, 22, FOLDER / "test-loss", print, round_seconds=20, loses_commits=True)
+    assert result.faults["Postgres failed over to its standby"] > 0
+    assert {"I2", "I8"} <= {violation.invariant for violation in result.violations}, result.violations[:5]

@@ -17,7 +17,7 @@ _park = Ledger._park
 def _park_and_forget(self: Ledger, transaction: Transaction, why: str) -> Move:
     """Let an undecided transaction go, for good."""
     move = _park(self, transaction, why)
-    self._overdue.forget(transaction)
+    transaction.due = -1  # so its entry on the clock is void
     return move
 
 

@@ -6,8 +6,7 @@ import asyncio
 import threading
 from contextlib import ExitStack
 from typing import Self
-
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from urllib.parse import urlsplit
 
 from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.loop import LoopThread
@@ -15,6 +14,7 @@ from tests.proxies.postgres_wire import LENGTH_BYTES, begins_session, is_commit
 from tests.proxies.proxy import HOST, Choose, Cut, Link, Proxy
 
 _CHUNK = 65_536
+_PORT = 5432
 
 
 class PostgresLink(Link):
@@ -37,13 +37,21 @@ class PostgresProxy(Proxy[PostgresLink]):
 
     def __init__(self, url: str, choose: Choose) -> None:
         self._url = url
-        parts = conninfo_to_dict(url)
-        super().__init__((str(parts["host"]), int(str(parts["port"]))), 0, choose)
+        super().__init__(_place(url), 0, choose)
 
     @property
     def url(self) -> str:
-        """How to connect through it, for psycopg."""
-        return make_conninfo(self._url, host=HOST, port=self.port)
+        """How to connect through it."""
+        parts = urlsplit(self._url)
+        return parts._replace(netloc=f"{parts.username}:{parts.password}@{HOST}:{self.port}").geturl()
+
+    async def follow(self, url: str) -> None:
+        """Lead to another server from now on, after a failover; links to the former one end.
+
+        Args:
+            url: Where it is; with the same password.
+        """
+        await self.lead_to(_place(url))
 
     def _make_link(
         self,
@@ -79,6 +87,11 @@ class PostgresProxy(Proxy[PostgresLink]):
             if link.committed:
                 raise Cut
             await link.pass_down(data)
+
+
+def _place(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or HOST, parts.port or _PORT
 
 
 async def _read(reader: asyncio.StreamReader, kind: bytes) -> bytes:

@@ -95,6 +95,11 @@ class Proxy(ABC, Generic[LinkT]):
         for link in list(self._links):
             link.close()
 
+    async def lead_to(self, target: tuple[str, int]) -> None:
+        """Lead new links to another server; those to the former one end."""
+        self._target = target
+        await self.cut_all()
+
     async def hold(self, seconds: float) -> None:
         """Let no request through for a while: the server is there, and does not answer."""
         self._open.clear()

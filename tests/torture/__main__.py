@@ -29,6 +29,9 @@ def main(
     round_seconds: Annotated[float, typer.Option(help="Seconds of faults before all is healed and checked.")] = (
         ROUND_SECONDS
     ),
+    loses_commits: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--loses-commits", help="Only fail over to an asynchronous standby: it must be found.")
+    ] = False,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/report.json"),
 ) -> None:
     """Kill, stop and cut everything at random, and check the invariants; ends with 2 if one is violated."""
@@ -41,7 +44,9 @@ def main(
     def say(text: str) -> None:
         console.print(f"{time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
 
-    result = torture(minutes * 60, seed, report.parent, say, round_seconds=round_seconds).report()
+    result = torture(
+        minutes * 60, seed, report.parent, say, round_seconds=round_seconds, loses_commits=loses_commits
+    ).report()
     report.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     console.print(_table(result))
     console.print(f"report: {report}")

@@ -27,6 +27,9 @@ from outbox.service.signals import stop_on_signals
 KEYS = 24
 PAUSE_SECONDS = 0.2
 THINKING_SECONDS = 0.01
+PATIENCE = ("0", "1s")
+"""How long an application waits for a lock: for ever, or so that it goes on with other keys."""
+
 POISON = 0.003
 """Share of steps that write a half which nobody can parse."""
 
@@ -151,7 +154,10 @@ def main() -> None:
     name, acknowledged, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     stop = stop_on_signals()
     url = os.environ["OUTBOX_POSTGRES_URL"]
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=3))
+    options = f"-c lock_timeout={random.Random(seed).choice(PATIENCE)}"
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=3, options=options)
+    )
     producer = Producer({"bootstrap.servers": os.environ["OUTBOX_BOOTSTRAP_SERVERS"], "log_level": 0})
     with Outbox.from_env() as outbox:
         application = Application(name, (f"{name}.a", f"{name}.b"), engine, outbox, acknowledged, seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.proxy import Proxy
+from tests.torture.database import DatabaseCruelty
 from tests.torture.processes import Processes
 from tests.torture.world import BROKERS, World
 
@@ -34,18 +35,20 @@ class Cruelty:
         world: Whom they hit.
         processes: Likewise.
         chance: What decides.
+        longest: How long strangers hold something at most, and the database is away, in seconds.
 
     Attributes:
         faults: What was done to servers, by name.
     """
 
-    def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
+    def __init__(self, world: World, processes: Processes, chance: random.Random, longest: float) -> None:
         self.faults: Counter[str] = Counter()
         self._world = world
         self._processes = processes
         self._chance = chance
-        # One server of a kind is hurt at a time, beside everything else.
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="cruelty")
+        self._database = database = DatabaseCruelty(world, chance, longest)
+        # One server of a kind is hurt at a time, beside everything else; its tables may be locked meanwhile.
+        self._pool = ThreadPoolExecutor(3, thread_name_prefix="cruelty")
         self._hurt: dict[str, Future[None]] = {}
         self._kinds: dict[Callable[[], None], float] = {
             processes.kill_one: 5,
@@ -58,9 +61,16 @@ class Cruelty:
             lambda: self._hurt_server("Kafka", self._kill_broker): 1,
             lambda: self._hurt_server("Kafka", self._stop_broker): 1,
             lambda: self._hurt_server("Kafka", self._kill_all_brokers): 0.1,
-            lambda: self._hurt_server("Postgres", self._kill_postgres): 0.6,
-            lambda: self._hurt_server("Postgres", self._crash_postgres): 0.3,
+            lambda: self._hurt_server("Postgres", database.kill): 0.6,
+            lambda: self._hurt_server("Postgres", database.crash): 0.3,
+            lambda: self._hurt_server("Postgres", database.fail_over): 0.4,
+            lambda: self._hurt_server("Postgres", database.go_away): 0.2,
+            lambda: self._hurt_server("Postgres", database.use_up_connections): 0.3,
+            lambda: self._hurt_server("Postgres", database.fill_lock_table): 0.3,
+            lambda: self._hurt_server("tables", database.lock): 0.6,
         }
+        if world.loses_commits:  # what is found then is the doing of these failovers, and of nothing else
+            self._kinds = {lambda: self._hurt_server("Postgres", database.fail_over_with_a_loss): 1}
 
     def fault(self) -> None:
         """Do something cruel."""
@@ -136,15 +146,6 @@ class Cruelty:
         self.faults["all brokers killed"] += 1
         self._world.stack.kafka.start_all()
 
-    def _kill_postgres(self) -> None:
-        self._world.stack.postgres.kill()
-        self.faults["Postgres killed"] += 1
-        self._world.stack.postgres.start()
-
-    def _crash_postgres(self) -> None:
-        self._world.stack.postgres.restart(immediate=True)
-        self.faults["Postgres stopped at once"] += 1
-
     # --- healing ------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
@@ -154,13 +155,15 @@ class Cruelty:
             StartError: One did not come back.
         """
         self._world.armed.disarm()
+        self._database.heal()
         for future in self._hurt.values():
             future.result()
         self._hurt.clear()
+        self._database.hurt_again()
 
     def all_faults(self) -> Counter[str]:
         """Everything that was done so far, by name."""
-        return self.faults + self._processes.faults + self._world.armed.hits
+        return self.faults + self._database.faults + self._processes.faults + self._world.armed.hits
 
     def outcomes(self) -> Counter[str]:
         """What came of it, where that is worth counting: kept requests, processes that ended by themselves."""
@@ -169,7 +172,9 @@ class Cruelty:
 
     def close(self) -> None:
         """Wait for what is being done to servers."""
+        self._database.heal()
         self._pool.shutdown()
+        self._database.close()
 
 
 def java_hash(text: str) -> int:

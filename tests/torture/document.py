@@ -21,11 +21,12 @@ _HEAD = """# Torture
 
 Made by `python -m tests.torture.document` from the reports in `tests/torture/results/`; no figure is typed by hand.
 
-Three brokers, Postgres, three applications, two relays and two checkers run as processes. They are killed and stopped
-at random and at named steps; their requests are dropped, delayed and cut by proxies, and an EndTxn is kept until its
-producer's next transaction. After each round of faults everything is healed, and the invariants of
-[reliability.md](reliability.md#invariants) are checked, from the log, the tables, and a reader that was always there.
-Repeat a run with its command and its seed: the choices are the same, their timing is the machine's.
+Three brokers, Postgres with a standby, three applications, two relays and two checkers run as processes. They are
+killed and stopped at random and at named steps; their requests are dropped, delayed and cut by proxies, and an EndTxn
+is kept until its producer's next transaction; the database fails over, goes away, and is locked and used up by others.
+After each round of faults everything is healed, and the invariants of [reliability.md](reliability.md#invariants) are
+checked, from the log, the tables, and a reader that was always there. Repeat a run with its command and its seed: the
+choices are the same, their timing is the machine's.
 """
 
 _RULE = "With 95 % confidence less than 3/n (rule of three, for independent trials)"

@@ -82,6 +82,7 @@ class Evidence:
         early: Messages that this reader saw before their local transaction was committed.
         halves: The half topic.
         ops: The op topic.
+        fenced: Transactions of which the checker said there that they are rolled back.
         manifests: Every manifest that came into the discard topic.
         alive: Transactions that lie in the discard topic now, with their manifests.
         unsettled: What was not settled when time was up: half partitions, as text.
@@ -98,6 +99,7 @@ class Evidence:
     early: Sequence[str] = ()
     halves: Sequence[HalfSeen] = ()
     ops: Sequence[OpEntry] = ()
+    fenced: Collection[str] = ()
     manifests: Sequence[Manifest] = ()
     alive: Mapping[str, Manifest] = field(default_factory=dict)
     unsettled: Sequence[str] = ()

@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from outbox.protocol.discard import Manifest, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
-from outbox.protocol.op import OpEntry, parse_op
+from outbox.protocol.op import OpKind, OpSource, parse_op
 from tests.harness import wait_until
 from tests.torture.evidence import Evidence, HalfSeen, Told, transaction_of
 from tests.torture.log import Places, Reader, read_to_end, seen
@@ -86,7 +86,9 @@ class Gathering:
         wait_until(lambda: self._reader.has_reached(real), _READER_SECONDS, lambda: "the reader lags behind")
         self.look_for_early_ones()
         halves = [_half(record) for record in records if record.topic() == channel.half_topic]
-        ops = [op for record in records if record.topic() == channel.op_topic for op in _ops(record)]
+        said = [parse_op(record.value(), _headers(record)) for record in records if record.topic() == channel.op_topic]
+        ops = [op for _, entries in said for op in entries]
+        checked = [op for source, entries in said if source is OpSource.CHECKER for op in entries]
         told = self._told()
         acknowledged = self._processes.take_acknowledged()
         ids = {half.transaction_id for half in halves} | {op.transaction_id for op in ops}
@@ -101,6 +103,7 @@ class Gathering:
             early=self._early,
             halves=halves,
             ops=ops,
+            fenced={op.transaction_id for op in checked if op.kind is OpKind.ROLLBACK},
             manifests=manifests,
             alive=alive,
             unsettled=unsettled,
@@ -159,10 +162,6 @@ def _half(record: Message) -> HalfSeen:
     control = _parsed(lambda: parse_half(_headers(record)))
     transaction_id = control.transaction_id if control else ""
     return HalfSeen(record.partition() or 0, record.offset() or 0, transaction_id)
-
-
-def _ops(record: Message) -> list[OpEntry]:
-    return list(parse_op(record.value(), _headers(record))[1])
 
 
 def _headers(record: Message) -> Any:

@@ -104,6 +104,9 @@ def one_outcome(evidence: Evidence) -> Iterator[str]:
         row = evidence.rows.get(op.transaction_id)
         if (op.kind is OpKind.COMMIT and row != "C") or (op.kind is OpKind.ROLLBACK and row == "C"):
             yield f"an op says {op.kind} of {op.transaction_id}, its row {row}"
+    for transaction_id in sorted(evidence.fenced):
+        if transaction_id not in evidence.rows:
+            yield f"the tombstone of {transaction_id} is gone, the checker had rolled it back"
     for transaction_id in sorted({record.transaction_id for record in evidence.log}):
         if evidence.rows.get(transaction_id) == "R":
             yield f"{transaction_id} is visible and rolled back"

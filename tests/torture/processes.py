@@ -52,6 +52,11 @@ FAILPOINTS: dict[str, dict[str, int]] = {
 STOPPED_SECONDS = {"application": (1.0, 12.0), "relay": (8.0, 12.0), "checker": (1.0, 12.0)}
 """How long a process sleeps: a relay longer than its session lasts, so that it wakes up as a zombie."""
 
+OPEN = {"application.begun", "application.told", "outbox.half_acked", "outbox.sealed"}
+"""Steps inside a local transaction: an application that stops there keeps it open."""
+
+OPEN_SECONDS = 60.0
+_OPEN_SHARE = 0.3
 _FAILPOINT_SHARE = 0.8
 _STOP_SHARE = 0.25
 _END_SECONDS = 30.0
@@ -64,6 +69,7 @@ class _Running:
     failpoint: str
     killed: bool = False
     asked: bool = False
+    asleep_since: float = 0.0
     wakes_at: float | None = None
 
     @property
@@ -128,12 +134,20 @@ class Processes:
         """One that stopped at a failpoint of its own is woken, too."""
         if process.wakes_at is None and process.failpoint.endswith(":stop") and is_stopped(process.service):
             self.faults[f"stopped at {process.step}"] += 1
-            process.wakes_at = time.monotonic() + self._chance.uniform(*STOPPED_SECONDS[process.kind])
+            self._let_sleep(process)
         if process.wakes_at is not None and time.monotonic() >= process.wakes_at:
             self._wake(process)
 
-    @staticmethod
-    def _wake(process: _Running) -> None:
+    def _let_sleep(self, process: _Running) -> None:
+        long = process.step in OPEN and self._chance.random() < _OPEN_SHARE
+        process.asleep_since = time.monotonic()
+        process.wakes_at = process.asleep_since + (
+            OPEN_SECONDS if long else self._chance.uniform(*STOPPED_SECONDS[process.kind])
+        )
+
+    def _wake(self, process: _Running) -> None:
+        if time.monotonic() - process.asleep_since >= OPEN_SECONDS:
+            self.faults["local transaction open for a minute"] += 1
         process.wakes_at = None
         process.service.process.send_signal(signal.SIGCONT)
 
@@ -175,7 +189,8 @@ class Processes:
         if awake := self._awake():
             process = self._chance.choice(awake)
             process.service.process.send_signal(signal.SIGSTOP)
-            process.wakes_at = time.monotonic() + self._chance.uniform(*STOPPED_SECONDS[process.kind])
+            process.asleep_since = time.monotonic()
+            process.wakes_at = process.asleep_since + self._chance.uniform(*STOPPED_SECONDS[process.kind])
             self.faults[f"{process.kind} stopped"] += 1
 
     def heal(self) -> None:

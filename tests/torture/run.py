@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.environment import environment
 from tests.harness import wait_until
 from tests.torture.cruelty import Cruelty
+from tests.torture.database import MINUTE
 from tests.torture.gathering import Gathering
 from tests.torture.invariants import INVARIANTS, WATCHED, Violation, check
 from tests.torture.log import Reader
@@ -112,29 +113,30 @@ class Run:
         seed: Of all choices.
         folder: For the logs of processes that ended badly.
         say: Takes lines about the progress.
+        round_seconds: For the faults of one round.
     """
 
-    def __init__(self, world: World, seed: int, folder: Path, say: Say) -> None:
+    def __init__(self, world: World, seed: int, folder: Path, say: Say, round_seconds: float) -> None:
         self.result = Result(seed, environment(world.stack))
         self._world = world
         self._folder = folder
         self._say = say
+        self._round_seconds = round_seconds
         self._chance = random.Random(seed)
         settings = world.settings()
         self._processes = Processes(world.site, settings, self._chance, Path(world.site.log_folder))
-        self._cruelty = Cruelty(world, self._processes, self._chance)
+        self._cruelty = Cruelty(world, self._processes, self._chance, min(MINUTE, round_seconds / 2))
         self._reader = Reader(world.site.bootstrap_servers, world.places())
         self._observers = Observers(
             world.site.bootstrap_servers, world.channel, world.places(), self._processes.services
         )
         self._gathering = Gathering(world, self._reader, self._observers, self._processes)
 
-    def run(self, seconds: float, round_seconds: float) -> Result:
+    def run(self, seconds: float) -> Result:
         """Rounds until time is up, or something is found.
 
         Args:
             seconds: For the faults of all rounds and the healing between them.
-            round_seconds: For the faults of one round.
         """
         with ExitStack() as life:
             self._reader.start()
@@ -144,7 +146,7 @@ class Run:
             self._come_up()
             began = time.monotonic()
             while (left := seconds - (time.monotonic() - began)) > 0 and not self.result.violations:
-                self._round(min(round_seconds, left))
+                self._round(min(self._round_seconds, left))
                 self.result.seconds = time.monotonic() - began
         return self.result
 
@@ -158,7 +160,9 @@ class Run:
         self._torture(seconds)
         self._say("healing")
         self._cruelty.heal()
+        self._say("all servers are there")
         self._processes.heal()
+        self._say("all processes are well")
         healed = time.monotonic()
         unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
         self.result.slowest_healing = max(self.result.slowest_healing, time.monotonic() - healed)
@@ -222,7 +226,15 @@ class Run:
         )
 
 
-def torture(seconds: float, seed: int, folder: Path, say: Say, *, round_seconds: float = ROUND_SECONDS) -> Result:
+def torture(
+    seconds: float,
+    seed: int,
+    folder: Path,
+    say: Say,
+    *,
+    round_seconds: float = ROUND_SECONDS,
+    loses_commits: bool = False,
+) -> Result:
     """Start a world, torture it, and say what came of it; nothing is left running.
 
     Args:
@@ -231,10 +243,12 @@ def torture(seconds: float, seed: int, folder: Path, say: Say, *, round_seconds:
         folder: For logs, if something goes wrong.
         say: Takes lines about the progress.
         round_seconds: For the faults of one round.
+        loses_commits: Fail over, again and again, to a standby that commits do not wait for, and do nothing else:
+            what is lost then must be found.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in LOGS:
         (folder / name).unlink(missing_ok=True)
-    say("starting three brokers and Postgres")
-    with started() as world:
-        return Run(world, seed, folder, say).run(seconds, round_seconds)
+    say("starting three brokers, Postgres and its standby")
+    with started(loses_commits=loses_commits) as world:
+        return Run(world, seed, folder, say, round_seconds).run(seconds)

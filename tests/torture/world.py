@@ -1,4 +1,4 @@
-"""The tortured world: three brokers, Postgres, proxies before all of them, a channel, tables and topics."""
+"""The tortured world: three brokers, Postgres and its standby, proxies before them, a channel, tables and topics."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ _KAFKA = {
     # What a checkpoint calls settled is compared with when its messages came.
     "log.message.timestamp.type": "LogAppendTime",
 }
+_POSTGRES = {
+    # So few that strangers can use them up.
+    "max_connections": "60",
+    "max_locks_per_transaction": "10",
+}
+_ASYNCHRONOUS = {"synchronous_standby_names": ""}
 _CLIENTS = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 _PARKED_AFTER_MS = 8_000
 """So soon an undecided transaction is parked, that parking and late delivery are tortured too."""
@@ -42,6 +48,7 @@ class World:
         kafka: The proxies before the brokers.
         postgres: The proxy before Postgres.
         armed: What requests meet there.
+        loses_commits: Whether commits do not wait for the standby.
     """
 
     stack: Stack
@@ -51,6 +58,12 @@ class World:
     kafka: KafkaProxies
     postgres: PostgresProxy
     armed: Armed
+    loses_commits: bool
+
+    def follow_the_primary(self) -> None:
+        """After a failover: lead all clients to the new primary, past the proxy or through it."""
+        self.site.postgres_url = self.stack.postgres_url
+        self.loop.run(self.postgres.follow(self.stack.postgres_url))
 
     def settings(self) -> dict[str, str]:
         """What the tortured processes are told: to come through the proxies."""
@@ -67,11 +80,18 @@ class World:
 
 
 @contextmanager
-def started() -> Iterator[World]:
-    """Start the world; nothing of it is left after the block."""
+def started(*, loses_commits: bool = False) -> Iterator[World]:
+    """Start the world; nothing of it is left after the block.
+
+    Args:
+        loses_commits: Whether commits do not wait for the standby.
+    """
     armed = Armed()
+    postgres_settings = {**_POSTGRES, **(_ASYNCHRONOUS if loses_commits else {})}
     with (
-        Stack(brokers=BROKERS, proxied=True, kafka_settings=_KAFKA) as stack,
+        Stack(
+            brokers=BROKERS, standby=True, proxied=True, kafka_settings=_KAFKA, postgres_settings=postgres_settings
+        ) as stack,
         LoopThread() as loop,
         Site(stack.bootstrap_servers, stack.postgres_url, replication=BROKERS) as site,
     ):
@@ -83,7 +103,7 @@ def started() -> Iterator[World]:
         loop.run(kafka.start())
         loop.run(postgres.start())
         try:
-            yield World(stack, site, channel, loop, kafka, postgres, armed)
+            yield World(stack, site, channel, loop, kafka, postgres, armed, loses_commits)
         finally:
             loop.run(kafka.stop())
             loop.run(postgres.stop())

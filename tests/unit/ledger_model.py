@@ -579,7 +579,7 @@ class World:
         ledger = self.ledger
         index, parking = ledger._discards, ledger._parking
         kept = (
-            *(ledger._lanes._last, ledger._ready, ledger._waiting, ledger._early, ledger._overdue._watched),
+            *(ledger._lanes._last, ledger._ready, ledger._waiting, ledger._early),
             *(ledger._bodies._held, ledger._unsayable, ledger._unsettled._late),
             *(index._parked, index._followers, index._removed, index._resumed, index._pins),
             *(parking._weights, parking._heavy, parking._unanswered),

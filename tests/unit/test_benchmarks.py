@@ -128,6 +128,15 @@ def test_a_services_section_says_what_its_file_says(
     assert (tmp_path / "charts" / f"{name}.svg").read_text().count("<svg") == 1
 
 
+def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:
+    figures = [figure([60_000, 70_000, 80_000], [1, 1, 1], Target("ours", "at least", 50_000))]
+    write_results(tmp_path / "checker.json", ENVIRONMENT, {"rounds": 3}, figures, {})
+    text = checker_section(read_results(tmp_path / "checker.json"), tmp_path / "charts")
+    assert "| what is fast | 70,000 ms | 1 (what is slow) | 70,000 (60,000 to 80,000) |" in text
+    assert "ours at least 50000 | **met** |" in text
+    assert (tmp_path / "charts" / "checker.svg").read_text().count("<svg") == 1
+
+
 def test_charts_are_drawn_alike_from_the_same_file(tmp_path: Path) -> None:
     results = json.loads(json.dumps({**ENVIRONMENT, "settings": {}, "series": SERIES}))
     results["figures"] = [figure([2, 3, 4], [2, 2, 2]).record()]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 from relay.batch import settle_batch, take_batch
@@ -12,6 +18,14 @@ from tests.unit.ledger_model import CHANNEL, TOPICS, entry, half, new_ledger, op
 
 ALL = 1_000
 MINUTE = 60_000
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing is freed but by its last reference."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def ledger_with(policy: BodyPolicy, *halves: Half) -> Ledger:
@@ -85,3 +99,14 @@ def test_a_listener_is_not_asked_without_the_message() -> None:
     (request, _) = ledger.take_due(10 * MINUTE)
     assert request.message is None
     assert ledger.first_half(request.transaction_id) == (None, 0 if request.first_offset == 0 else 1)
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_ledger_that_is_given_up_leaves_memory_before_its_successor_comes() -> None:
+    ledger = ledger_with(BodyPolicy(age=MINUTE), half(0, 0), half(1, 1))
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
+    ledger.let_bodies_go(10 * MINUTE)
+    assert len(ledger.take_ready(ALL)) == 1
+    gone = weakref.ref(ledger)
+    del ledger
+    assert gone() is None

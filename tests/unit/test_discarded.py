@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.discarded import DiscardTopic, _entry, _note, why_not
+from outbox.discarded import DiscardTopic, _note, entry_of, why_not
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import Truth
@@ -24,7 +24,7 @@ def manifest(reason: DiscardReason = DiscardReason.TOO_LARGE) -> Manifest:
 
 @pytest.mark.parametrize("kind", [OpKind.DELIVER, OpKind.ROLLBACK])
 def test_a_decision_is_on_what_the_manifest_lists(kind: OpKind) -> None:
-    value, _ = encode_op([_entry(manifest(), kind, "ann: it fits now")], OpSource.OPERATOR)
+    value, _ = encode_op([entry_of(manifest(), kind, "ann: it fits now")], OpSource.OPERATOR)
     source, (entry,) = parse_op(value, ((OP_HEADER, b"1;operator"),))
     assert (source, entry.kind, entry.transaction_id, entry.reason) == (OpSource.OPERATOR, kind, ID, "ann: it fits now")
     assert (entry.topic_id, entry.partition, entry.positions) == (TOPIC_ID, 3, manifest().positions)

@@ -14,9 +14,11 @@ import relay.partition
 import relay.unsettled
 from outbox.channel import ChannelDescription
 from outbox.cluster import TopicDescription
+from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.topics import TopicCache
+from relay.checks import CheckSender
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
 from relay.discards import to_manifest
@@ -83,13 +85,13 @@ def worker(ledger: Ledger, delivery: Mock, clock: Clock) -> PartitionWorker:
         ChannelDescription(CHANNEL, HALF, OP, 4),
         ledger,
         delivery,
-        Mock(spec=HalfReader, **{"read.return_value": []}),
+        Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": []}),
         NoLeftovers(),
         Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}}),
         Gate(GatePolicy(), CHANNEL, PARTITION),
         group_metadata=Mock(),
-        ask=Mock(),
+        checks=Mock(spec=CheckSender, **{"room.return_value": 100}),
         policy=BatchPolicy(messages=100),
         began=clock.now,
     )
@@ -215,3 +217,18 @@ def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: Partitio
     worker._read()
     worker._take_ready()
     assert {0} in asked
+
+
+def test_no_more_is_asked_than_can_be_sent_and_the_rest_stays_due(
+    worker: PartitionWorker, ledger: Ledger, clock: Clock
+) -> None:
+    worker.feed(halves(0, 1, 2), [])
+    worker._read()
+    clock.now += 60
+    ledger.ops_read_until(60_000)
+    asked: list[CheckRequest] = []
+    worker._checks = Mock(spec=CheckSender, ask=asked.extend)
+    for room, expected in ((0, range(0)), (2, range(2)), (2, range(3)), (2, range(3))):
+        worker._checks.room.return_value = room
+        worker._ask_overdue()
+        assert [int(request.transaction_id[-12:], 16) for request in asked] == list(expected)

@@ -76,3 +76,8 @@ def test_the_document_is_made_from_the_reports_that_are_kept(tmp_path: Path) -> 
 
 def test_groups_find_their_coordinator_as_in_java() -> None:
     assert [java_hash(text) for text in ("", "a", "outbox-relay-0", "polygenelubricants")] == [0, 97, 1553490404, 0]
+
+
+def test_the_page_on_reliability_quotes_the_newest_run() -> None:
+    newest = max((json.loads(path.read_text()) for path in FOLDER.glob("*.json")), key=lambda kept: str(kept["date"]))
+    assert verdict(newest) in (FOLDER.parents[2] / "docs/reliability.md").read_text()

@@ -65,6 +65,7 @@ def clean() -> Evidence:
         reader=records,
         halves=[*(HalfSeen(0, each.offset, each.transaction_id) for each in records), HalfSeen(0, 6, IDS[3]), POISON],
         ops=[op(OpKind.COMMIT, IDS[0]), op(OpKind.ROLLBACK, IDS[3])],
+        fenced={IDS[3]},
         manifests=[manifest("poison", DiscardReason.MALFORMED)],
         alive={"poison": manifest("poison", DiscardReason.MALFORMED)},
         claims={(0, offset): 1_005 for offset in range(8)},
@@ -145,6 +146,27 @@ def test_a_half_that_was_settled_before_its_message_came_is_found() -> None:
 @pytest.mark.parametrize(("kind", "id_"), [(OpKind.COMMIT, IDS[3]), (OpKind.ROLLBACK, IDS[0]), (OpKind.COMMIT, "?")])
 def test_an_op_that_contradicts_the_row_is_found(kind: OpKind, id_: str) -> None:
     assert found(replace(clean(), ops=[op(kind, id_)])) == ["I7"]
+
+
+def test_a_tombstone_that_a_failover_lost_is_found() -> None:
+    rows = {id_: state for id_, state in clean().rows.items() if state == "C"}
+    assert found(replace(clean(), rows=rows)) == ["I7"]
+
+
+def test_what_a_failover_lost_after_it_was_delivered_is_found() -> None:
+    """Its row, its business row and what it told are gone together; the message and the op marker are there."""
+    lost = IDS[0]
+    told = {id_: told for id_, told in clean().told.items() if not id_.startswith(lost)}
+    rows = {id_: state for id_, state in clean().rows.items() if id_ != lost}
+    assert found(replace(clean(), told=told, rows=rows)) == ["I2", "I7", "I8"]
+
+
+def test_what_a_failover_lost_before_it_was_delivered_is_found() -> None:
+    """The checker has fenced it meanwhile: nothing is visible, but its COMMIT had returned."""
+    rows = {**clean().rows, IDS[1]: "R"}
+    told = {id_: told for id_, told in clean().told.items() if not id_.startswith(IDS[1])}
+    log = [record for record in clean().log if record.transaction_id != IDS[1]]
+    assert found(replace(clean(), told=told, rows=rows, log=log, reader=log)) == ["I8"]
 
 
 def test_a_delivered_transaction_in_the_discard_topic_is_found() -> None:

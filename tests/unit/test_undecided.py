@@ -1,48 +1,144 @@
-"""The age of the oldest transaction that was asked about and has no decision."""
+"""What is unsettled in a channel, gathered from its records."""
 
 from __future__ import annotations
 
 import pytest
 
-from checker.undecided import FORGET_MS, MOST, Undecided
-from checker.verdicts import CONSEQUENCES, Verdict
-from outbox.protocol.identifiers import make_transaction_id
-from outbox.protocol.op import OpKind
+from checker.operator.channel_reader import NEAR, _spans
+from checker.operator.pending import parse_duration
+from checker.operator.undecided import Gathering, Half, Said, Sum, chosen, sums
+from outbox.errors import UsageError
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.discard import DiscardReason, Manifest
+from outbox.protocol.half import HalfControl, HalfOptions, Truth
+from outbox.protocol.op import OpEntry, OpKind, OpSource
+from outbox.protocol.positions import Positions
+from outbox.span_reader import Span
 
-NOW = 1_700_000_000_000
-DECIDED = [verdict for verdict, kind in CONSEQUENCES.items() if kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
-
-
-def id_of(age_seconds: int, number: int = 0) -> str:
-    return make_transaction_id(NOW - age_seconds * 1_000, number.to_bytes(10, "big"))
-
-
-@pytest.mark.parametrize("verdict", sorted(set(Verdict) - set(DECIDED)))
-def test_what_is_not_decided_grows_old(verdict: Verdict) -> None:
-    undecided = Undecided()
-    undecided.note({id_of(60): (verdict, None), id_of(7): (verdict, None)}, NOW)
-    assert undecided.oldest_seconds(NOW + 5_000) == 65
+TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 
 
-@pytest.mark.parametrize("verdict", DECIDED)
-def test_what_is_decided_is_forgotten(verdict: Verdict) -> None:
-    undecided = Undecided()
-    undecided.note({id_of(60): (Verdict.IN_FLIGHT, None), id_of(7): (Verdict.IN_FLIGHT, None)}, NOW)
-    undecided.note({id_of(60): (verdict, None)}, NOW)
-    assert undecided.oldest_seconds(NOW) == 7
-    undecided.note({id_of(7): (verdict, None)}, NOW)
-    assert undecided.oldest_seconds(NOW) == 0
+def _half(offset: int, id_: str = "a", position: int = 0, partition: int = 0, group: str = "orders") -> Half:
+    options = HalfOptions(incarnation="today")
+    return Half(partition, offset, 1_000 + offset, HalfControl("real", -1, id_, position, group, Truth.ROW, options))
 
 
-def test_who_is_not_asked_about_any_more_is_forgotten() -> None:
-    undecided = Undecided()
-    undecided.note({id_of(60): (Verdict.IN_FLIGHT, None)}, NOW)
-    undecided.note({}, NOW + FORGET_MS)
-    assert undecided.oldest_seconds(NOW + FORGET_MS) == 0
+def _entry(kind: OpKind, id_: str = "a", partition: int = 0, topic: str = TOPIC, checks: int = 0) -> OpEntry:
+    return OpEntry(kind, id_, topic, partition, Positions.first(1), 0, 0, checks)
 
 
-def test_memory_is_bounded_and_no_clock_that_is_ahead_makes_an_age_negative() -> None:
-    undecided = Undecided()
-    undecided.note({id_of(-9, number): (Verdict.UNREACHABLE, None) for number in range(MOST + 5)}, NOW)
-    assert len(undecided._asked) == MOST
-    assert undecided.oldest_seconds(NOW) == 0
+def _manifest(id_: str, reason: DiscardReason, *offsets: tuple[int, int]) -> Manifest:
+    return Manifest(id_, "orders", Truth.ROW, TOPIC, 0, reason, "d", None, Positions.first(1), offsets, 7, checks=3)
+
+
+def test_halves_of_a_transaction_are_put_together() -> None:
+    gathering = Gathering(100)
+    for half in (_half(5), _half(7, position=1), _half(9, position=0), _half(8, partition=1)):
+        gathering.add_half(half)
+    found = gathering.found["a"]
+    assert (found.offsets, found.positions) == ({0: 5, 1: 7}, Positions.first(2))
+    assert (found.first_offset, found.last_offset, found.first_append_time) == (5, 7, 1_005)
+    assert (found.targets, found.incarnation, found.decision) == ({"real"}, "today", None)
+    request = found.request(TOPIC)
+    assert (request.positions, request.first_offset, request.last_offset) == (Positions.first(2), 5, 7)
+    assert (request.partition, request.topic_id, request.incarnation) == (0, TOPIC, "today")
+
+
+def test_no_more_halves_of_a_partition_are_taken_than_allowed() -> None:
+    gathering = Gathering(2)
+    for half in (_half(1, "a"), _half(2, "b"), _half(1, "c", partition=1)):
+        gathering.add_half(half)
+    assert (gathering.is_full(0), gathering.is_full(1)) == (True, False)
+
+
+def test_one_transaction_can_be_of_interest_alone() -> None:
+    gathering = Gathering(2, "b")
+    for half in (_half(1, "a"), _half(2, "b"), _half(3, "c")):
+        gathering.add_half(half)
+    gathering.add_manifest(_manifest("c", DiscardReason.UNDECIDED, (0, 3)))
+    gathering.add_manifest(_manifest("c", DiscardReason.TOO_LARGE, (0, 3)))
+    assert (set(gathering.found), gathering.refused, gathering.is_full(0)) == ({"b"}, {}, False)
+
+
+def test_an_op_counts_in_its_place_only() -> None:
+    gathering = Gathering(100)
+    gathering.add_half(_half(1))
+    for entry in (
+        _entry(OpKind.COMMIT, topic="another"),
+        _entry(OpKind.COMMIT, partition=1),
+        _entry(OpKind.COMMIT, id_="unknown"),
+        _entry(OpKind.UNKNOWN, checks=4),
+    ):
+        gathering.add_op(entry, OpSource.LISTENER, 1, 1, TOPIC)
+    found = gathering.found["a"]
+    assert (found.said, found.decision, found.checks) == ([], None, 4)
+
+
+def test_the_last_decision_is_told_and_whether_another_one_contradicts_it() -> None:
+    gathering = Gathering(100)
+    gathering.add_half(_half(1))
+    found = gathering.found["a"]
+    gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 2, 5, TOPIC)
+    assert (found.decision, found.disputed) == (Said(OpKind.COMMIT, OpSource.PRODUCER, 2, 5), False)
+    gathering.add_op(_entry(OpKind.ROLLBACK), OpSource.CHECKER, 3, 6, TOPIC)
+    assert (found.decision, found.disputed) == (Said(OpKind.ROLLBACK, OpSource.CHECKER, 3, 6), True)
+
+
+def test_what_is_parked_is_gathered_with_what_still_follows_it() -> None:
+    gathering = Gathering(100)
+    gathering.add_half(_half(9, position=1))
+    gathering.add_manifest(_manifest("a", DiscardReason.UNDECIDED, (0, 2), (0, 5)))
+    gathering.add_manifest(_manifest("b", DiscardReason.TOO_LARGE, (0, 3)))
+    found = gathering.found["a"]
+    assert (found.parked, found.offsets, found.checks) == (True, {0: 2, 1: 9}, 3)
+    assert (set(gathering.found), gathering.refused) == ({"a"}, {"b": DiscardReason.TOO_LARGE})
+
+
+def test_check_requests_tell_how_often_and_when() -> None:
+    gathering = Gathering(100)
+    gathering.add_half(_half(1))
+    for id_, number, at in (("a", 2, 50), ("a", 1, 40), ("b", 9, 60)):
+        request = CheckRequest(id_, "orders", Truth.ROW, TOPIC, 0, Positions.first(1), 1, 1, number)
+        gathering.add_check(request, at)
+    assert (gathering.found["a"].checks, gathering.found["a"].last_asked) == (2, 50)
+
+
+def test_sums_and_choice() -> None:
+    gathering = Gathering(100)
+    for half in (_half(4, "a"), _half(3, "b"), _half(1, "c", partition=1), _half(2, "d", group="others")):
+        gathering.add_half(half)
+    gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 1, 1, TOPIC)
+    assert sums(gathering.found.values()) == {
+        ("orders", 0): Sum(1, 1, 1_003),
+        ("orders", 1): Sum(1, 0, 1_001),
+        ("others", 0): Sum(1, 0, 1_002),
+    }
+    assert [one.id for one in chosen(gathering.found.values(), "orders", 5_000)] == ["c", "b", "a"]
+    assert [one.id for one in chosen(gathering.found.values(), None, 1_002)] == ["c", "d"]
+
+
+def test_what_a_checkpoint_names_is_read_in_few_spans() -> None:
+    far = 10 + NEAR + 1
+    checkpoint = HalfCheckpoint(5, far + 20, (range(5, 6), range(8, 10), range(far, far + 2)))
+    spans = list(_spans(Span("t", 3, 0, far + 50), checkpoint))
+    assert [(span.partition, span.start, span.stop) for span, _ in spans] == [
+        (3, 5, 10),
+        (3, far, far + 2),
+        (3, far + 20, far + 50),
+    ]
+    unsettled = [
+        [offset for offset in range(span.start, span.stop) if is_unsettled(offset)] for span, is_unsettled in spans
+    ]
+    assert unsettled == [[5, 8, 9], [far, far + 1], list(range(far + 20, far + 50))]
+
+
+@pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("90s", 90_000), ("2d", 172_800_000)])
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "1.5h", "-1s", "1w"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="no duration"):
+        parse_duration(text)

@@ -1,0 +1,214 @@
+"""How fast rows are purged, what an application feels of it, and whether the table keeps its size."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, LiteralString
+
+import psycopg
+
+from benchmarks.application import Application
+from benchmarks.figures import Figure, Target
+from checker import purge, settlement
+from checker.connection import connect
+from checker.purge import PACE, Purge, Purged, Settled
+from checker.settings import DatabaseSettings
+from checker.settled import LAST_ID, HalfPartition, Old, Progress
+from checker.settlement import Audit
+from outbox.callback_table import CallbackTable
+from outbox.protocol.checkpoint import HalfCheckpoint
+from tests.harness import Site, wait_until
+
+THREADS = 4
+_ALL = Old(committed_ms=2**47, tombstones_ms=0, before=LAST_ID)
+_ANOTHER_TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
+"""So that the application's own rows, which are alive, stay."""
+
+_FILL: LiteralString = """
+INSERT INTO {transaction}
+SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - %s + number), 12, '0') || '7000'
+        || '8' || substr(md5(number::text || now()::text), 1, 15))::uuid,
+       'bench', 'C', %s, %s::uuid, number %% 4, number, number, '0', now()
+  FROM generate_series(1, %s) AS number
+"""
+
+
+_SCAN: LiteralString = "SELECT count(*) FROM {transaction} WHERE state = 'R'"
+
+
+def measure_rate(site: Site, rounds: int, rows: int) -> list[Figure]:
+    """Measure the purge beside one DELETE of as many rows.
+
+    Args:
+        site: Its tables exist.
+        rounds: How often both run, in turn.
+        rows: Rows of each run.
+    """
+    bare, flat_out, paced = [], [], []
+    for _ in range(rounds):
+        _fill(site, rows)
+        bare.append(rows / _seconds_of_one_delete(site))
+        _fill(site, rows)
+        flat_out.append(rows / _seconds_of_purge(site, rows, pace=0.0))
+        _fill(site, rows)
+        paced.append(rows / _seconds_of_purge(site, rows, pace=PACE))
+    title = f"purge of {rows:,} settled rows, in transactions of {purge.BATCH:,}"
+    target = Target("ours", "at least", 50_000)
+    return [
+        Figure("purge_rate", f"{title}, without pauses", "rows/s", "one DELETE of all", flat_out, bare, target),
+        Figure("purge_rate_paced", f"{title}, with its pauses", "rows/s", "one DELETE of all", paced, bare),
+    ]
+
+
+def measure_audit(site: Site, rounds: int, rows: int) -> list[Figure]:
+    """Measure the settlement audit of delivered rows beside a scan of the table.
+
+    Args:
+        site: Its tables exist.
+        rounds: How often both run, in turn.
+        rows: Rows that are looked at.
+    """
+    partition = HalfPartition(0, rows + 1, HalfCheckpoint(rows + 1, rows + 1))
+    progress = Progress(_ANOTHER_TOPIC, dict.fromkeys(range(4), partition), {})
+    audit = Audit(CallbackTable(site.tables), site.name, 0, lambda: progress)
+    _fill(site, rows)
+    audited, scanned = [], []
+    for _ in range(rounds):
+        with _connect(site, settlement.OPTIONS) as connection:
+            began = time.perf_counter()
+            audit.run(connection, progress)
+            audited.append(rows / (time.perf_counter() - began))
+        with site.connect() as connection:
+            began = time.perf_counter()
+            connection.execute(
+                CallbackTable(site.tables).compose("SELECT count(*) FROM {transaction} WHERE state = 'R'")
+            )
+            scanned.append(rows / (time.perf_counter() - began))
+    _delete_all(site)
+    title = f"settlement audit of {rows:,} delivered rows"
+    return [Figure("audit_rate", title, "rows/s", "one scan of the table", audited, scanned)]
+
+
+def measure_latency(site: Site, application: Application, rounds: int, rows: int) -> list[Figure]:
+    """Measure the application's transactions while rows are purged, beside as long a time in which none are.
+
+    Args:
+        site: Its tables exist.
+        application: It publishes.
+        rounds: How often both run, in turn.
+        rows: Rows that are purged.
+    """
+    purged, quiet = [], []
+    for _ in range(rounds):
+        _fill(site, rows)
+        began = time.perf_counter()
+        purged.append(_p99_ms(application, lambda: _seconds_of_purge(site, rows, PACE)))
+        seconds = time.perf_counter() - began
+        quiet.append(_p99_ms(application, partial(time.sleep, seconds)))
+    target = Target("ratio", "at most", 1.2)
+    title = f"publish() in {THREADS} threads while {rows:,} rows are purged: 99 of 100 transactions take at most"
+    return [Figure("purge_latency_p99", title, "ms", "while none are", purged, quiet, target)]
+
+
+def measure_size(site: Site, cycles: int, rows: int) -> list[Figure]:
+    """Measure table and index after many cycles of inserts and purge, beside their size after the first one.
+
+    Args:
+        site: Its tables exist.
+        cycles: How many.
+        rows: Rows of each cycle.
+    """
+    with site.connect() as connection:
+        connection.execute("ALTER SYSTEM SET autovacuum_naptime = '1s'")
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute(CallbackTable(site.tables).compose("VACUUM FULL {transaction}"))
+    sizes = []
+    for _ in range(cycles):
+        _fill(site, rows)
+        _seconds_of_purge(site, rows, pace=PACE)
+        wait_until(lambda: _dead(site) < rows / 2, 120)
+        sizes.append(_megabytes(site))
+    half = len(sizes) // 2
+    title = f"table and index after {cycles} cycles of {rows:,} rows inserted and purged"
+    target = Target("ratio", "at most", 1.5)
+    later, first = [max(sizes[half:])], [max(sizes[:half])]
+    return [Figure("purge_size", title, "MiB", "the largest of the first half", later, first, target)]
+
+
+def _fill(site: Site, rows: int) -> None:
+    with site.connect() as connection:
+        query = CallbackTable(site.tables).compose(_FILL)
+        connection.execute(query, (rows + 86_400_000, site.name, _ANOTHER_TOPIC, rows))
+
+
+def _settled(site: Site, rows: int) -> Settled:
+    return Settled(site.name, _ANOTHER_TOPIC, dict.fromkeys(range(4), rows + 1))
+
+
+def _connect(site: Site, options: str) -> psycopg.Connection[Any]:
+    database = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    return connect(database, "benchmark", options)
+
+
+def _seconds_of_purge(site: Site, rows: int, pace: float) -> float:
+    total = Purged()
+    with _connect(site, purge.OPTIONS) as connection:
+        began = time.perf_counter()
+        Purge(CallbackTable(site.tables), threading.Event(), pace).run(
+            connection, _settled(site, rows), _ALL, total.update
+        )
+        seconds = time.perf_counter() - began
+    if total["C"] != rows:
+        raise RuntimeError(f"{total['C']} rows were purged, not {rows}")
+    return seconds
+
+
+def _seconds_of_one_delete(site: Site) -> float:
+    began = time.perf_counter()
+    _delete_all(site)
+    return time.perf_counter() - began
+
+
+def _delete_all(site: Site) -> None:
+    with site.connect() as connection:
+        query = CallbackTable(site.tables).compose("DELETE FROM {transaction} WHERE half_topic_id = %s::uuid")
+        connection.execute(query, (_ANOTHER_TOPIC,))
+
+
+def _p99_ms(application: Application, meanwhile: Callable[[], object]) -> float:
+    """Of the application's transactions while something runs."""
+    taken: list[float] = []
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            taken.extend(application.seconds_each(application.publish, 1))
+
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        meanwhile()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    return sorted(taken)[len(taken) * 99 // 100] * 1e3
+
+
+def _dead(site: Site) -> int:
+    """Dead rows, as the statistics say; an autovacuum takes them away."""
+    with site.connect() as connection:
+        query = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = %s"
+        ((dead,),) = connection.execute(query, (site.tables.transaction,)).fetchall()
+    return int(dead)
+
+
+def _megabytes(site: Site) -> float:
+    with site.connect() as connection:
+        query = "SELECT pg_total_relation_size(%s::regclass)"
+        ((size,),) = connection.execute(query, (site.tables.transaction,)).fetchall()
+    return float(size) / 2**20

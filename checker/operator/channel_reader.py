@@ -1,0 +1,263 @@
+"""Reads what a channel holds unsettled: committed checkpoints first, then the halves that they name, then the rest."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import Message
+
+from checker.operator.undecided import Gathering, Half
+from outbox.channel import ChannelDescription
+from outbox.discarded import read_discard_topic
+from outbox.group_offsets import committed_checkpoints
+from outbox.protocol.check import parse_check
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.half import Header, parse_half
+from outbox.protocol.op import OpEntry, OpSource, parse_op
+from outbox.service.exits import UnsafeError
+from outbox.span_reader import Span, SpanReader
+
+NEAR = 2_000
+"""Settled halves that are rather read through than skipped."""
+
+SKEW_MS = 60_000
+"""How far the clocks of two brokers may be apart: the op of a half is looked for from so long before the half on."""
+
+ASKED_MS = 900_000
+"""Check requests are looked at so far back; the relay's longest pause between two is 10 minutes by default."""
+
+
+class Progress(NamedTuple):
+    """How far a relay has come in a half and an op partition."""
+
+    half: HalfCheckpoint
+    op: OpCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What was not read, and why, in one sentence."""
+
+    place: str
+    why: str
+
+
+def read_progress(kafka: Mapping[str, str], channel: ChannelDescription) -> list[Progress]:
+    """The committed checkpoints of all partitions, in their order; the relay's group is not joined.
+
+    Raises:
+        ConfigurationError: Kafka does not answer, or refuses.
+        UnsafeError: A checkpoint is missing or cannot be trusted.
+    """
+    half, op, numbers = channel.half, channel.op, range(channel.partitions)
+    places = [(topic.name, number) for topic in (half, op) for number in numbers]
+    committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
+    missing = [f"{topic}/{number}" for topic, number in places if (topic, number) not in committed]
+    if missing:
+        raise UnsafeError(
+            f"{', '.join(missing)} has no checkpoint in group {channel.channel.relay_group}: nobody can tell what is "
+            f"settled there; for a new channel run `outbox channel create --channel {channel.channel.name}`"
+        )
+    try:
+        return [
+            Progress(
+                parse_half_checkpoint(_metadata(ours.metadata), ours.offset, half.id),
+                parse_op_checkpoint(_metadata(theirs.metadata), theirs.offset, op.id),
+            )
+            for ours, theirs in ((committed[half.name, number], committed[op.name, number]) for number in numbers)
+        ]
+    except NewerFormatError:
+        raise
+    except ProtocolError as error:
+        raise UnsafeError(f"{error}; nobody can tell what is settled there") from error
+
+
+def _metadata(text: str | None) -> str:
+    return text or ""
+
+
+class ChannelReader:
+    """Gathers what is unsettled.
+
+    Args:
+        kafka: librdkafka properties.
+        channel: The channel.
+        gathering: Takes what is found.
+        most: Op records and check requests that are read of a partition.
+        passed: Is told how many records came, from time to time.
+    """
+
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        channel: ChannelDescription,
+        gathering: Gathering,
+        most: int,
+        passed: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._kafka = kafka
+        self._channel = channel
+        self._gathering = gathering
+        self._most = most
+        self._passed = passed
+        self._unread: list[Unread] = []
+
+    def gather(self, now_ms: int) -> list[Unread]:
+        """Read all of it.
+
+        Args:
+            now_ms: The present time, ms since 1970: check requests are looked at so far back from here.
+
+        Returns:
+            What was not read, because it was too much.
+
+        Raises:
+            ConfigurationError: Kafka does not answer, or refuses.
+            UnsafeError: A checkpoint is missing or cannot be trusted.
+            NewerFormatError: A record is of a newer format.
+        """
+        progress = read_progress(self._kafka, self._channel)
+        with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
+            for number, found in enumerate(progress):
+                self._read_halves(reader, number, found.half)
+            for manifest in read_discard_topic(self._kafka, self._channel).manifests.values():
+                self._gathering.add_manifest(manifest)
+            if self._gathering.found:
+                self._read_ops(reader, progress)
+                self._read_checks(reader, now_ms)
+        return self._unread
+
+    def _read_halves(self, reader: SpanReader, number: int, checkpoint: HalfCheckpoint) -> None:
+        whole = reader.whole(self._channel.half.name, number)
+        if whole.start > checkpoint.offset:
+            raise UnsafeError(
+                f"{whole.topic}/{number} begins at offset {whole.start}, and unsettled halves are named from "
+                f"{checkpoint.offset} on: retention, or somebody's hand, has removed them"
+            )
+        if whole.stop < checkpoint.head:
+            raise UnsafeError(
+                f"{whole.topic}/{number} ends at offset {whole.stop}, and the relay has read up to {checkpoint.head}: "
+                "Kafka has lost records that it had acknowledged"
+            )
+        for span, is_unsettled in _spans(whole, checkpoint):
+            for message in reader.read([span], self._passed):
+                offset = message.offset() or 0
+                if self._gathering.is_full(number):
+                    place = f"{whole.topic}/{number}, offsets {offset} to {whole.stop}"
+                    self._unread.append(Unread(place, "more halves are unsettled than are looked at"))
+                    return
+                if is_unsettled(offset):
+                    self._take_half(message)
+
+    def _take_half(self, message: Message) -> None:
+        half = to_half(message)
+        if half is None:
+            self._gathering.malformed += 1
+        else:
+            self._gathering.add_half(half)
+
+    def _read_ops(self, reader: SpanReader, progress: list[Progress]) -> None:
+        op = self._channel.op
+        oldest: dict[int, int] = {}
+        for found in self._gathering.found.values():
+            oldest[found.partition] = min(oldest.get(found.partition, found.first_append_time), found.first_append_time)
+        spans = [
+            self._cut(span, progress[number].op.offset)
+            for number, since in oldest.items()
+            for span in reader.since(op.name, [number], since - SKEW_MS)
+        ]
+        for message in reader.read(spans, self._passed):
+            for source, entry in to_ops(message):
+                place = (message.offset() or 0, message.timestamp()[1])
+                self._gathering.add_op(entry, source, *place, self._channel.half.id)
+
+    def _cut(self, span: Span, needed: int) -> Span:
+        """So much of a span of ops that it is not too much, from the op position at the latest."""
+        start = min(span.start, needed)
+        if span.stop - start > self._most:
+            start = max(min(needed, span.stop), span.stop - self._most)
+            self._say_cut(Span(span.topic, span.partition, span.start, start))
+        return Span(span.topic, span.partition, start, span.stop)
+
+    def _say_cut(self, left: Span) -> None:
+        place = f"{left.topic}/{left.partition}, offsets {left.start} to {left.stop}"
+        self._unread.append(Unread(place, f"more than the last {self._most} records"))
+
+    def _read_checks(self, reader: SpanReader, now_ms: int) -> None:
+        topic = self._channel.channel.check_topic
+        partitions = reader.partitions(topic)
+        spans = []
+        for span in reader.since(topic, partitions, now_ms - ASKED_MS):
+            start = max(span.start, span.stop - self._most)
+            if start > span.start:
+                self._say_cut(Span(topic, span.partition, span.start, start))
+            spans.append(Span(topic, span.partition, start, span.stop))
+        for message in reader.read(spans, self._passed):
+            try:
+                self._gathering.add_check(parse_check(message.value()), message.timestamp()[1])
+            except NewerFormatError:
+                raise
+            except ProtocolError:
+                continue  # the checker counts it as malformed
+
+
+def _spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, Callable[[int], bool]]]:
+    """Spans of a half partition, each with what tells of an offset in it whether it is not settled."""
+    runs = list(checkpoint.unsettled)
+    while runs:
+        near = [runs.pop(0)]
+        while runs and runs[0].start - near[-1].stop <= NEAR:
+            near.append(runs.pop(0))
+        yield Span(whole.topic, whole.partition, near[0].start, near[-1].stop), _within(near)
+    yield Span(whole.topic, whole.partition, checkpoint.head, whole.stop), lambda _: True
+
+
+def _within(runs: Sequence[range]) -> Callable[[int], bool]:
+    """Whether an offset is in one of some ascending runs, which may be very long."""
+    starts = [run.start for run in runs]
+
+    def is_within(offset: int) -> bool:
+        index = bisect_right(starts, offset) - 1
+        return index >= 0 and offset in runs[index]
+
+    return is_within
+
+
+def to_half(message: Message) -> Half | None:
+    """A record of the half topic; None if it cannot be parsed: a relay will say MALFORMED.
+
+    Raises:
+        NewerFormatError: It is of a newer format.
+    """
+    try:
+        control = parse_half(headers_of(message))
+    except NewerFormatError:
+        raise
+    except ProtocolError:
+        return None
+    return Half(message.partition() or 0, message.offset() or 0, message.timestamp()[1], control)
+
+
+def to_ops(message: Message) -> Iterable[tuple[OpSource, OpEntry]]:
+    """The entries of a record of the op topic; none if it cannot be parsed: a relay counts it and passes it.
+
+    Raises:
+        NewerFormatError: It is of a newer format.
+    """
+    try:
+        source, entries = parse_op(message.value(), headers_of(message))
+    except NewerFormatError:
+        raise
+    except ProtocolError:
+        return []
+    return [(source, entry) for entry in entries]
+
+
+def headers_of(message: Message) -> tuple[Header, ...]:
+    """The headers of a consumed record."""
+    headers: Any = message.headers() or ()  # the stub also allows a dict and text, which consumed messages never have
+    return tuple(headers)

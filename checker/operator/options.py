@@ -1,0 +1,63 @@
+"""What the operator's commands have in common: options, settings, the channel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from checker.operator.rows import Rows
+from checker.settings import CheckerSettings
+from outbox.channel import ChannelDescription, verify_channel
+from outbox.cluster import admin_client
+from outbox.errors import UsageError
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import parse_number
+from outbox.protocol.identifiers import check_uuid
+from outbox.protocol.positions import MAX_POSITION
+
+BootstrapServers = Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.", show_default=False)]
+ChannelName = Annotated[str | None, typer.Option("--channel", help="Channel.", show_default=False)]
+Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
+
+RECORDS = 1_000_000
+
+ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
+"""Of a typer application without subcommands: options may stand behind arguments, and its usage names no command."""
+
+
+class Desk:
+    """Settings of the checker, and the channel as it is.
+
+    Args:
+        bootstrap_servers: From the command line; None: from the environment or OUTBOX_CONFIG.
+        channel: Likewise.
+
+    Raises:
+        ValidationError: A setting is missing or wrong.
+        ConfigurationError: Kafka does not answer, or the channel is wrong.
+    """
+
+    def __init__(self, bootstrap_servers: str | None, channel: str | None) -> None:
+        given: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "channel": channel}
+        settings = CheckerSettings(**{name: value for name, value in given.items() if value is not None})
+        self.kafka = settings.connection()
+        self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
+        self.databases = settings.all_databases()
+
+    def rows(self, database: str) -> Rows:
+        """The callback tables of a database, by its name in the settings."""
+        return Rows(database, self.databases[database], self.channel.channel.name)
+
+
+def parse_id(text: str) -> tuple[str, int | None]:
+    """A transaction id, or the transaction id and the position of a message id.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    id_, slash, position = text.strip().lower().partition("/")
+    try:
+        return check_uuid(id_), parse_number(position, "the position", maximum=MAX_POSITION) if slash else None
+    except ProtocolError as error:
+        raise UsageError(f"{text!r} is no transaction id and no message id: {error}") from None

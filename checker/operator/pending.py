@@ -1,0 +1,196 @@
+"""`outbox pending`: what is undecided now."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from checker.operator.channel_reader import ChannelReader, Unread
+from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records
+from checker.operator.rows import database_of
+from checker.operator.undecided import Gathering, Unsettled, chosen, sums
+from outbox.errors import ConfigurationError, UsageError
+from outbox.protocol.half import Truth
+from outbox.service.exits import guarded
+from outbox.service.output import Json, print_json, told_reading, utc
+
+LIMIT = 100
+HALVES = 100_000
+"""Halves of one partition that are looked at."""
+
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+app = typer.Typer(help="Show what is undecided now, or decided and not delivered yet.", **ONE_COMMAND)
+
+
+@app.callback(invoke_without_command=True)
+def pending(
+    bootstrap_servers: BootstrapServers = None,
+    channel: ChannelName = None,
+    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
+    older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
+    limit: Annotated[int, typer.Option(min=1, help="The oldest so many are listed.")] = LIMIT,
+    look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
+    records: Records = RECORDS,
+    as_json: Json = False,  # noqa: FBT002 - a flag
+) -> None:
+    """List unsettled transactions, the oldest first. It joins no group, commits nothing, and decides nothing."""
+
+    def run() -> None:
+        age = parse_duration(older_than)
+        desk, now = Desk(bootstrap_servers, channel), time.time_ns() // 1_000_000
+        gathering = Gathering(HALVES)
+        with told_reading() as passed:
+            unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
+        found = chosen(gathering.found.values(), group, now - age)
+        shown = found[:limit]
+        rows = _look(desk, shown) if look else {}
+        document = {
+            "channel": desk.channel.channel.name,
+            "now_ms": now,
+            "sums": [
+                {"group": place[0], "half_partition": place[1], "undecided": sum_.undecided, "decided": sum_.decided}
+                | {"oldest_ms": sum_.oldest}
+                for place, sum_ in sums(found).items()
+            ],
+            "transactions": [_fields(one, now) | rows.get(one.id, {}) for one in shown],
+            "not_listed": len(found) - len(shown),
+            "malformed_halves": gathering.malformed,
+            "not_read": [{"place": left.place, "why": left.why} for left in unread],
+        }
+        if as_json:
+            print_json(document)
+        else:
+            _show(document, unread, look=look)
+
+    guarded(run)
+
+
+def parse_duration(text: str) -> int:
+    """A duration in ms.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no duration: write a whole number and ms, s, m, h or d, such as 15m")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _look(desk: Desk, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:
+    """What the databases say of transactions; one that does not answer is told with its own."""
+    by_name: dict[str | None, list[Unsettled]] = defaultdict(list)
+    for one in shown:
+        if one.truth is Truth.ROW:
+            by_name[database_of(one.request(desk.channel.half.id), desk.databases)].append(one)
+    found: dict[str, dict[str, Any]] = {}
+    for name, ours in by_name.items():
+        if name is None:
+            found |= {one.id: {"database": None, "row": "unmapped", "holder_pid": None} for one in ours}
+            continue
+        requests = [one.request(desk.channel.half.id) for one in ours]
+        try:
+            seen = desk.rows(name).look(requests, frozenset(one.id for one in ours if one.parked))
+        except ConfigurationError as error:
+            found |= {one.id: {"database": name, "row": f"unknown: {error}", "holder_pid": None} for one in ours}
+            continue
+        found |= {
+            id_: {"database": name, "row": str(what.standing), "holder_pid": what.holder} for id_, what in seen.items()
+        }
+    return found
+
+
+def _fields(one: Unsettled, now: int) -> dict[str, Any]:
+    said = one.decision
+    return {
+        "transaction": one.id,
+        "group": one.group,
+        "truth": str(one.truth),
+        "half_partition": one.partition,
+        "first_offset": one.first_offset,
+        "last_offset": one.last_offset,
+        "messages": len(one.offsets),
+        "targets": sorted(one.targets),
+        "appended_ms": one.first_append_time,
+        "age_ms": max(now - one.first_append_time, 0),
+        "parked": one.parked,
+        "decision": said.kind.name if said else None,
+        "decided_by": str(said.source) if said else None,
+        "decided_ms": said.append_time if said else None,
+        "op_offset": said.offset if said else None,
+        "disputed": one.disputed,
+        "checks": one.checks or None,
+        "last_asked_ms": one.last_asked or None,
+    }
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _show(document: Mapping[str, Any], unread: Sequence[Unread], *, look: bool) -> None:
+    console = Console()
+    totals = Table("group", "half partition", "undecided", "decided", "oldest", title="not settled")
+    for sum_ in document["sums"]:
+        counts = (str(sum_[name]) for name in ("half_partition", "undecided", "decided"))
+        totals.add_row(sum_["group"], *counts, utc(sum_["oldest_ms"]))
+    console.print(totals)
+    columns = [
+        "transaction",
+        "group",
+        "half",
+        "messages",
+        "age",
+        "state",
+        "checks",
+        "targets",
+        *(["row"] if look else []),
+    ]
+    table = Table(*columns, title=f"channel {document['channel']}")
+    table.columns[0].no_wrap = True
+    for one in document["transactions"]:
+        row = [f"{one.get('row', 'listener')}{_holder(one)}"] if look else []
+        half = "discard topic" if one["parked"] else f"{one['half_partition']}/{one['first_offset']}"
+        checks = "?" if one["checks"] is None else str(one["checks"])
+        table.add_row(
+            one["transaction"],
+            one["group"],
+            half,
+            str(one["messages"]),
+            _age(one["age_ms"]),
+            _state(one),
+            checks,
+            ", ".join(one["targets"]) or "?",
+            *row,
+        )
+    console.print(table)
+    if document["not_listed"]:
+        console.print(f"{document['not_listed']} more are not listed: --limit")
+    if document["malformed_halves"]:
+        console.print(f"{document['malformed_halves']} halves cannot be parsed: a relay will discard them as MALFORMED")
+    for left in unread:
+        console.print(f"not read: {left.place} ({left.why})")
+
+
+def _holder(one: Mapping[str, Any]) -> str:
+    return f", pid {one['holder_pid']}" if one.get("holder_pid") else ""
+
+
+def _state(one: Mapping[str, Any]) -> str:
+    if one["disputed"]:
+        return "disputed"
+    return f"{one['decision']} by {one['decided_by']}, not settled" if one["decision"] else "undecided"
+
+
+def _age(ms: int) -> str:
+    for name in ("d", "h", "m"):
+        if ms >= 2 * _UNITS[name]:
+            return f"{ms // _UNITS[name]}{name}"
+    return f"{ms // 1_000}s"

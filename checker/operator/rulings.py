@@ -1,0 +1,146 @@
+"""What an operator may decide on a transaction, as one table. Pure.
+
+The row is the decision (R1). An operator's word becomes the row first, and only then an op marker; where a row, an open
+local transaction or a listener says otherwise, it is refused (R32).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from checker.operator.undecided import Unsettled
+from checker.verdicts import Row
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpKind
+
+
+class Standing(enum.StrEnum):
+    """Where a transaction stands with the one who knows the truth."""
+
+    NO_ROW = "no row"  # of a transaction that is not open
+    OPEN = "open"  # its local transaction holds its lock
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"  # a tombstone stands
+    ELSEWHERE = "elsewhere"  # a committed row of another half topic
+    PURGED = "purged"  # below the purge watermark: its row may have been there
+    MISMATCH = "mismatch"  # its halves name another incarnation of the database
+    READ_ONLY = "read-only"  # no row is seen where the checker may not write: a replica may not show it yet
+    UNMAPPED = "unmapped"  # no database is configured for its group
+    LISTENER = "listener"  # only its listener knows, and has not said
+    LISTENER_COMMITTED = "listener committed"
+    LISTENER_ROLLED_BACK = "listener rolled back"
+
+
+class Step(enum.Enum):
+    """What a decision takes."""
+
+    PLACE = "place the row, then send the op marker"
+    MARK = "send the op marker"
+    REFUSE = "refuse"
+
+
+class Ruling(NamedTuple):
+    """What follows.
+
+    Args:
+        step: What is done.
+        why: One sentence on why it is so, and for a refusal what to do.
+    """
+
+    step: Step
+    why: str
+
+
+_OPEN = Ruling(
+    Step.REFUSE,
+    "its local transaction is open and decides by itself: wait for it, or end its backend (pg_terminate_backend), then "
+    "try again",
+)
+_PURGED = Ruling(
+    Step.REFUSE,
+    "its last half lies below the purge watermark: its row may have been there, and was purged after it had its "
+    "effect; look with `outbox trace`. Once it is parked in the discard topic it can be decided",
+)
+_MISMATCH = Ruling(
+    Step.REFUSE,
+    "its halves name another incarnation of the database than the one that is configured for its group: correct the "
+    "mapping; if that incarnation is gone for good (restored from a backup), give it with --incarnation, and the "
+    "database of today is the truth",
+)
+_UNMAPPED = Ruling(
+    Step.REFUSE,
+    "no database is configured for its producer group: only there can it be decided; name it in the "
+    "checker's databases",
+)
+_READ_ONLY = Ruling(
+    Step.REFUSE,
+    "its database is read_only in the checker's settings, and a decision is a row there: run this with settings that "
+    "name its primary and may write",
+)
+_ELSEWHERE = Ruling(
+    Step.REFUSE,
+    "its committed row names another half topic: what lies here is a copy, or this topic was made again; nobody can "
+    "tell from here what was delivered",
+)
+_AGAIN = "the row says so already: the op marker is sent again"
+_NO_ROW = "the local transaction is not open and has no row: your decision becomes the row"
+_LISTENER = "only its listener knows, and nothing is asked: the op marker alone is the decision"
+
+RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
+    (OpKind.COMMIT, Standing.NO_ROW): Ruling(Step.PLACE, _NO_ROW),
+    (OpKind.COMMIT, Standing.OPEN): _OPEN,
+    (OpKind.COMMIT, Standing.COMMITTED): Ruling(Step.MARK, _AGAIN),
+    (OpKind.COMMIT, Standing.ROLLED_BACK): Ruling(
+        Step.REFUSE, "a tombstone stands: it was decided ROLLBACK, and its application knows; publish its messages anew"
+    ),
+    (OpKind.COMMIT, Standing.ELSEWHERE): _ELSEWHERE,
+    (OpKind.COMMIT, Standing.PURGED): _PURGED,
+    (OpKind.COMMIT, Standing.MISMATCH): _MISMATCH,
+    (OpKind.COMMIT, Standing.UNMAPPED): _UNMAPPED,
+    (OpKind.COMMIT, Standing.READ_ONLY): _READ_ONLY,
+    (OpKind.COMMIT, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
+    (OpKind.COMMIT, Standing.LISTENER_COMMITTED): Ruling(Step.MARK, "its listener says so, too"),
+    (OpKind.COMMIT, Standing.LISTENER_ROLLED_BACK): Ruling(
+        Step.REFUSE, "its listener has said ROLLBACK, and nobody has said otherwise; publish its messages anew"
+    ),
+    (OpKind.ROLLBACK, Standing.NO_ROW): Ruling(Step.PLACE, _NO_ROW),
+    (OpKind.ROLLBACK, Standing.OPEN): _OPEN,
+    (OpKind.ROLLBACK, Standing.COMMITTED): Ruling(
+        Step.REFUSE, "it has committed: its row stands; once a relay reads an op marker or asks, it will be delivered"
+    ),
+    (OpKind.ROLLBACK, Standing.ROLLED_BACK): Ruling(Step.MARK, _AGAIN),
+    (OpKind.ROLLBACK, Standing.ELSEWHERE): _ELSEWHERE,
+    (OpKind.ROLLBACK, Standing.PURGED): _PURGED,
+    (OpKind.ROLLBACK, Standing.MISMATCH): _MISMATCH,
+    (OpKind.ROLLBACK, Standing.UNMAPPED): _UNMAPPED,
+    (OpKind.ROLLBACK, Standing.READ_ONLY): _READ_ONLY,
+    (OpKind.ROLLBACK, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
+    (OpKind.ROLLBACK, Standing.LISTENER_COMMITTED): Ruling(
+        Step.REFUSE, "its listener has said COMMIT, and nobody has said otherwise: it is about to be delivered"
+    ),
+    (OpKind.ROLLBACK, Standing.LISTENER_ROLLED_BACK): Ruling(Step.MARK, "its listener says so, too"),
+}
+"""Every case there is."""
+
+
+def of_listener(found: Unsettled) -> Standing | None:
+    """Where a transaction stands that has no row; None: it has, or will have, one."""
+    if found.truth is not Truth.LISTENER:
+        return None
+    if found.decision is None or found.disputed:
+        return Standing.LISTENER
+    committed = found.decision.kind is OpKind.COMMIT
+    return Standing.LISTENER_COMMITTED if committed else Standing.LISTENER_ROLLED_BACK
+
+
+def of_row(row: Row, topic_id: str) -> Standing:
+    """Where a transaction stands that has a row.
+
+    Args:
+        row: Its row.
+        topic_id: Id of the half topic.
+    """
+    if not row.committed:
+        return Standing.ROLLED_BACK
+    return Standing.COMMITTED if row.topic_id == topic_id else Standing.ELSEWHERE

@@ -1,0 +1,226 @@
+"""The story of one transaction, put together from what was found of it. Pure."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+
+_VERSION_7 = 7
+
+
+class What(enum.StrEnum):
+    """A kind of event, in the order in which events of one moment are told."""
+
+    HALF = "half stored"
+    CHECK = "asked"
+    ROW = "row"
+    OP = "op"
+    DISCARDED = "discarded"
+    LEFT = "left the discard topic"
+    VISIBLE = "visible"
+
+
+_ORDER = {what: number for number, what in enumerate(What)}
+
+
+class Event(NamedTuple):
+    """Something that happened to a transaction.
+
+    Args:
+        time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is
+            not known, as on a real topic whose records carry the timestamps of their halves or users.
+        what: Its kind.
+        place: Topic, or name of the database in the checker's settings.
+        partition: Of the topic; None for a row.
+        offset: Of the record; None for a row.
+        position: Of the message; None for what is about the whole transaction.
+        detail: One sentence for people.
+        kind: What an op or a row decides; None for all else.
+        counts: The positions that an op or a row counts; None for all else.
+    """
+
+    time_ms: int | None
+    what: What
+    place: str
+    partition: int | None
+    offset: int | None
+    position: int | None
+    detail: str
+    kind: OpKind | None = None
+    counts: Positions | None = None
+
+
+class Searched(NamedTuple):
+    """A span that was read.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        start: The first offset that was read.
+        stop: The one behind the last.
+        end: Where the partition ends for a read_committed reader.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+    end: int
+
+
+@dataclass
+class Findings:
+    """What a search found, where it looked, and where it did not.
+
+    Args:
+        transaction_id: The transaction.
+        position: The one message that is of interest; None: all.
+        committed_row: Whether its row says that it committed; None: no row was found.
+    """
+
+    transaction_id: str
+    position: int | None = None
+    committed_row: bool | None = None
+    events: list[Event] = field(default_factory=list)
+    searched: list[Searched] = field(default_factory=list)
+    databases: list[str] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+
+    def of(self, what: What) -> list[Event]:
+        """The events of a kind, in the order in which they were found."""
+        return [event for event in self.events if event.what is what]
+
+    def note(self, event: Event) -> None:
+        """Take an event, unless it is of another message than that which is of interest."""
+        if event.position is None or self.position is None or event.position == self.position:
+            self.events.append(event)
+
+    def decisions(self) -> list[Event]:
+        """COMMIT and ROLLBACK of rows and ops."""
+        return [event for event in self.events if event.kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
+
+    def timeline(self) -> list[Event]:
+        """All events in the order of their times; those whose time is not known come last."""
+        return sorted(self.events, key=_moment)
+
+
+def _moment(event: Event) -> tuple[bool, int, int, int]:
+    return event.time_ms is None, event.time_ms or 0, _ORDER[event.what], event.offset or 0
+
+
+class State(enum.StrEnum):
+    """What became of a transaction, as far as was read."""
+
+    VISIBLE = "visible"
+    PARTLY_VISIBLE = "partly visible"
+    DISCARDED = "discarded"
+    PARKED = "parked"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNDECIDED = "undecided"
+    CONTRADICTION = "contradiction"
+    NOT_FOUND = "not found"
+
+
+class Conclusion(NamedTuple):
+    """What follows from the events, and from nothing else.
+
+    Args:
+        state: In a word.
+        sentence: In a sentence.
+    """
+
+    state: State
+    sentence: str
+
+
+def conclude(found: Findings) -> Conclusion:
+    """What became of a transaction; what was not read is never taken for empty."""
+    if not found.events:
+        return Conclusion(State.NOT_FOUND, "nothing of it was found in what was read")
+    visible = found.of(What.VISIBLE)
+    if visible:
+        return _visible(found, visible)
+    discarded = _last(found.events, {What.DISCARDED, What.LEFT})
+    if discarded is not None and discarded.what is What.DISCARDED:
+        return _discarded(discarded)
+    return _decided(found)
+
+
+def _visible(found: Findings, visible: Sequence[Event]) -> Conclusion:
+    if found.committed_row is False:
+        return Conclusion(State.CONTRADICTION, "messages of it are visible, and its row is a tombstone")
+    seen = {event.position for event in visible if event.position is not None}
+    if len(visible) > len(seen):
+        return Conclusion(State.CONTRADICTION, "a message of it is visible more than once")
+    missing = set(needed(found)) - seen
+    if missing:
+        return Conclusion(State.PARTLY_VISIBLE, f"messages {Positions.of(missing)} are not visible in what was read")
+    return Conclusion(State.VISIBLE, "readers see every message of it that counts")
+
+
+def _discarded(manifest: Event) -> Conclusion:
+    if manifest.detail.startswith(f"{DiscardReason.UNDECIDED}:"):
+        return Conclusion(State.PARKED, "it lies in the discard topic undecided, and goes on being asked about")
+    return Conclusion(State.DISCARDED, "it lies in the discard topic: `outbox discarded` delivers or drops it")
+
+
+def _decided(found: Findings) -> Conclusion:
+    """What a row says, else what ops say that agree."""
+    if found.committed_row is not None:
+        return Conclusion(*_BY_ROW[found.committed_row])
+    kinds = {event.kind for event in found.decisions()}
+    if len(kinds) > 1:
+        return Conclusion(
+            State.CONTRADICTION, "op markers contradict each other, and no row was found: it is looked up"
+        )
+    if kinds:
+        return Conclusion(*_BY_OP[kinds == {OpKind.COMMIT}])
+    return Conclusion(State.UNDECIDED, "neither a row nor an op marker that decides it was found in what was read")
+
+
+_BY_ROW = {
+    True: (State.COMMITTED, "its row says that it committed; it is not visible in what was read"),
+    False: (State.ROLLED_BACK, "a tombstone stands: it is rolled back, and never delivered"),
+}
+_BY_OP = {
+    True: (State.COMMITTED, "an op marker says COMMIT; it is not visible in what was read"),
+    False: (State.ROLLED_BACK, "an op marker says ROLLBACK, and no row was found; it is not visible in what was read"),
+}
+
+
+def needed(found: Findings) -> Iterable[int]:
+    """The positions that ought to be visible: those that a row or an op counts, else all of which a half was found."""
+    counted = [event.counts for event in found.decisions() if event.kind is OpKind.COMMIT and event.counts is not None]
+    positions = set(counted[-1]) if counted else {event.position for event in found.of(What.HALF)}
+    return sorted(position for position in positions if position is not None and found.position in {None, position})
+
+
+def _last(events: Iterable[Event], kinds: set[What]) -> Event | None:
+    chosen = [event for event in events if event.what in kinds]
+    return max(chosen, key=lambda event: event.offset or 0) if chosen else None
+
+
+def folded(events: Sequence[Event]) -> list[Event]:
+    """A timeline for people: of check requests that follow on each other, the first, and the last with their number."""
+    told: list[Event] = []
+    for what, group in groupby(events, key=lambda event: event.what):
+        some = list(group)
+        if what is What.CHECK and len(some) > 2:  # noqa: PLR2004 - two are the first and the last
+            some = [some[0], some[-1]._replace(detail=f"{some[-1].detail}; {len(some) - 2} times in between, too")]
+        told += some
+    return told
+
+
+def born_ms(transaction_id: str) -> int | None:
+    """When a transaction id was made, ms since 1970 by its application's clock; None: it does not tell."""
+    parsed = uuid.UUID(transaction_id)
+    return int.from_bytes(parsed.bytes[:6], "big") if parsed.version == _VERSION_7 else None

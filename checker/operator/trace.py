@@ -1,0 +1,133 @@
+"""`outbox trace`: the story of one transaction or message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
+from checker.operator.search import SKEW_MS, Search
+from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude, folded
+from outbox.errors import UsageError
+from outbox.service.exits import Exit, guarded
+from outbox.service.output import Json, print_json, told_reading, utc
+
+app = typer.Typer(help="Tell the story of a transaction or a message.", **ONE_COMMAND)
+
+
+@app.callback(invoke_without_command=True)
+def trace(
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],
+    since: Annotated[
+        str, typer.Option(help="Search from here on, such as 2026-11-22T06:00Z; by default from the time in the id.")
+    ] = "",
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Search this real topic, too, if its halves are gone; repeatable.")
+    ] = None,
+    records: Records = RECORDS,
+    bootstrap_servers: BootstrapServers = None,
+    channel: ChannelName = None,
+    as_json: Json = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Tell all that databases and topics say of it, in the order of time. It ends with 2 if nothing is found."""
+
+    def run() -> None:
+        transaction_id, position = parse_id(id_)
+        start = _start(transaction_id, since)
+        desk, found = Desk(bootstrap_servers, channel), Findings(transaction_id, position)
+        if not desk.databases:
+            found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
+        with told_reading() as passed:
+            search = Search(desk.kafka, desk.channel, found, start, records, passed)
+            search.databases(desk.databases)
+            search.topics(topic or ())
+        conclusion = conclude(found)
+        if as_json:
+            print_json(_document(found, conclusion, start))
+        else:
+            _show(found, conclusion, start)
+        if conclusion.state is State.NOT_FOUND:
+            raise SystemExit(Exit.FINDINGS)
+
+    guarded(run)
+
+
+def _start(transaction_id: str, since: str) -> int:
+    """Where the search begins, ms since 1970.
+
+    Raises:
+        UsageError: Neither the id nor the user says.
+    """
+    if since:
+        try:
+            given = datetime.fromisoformat(since)
+        except ValueError:
+            raise UsageError(f"{since!r} is no time: write it as 2026-11-22T06:00Z") from None
+        return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
+    born = born_ms(transaction_id)
+    if born is None:
+        raise UsageError(f"{transaction_id} is no UUIDv7, and so does not tell its time: give --since")
+    return max(born - SKEW_MS, 0)
+
+
+def _document(found: Findings, conclusion: Conclusion, start: int) -> dict[str, Any]:
+    return {
+        "transaction": found.transaction_id,
+        "position": found.position,
+        "state": str(conclusion.state),
+        "conclusion": conclusion.sentence,
+        "since_ms": start,
+        "timeline": [
+            {
+                "time_ms": event.time_ms,
+                "what": str(event.what),
+                "place": event.place,
+                "partition": event.partition,
+                "offset": event.offset,
+                "position": event.position,
+                "detail": event.detail,
+            }
+            for event in found.timeline()
+        ],
+        "databases": found.databases,
+        "searched": [
+            {
+                "topic": span.topic,
+                "partition": span.partition,
+                "from_offset": span.start,
+                "to_offset": span.stop,
+                "end_offset": span.end,
+            }
+            for span in found.searched
+        ],
+        "not_searched": [{"place": place, "why": why} for place, why in found.unread],
+    }
+
+
+def _time(event: Event) -> str:
+    if event.time_ms is None:
+        return "not known"
+    return datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "milliseconds")
+
+
+def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
+    console = Console()
+    message = "" if found.position is None else f", message {found.position}"
+    table = Table("time", "what", "message", "where", "detail", title=f"transaction {found.transaction_id}{message}")
+    for event in folded(found.timeline()):
+        where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
+        number = "" if event.position is None else str(event.position)
+        table.add_row(_time(event), event.what, number, where, event.detail)
+    console.print(table)
+    console.print(f"[bold]{conclusion.state}[/]: {conclusion.sentence}")
+    databases = ", ".join(found.databases) or "none"
+    console.print(f"searched from {utc(start)} on; databases: {databases}; offsets:")
+    for span in found.searched:
+        if span.stop > span.start:
+            console.print(f"  {span.topic}/{span.partition}: {span.start} to {span.stop} of {span.end}")
+    for place, why in found.unread:
+        console.print(f"not searched: {place}: {why}")

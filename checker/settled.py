@@ -1,0 +1,184 @@
+"""What Kafka says of delivery, and what follows for callback rows: which may go, and which wait for too long. Pure.
+
+A transaction is settled when the relay's checkpoint says so and it does not lie in the discard topic. Only then its row
+may be purged (R11). A committed row that is old, and not settled, is a finding of the settlement audit (R27).
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.identifiers import make_transaction_id
+
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+"""No transaction id is before it."""
+
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+"""No transaction id is after it."""
+
+_LOWEST = bytes(10)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPartition:
+    """What Kafka says of one half partition.
+
+    Args:
+        start: The first offset that the half partition still has.
+        end: The offset behind its last record.
+        checkpoint: The relay's; None: there is none that can be trusted.
+        problem: Why its rows cannot be judged, or not all of them; empty if they can.
+    """
+
+    start: int
+    end: int
+    checkpoint: HalfCheckpoint | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What Kafka says of a channel's delivery, at a moment that has passed.
+
+    Args:
+        topic_id: Id of its half topic.
+        partitions: Its half partitions.
+        discarded: What lies in its discard topic: the reasons by transaction id.
+    """
+
+    topic_id: str
+    partitions: Mapping[int, HalfPartition]
+    discarded: Mapping[str, str]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why rows cannot be judged, or not all of them; one sentence for each half partition concerned."""
+        return [partition.problem for partition in self.partitions.values() if partition.problem]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRow:
+    """A row of state C, as the audit reads it.
+
+    Args:
+        transaction_id: The transaction.
+        group: Producer group.
+        topic_id: Id of the half topic.
+        partition: Half partition.
+        first_offset: Offset of the first half that counts, -1 if none does.
+        last_offset: Offset of the last one, -1 if none does.
+    """
+
+    transaction_id: str
+    group: str
+    topic_id: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+class Delay(enum.StrEnum):
+    """Why a committed transaction is not delivered."""
+
+    UNREAD = "unread"
+    PENDING = "pending"
+    DISCARDED = "discarded"
+    GONE = "gone"
+    DELETED_TOPIC = "deleted_topic"
+    UNKNOWN = "unknown"
+
+
+MEANINGS = {
+    Delay.UNREAD: "no relay has read its halves yet",
+    Delay.PENDING: "a relay has read its halves, and has not settled them",
+    Delay.DISCARDED: "it lies in the discard topic",
+    Delay.GONE: "its halves are not in the half topic any more (retention, records deleted by hand, or lost)",
+    Delay.DELETED_TOPIC: "its half topic was deleted",
+    Delay.UNKNOWN: "its half partition has no checkpoint that can be trusted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """Which rows are old enough to go.
+
+    Args:
+        committed_ms: Rows of state C that were inserted before, ms since 1970 by the database's clock.
+        tombstones_ms: Rows of state R that were.
+        before: Only rows whose id is before this one. Ids begin with their time by the application's clock: a row is
+            old by both clocks, and found by its primary key.
+    """
+
+    committed_ms: int
+    tombstones_ms: int
+    before: str
+
+
+def old_enough(now_ms: int, keep_settled: int, keep_tombstones: int) -> Old:
+    """Which rows are old enough.
+
+    Args:
+        now_ms: The database's time, ms since 1970.
+        keep_settled: Age of rows of state C that are kept, ms.
+        keep_tombstones: Age of rows of state R that are kept, ms.
+    """
+    committed, tombstones = now_ms - keep_settled, now_ms - keep_tombstones
+    return Old(committed, tombstones, first_id_of(max(committed, tombstones)))
+
+
+def settled_below(progress: Progress) -> dict[int, int]:
+    """The offset of each half partition below which all halves are settled, for the partitions that can be judged.
+
+    A transaction whose last half lies below it is delivered, rolled back, or in the discard topic.
+    """
+    return {
+        number: partition.checkpoint.offset
+        for number, partition in progress.partitions.items()
+        if partition.checkpoint is not None and not partition.problem
+    }
+
+
+def why_undelivered(row: CommittedRow, progress: Progress) -> Delay | None:
+    """Why a committed transaction is not delivered, None if it is, or if none of its messages counts."""
+    if row.topic_id != progress.topic_id:
+        return Delay.DELETED_TOPIC
+    if row.transaction_id in progress.discarded:
+        return Delay.DISCARDED
+    partition = progress.partitions.get(row.partition)
+    return _why_unsettled(row, partition) if row.last_offset >= 0 else None
+
+
+def _why_unsettled(row: CommittedRow, partition: HalfPartition | None) -> Delay | None:
+    """A transaction is settled as a whole: its first and its last half tell."""
+    if partition is None or partition.checkpoint is None:
+        return Delay.UNKNOWN
+    if all(_is_settled(offset, partition.checkpoint) for offset in (row.first_offset, row.last_offset)):
+        return None
+    if row.first_offset < partition.start or row.last_offset >= partition.end:
+        return Delay.GONE
+    return Delay.UNREAD if row.last_offset >= partition.checkpoint.head else Delay.PENDING
+
+
+def _is_settled(offset: int, checkpoint: HalfCheckpoint) -> bool:
+    """Whether a checkpoint calls a half settled; its unsettled runs ascend."""
+    before = bisect_right(checkpoint.unsettled, offset, key=lambda run: run.start)
+    return offset < checkpoint.head and not (before and offset in checkpoint.unsettled[before - 1])
+
+
+def first_id_of(unix_ms: int) -> str:
+    """The id that lies before all that are made from a moment on, ms since 1970: ids begin with their time."""
+    return make_transaction_id(max(unix_ms, 0), _LOWEST)
+
+
+def time_of(transaction_id: str) -> int:
+    """When an id was made, ms since 1970 by its maker's clock."""
+    return int(transaction_id.replace("-", "")[:12], 16)
+
+
+def between(ordered: Sequence[str], after: str, to: str) -> Sequence[str]:
+    """Those of some ids in their order that lie after one id and not after another."""
+    return ordered[bisect_right(ordered, after) : bisect_right(ordered, to)]

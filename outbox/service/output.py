@@ -1,0 +1,62 @@
+"""What a command prints: tables for people on a terminal, one JSON document for programs."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from outbox.errors import UsageError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a document; times in it are ms since 1970, offsets are numbers, and what is not known is null."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+@contextmanager
+def told_reading() -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many records were read; the block gets what must be told of more."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} records read"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda more: progress.advance(task, more)
+
+
+def utc(ms: int) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
+
+
+def may_ask(*, yes: bool, as_json: bool) -> None:
+    """Refuse to ask a program.
+
+    Raises:
+        UsageError: With `--json` nobody is there who could answer.
+    """
+    if as_json and not yes:
+        raise UsageError("with --json nothing is asked: give --yes, too")
+
+
+def signed(comment: str) -> str:
+    """What an op record says of who decided, and why."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # as in a container, whose user has no name
+        user = f"user {os.getuid()}"
+    return f"{user}: {comment or 'no comment'}"

@@ -1,0 +1,85 @@
+"""`--json`: one document, with names that stay; errors are one sentence on standard error all the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from outbox.commands import channel, discarded, doctor, inbox, table
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+from outbox.service.exits import Exit
+from tests.commands import call_command, call_for_json
+from tests.harness import Site
+from tests.servers import Servers
+
+
+@pytest.fixture(scope="module")
+def place(servers: Servers) -> Iterator[Site]:
+    """A site without services."""
+    with Site(servers.bootstrap_servers, servers.postgres_url) as made:
+        made.create(partitions=1)
+        yield made
+
+
+def _discard(site: Site, reason: DiscardReason) -> str:
+    """A manifest as a relay writes it; the id of its transaction."""
+    id_, topic_id = str(uuid.uuid4()), call_for_json(channel.app, site, "verify")[1]["topics"][0]["topic_id"]
+    decision = None if reason is DiscardReason.UNDECIDED else OpKind.COMMIT
+    manifest = Manifest(
+        id_, "orders", Truth.ROW, topic_id, 0, reason, "why", decision, Positions.first(1), ((0, 7),), 5_000
+    )
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.discard_topic, manifest.encode(), manifest_key(id_), 0)
+    assert producer.flush(10) == 0
+    return id_
+
+
+def test_channel_and_tables(place: Site) -> None:
+    for verb in ("create", "verify"):
+        words = ("--partitions", "1") if verb == "create" else ()
+        code, made = call_for_json(channel.app, place, verb, *words)
+        assert (code, made["channel"]) == (Exit.OK, place.name)
+        assert [one["topic"] for one in made["topics"]] == [place.channel.half_topic, place.channel.op_topic]
+        assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
+    for verb, state in (("create", "ready"), ("verify", "fine")):
+        code, told = call_for_json(table.app, place, verb)
+        assert (code, told) == (Exit.OK, {"table": f"public.{place.tables.transaction}", "state": state})
+    assert call_for_json(inbox.app, place, "create")[1]["state"] == "ready"
+    assert call_for_json(inbox.app, place, "purge", "--keep-days", "1")[1]["rows_deleted"] == 0
+
+
+def test_doctor(place: Site) -> None:
+    code, told = call_for_json(doctor.app, place)
+    by_what = {one["what"]: one for one in told["findings"]}
+    assert (code, told["fine"]) == (Exit.FINDINGS, False)  # one replica
+    assert (by_what["broker"]["fine"], by_what["broker"]["fix"]) == (True, None)
+    assert by_what["durability"]["fix"].startswith("in production")
+
+
+def test_what_lies_in_the_discard_topic(place: Site) -> None:
+    refused, undecided = _discard(place, DiscardReason.TOO_LARGE), _discard(place, DiscardReason.UNDECIDED)
+    code, listed = call_for_json(discarded.app, place, "list")
+    assert code == Exit.OK
+    first = next(one for one in listed["transactions"] if one["transaction"] == refused)
+    assert (first["reason"], first["decision"], first["appended_ms"]) == ("TOO_LARGE", "COMMIT", 5_000)
+    code, shown = call_for_json(discarded.app, place, "show", refused)
+    halves = [{"position": 0, "half_offset": 7, "target": None, "has_key": None, "bytes": None}]
+    assert (code, shown["transaction"], shown["halves"]) == (Exit.OK, refused, halves)
+    for verb, kind in (("deliver", "DELIVER"), ("drop", "ROLLBACK")):
+        words = (verb, refused, undecided, "--yes", "--wait", "0")
+        code, decided = call_for_json(discarded.app, place, *words)
+        outcomes = {one["transaction"]: one["outcome"] for one in decided["transactions"]}
+        assert (code, decided["decision"]) == (Exit.FINDINGS, kind)
+        assert outcomes == {refused: "still there", undecided: "refused"}
+
+
+def test_a_program_is_not_asked(place: Site) -> None:
+    id_ = _discard(place, DiscardReason.TOO_LARGE)
+    code, printed = call_command(discarded.app, place, "drop", id_, "--json")
+    assert (code, "give --yes, too" in printed) == (Exit.CONFIGURATION, True)

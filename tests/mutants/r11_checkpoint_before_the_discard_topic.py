@@ -1,0 +1,27 @@
+"""R11: the purge reads the checkpoint first, and the discard topic after it.
+
+A transaction that moves to the discard topic between the two looks is seen in neither place if they are taken the other
+way round: it is not there yet, and below the checkpoint already. Its row is purged, and its decision is lost with it.
+"""
+
+from __future__ import annotations
+
+from checker.delivery import DeliveryReader
+from checker.settled import Progress
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _read(self: DeliveryReader) -> Progress:
+    """The discard topic first."""
+    discards = self._read_discards()
+    checkpoints = self._read_checkpoints()
+    return self._progress(checkpoints, discards)
+
+
+MUTANT = Mutant(
+    "R11",
+    Harm.LOST,
+    DeliveryReader.read,
+    _read,
+    ("tests/integration/test_purge.py::test_what_moves_to_the_discard_topic_between_the_looks_stays",),
+)

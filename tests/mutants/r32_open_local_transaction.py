@@ -1,0 +1,30 @@
+"""R32: an operator decides nothing on a transaction whose local transaction is open.
+
+With a COMMIT of the operator's in its place, the row of the application meets it: the application rolls back, tries
+again, and its message is delivered twice, once for a change that never happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from checker.operator.rows import Rows
+from outbox.protocol.check import CheckRequest
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _try_lock(self: Rows, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
+    """Ask nobody."""
+    del self, connection, request
+    return True
+
+
+MUTANT = Mutant(
+    "R32",
+    Harm.PHANTOM,
+    Rows._try_lock,
+    _try_lock,
+    ("tests/integration/test_resolve.py::test_an_open_local_transaction_is_left_alone_at_the_last_moment_too",),
+)

@@ -1,0 +1,33 @@
+"""R32: an operator's decision becomes the row first, and only then an op marker.
+
+An op marker alone is a guess: an application that is still about to write its row commits it, and its message is never
+delivered, because the relay has settled its half as rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from checker.operator.rows import Rows, Seen
+from checker.operator.rulings import Standing
+from checker.verdicts import Row
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.op import OpKind
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _decide(self: Rows, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
+    """Take the operator's word for the row."""
+    del alive, gone
+    committed = kind is OpKind.COMMIT
+    place = (request.topic_id, request.partition, request.first_offset, request.last_offset, request.positions)
+    return Seen(Standing.COMMITTED if committed else Standing.ROLLED_BACK, self._name, Row(committed, *place))
+
+
+MUTANT = Mutant(
+    "R32",
+    Harm.LOST,
+    Rows.decide,
+    _decide,
+    ("tests/integration/test_resolve.py::test_an_application_that_commits_after_a_rollback_is_fenced",),
+)

@@ -1,0 +1,139 @@
+"""What is done to Postgres: killed, stopped, failed over, gone for long, locked up and used up by strangers."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import psycopg
+
+from outbox import Message, Outbox, OutboxError
+from tests.integration.bulk import send_halves
+from tests.torture.strangers import connections_used_up, lock_table_full, locks
+from tests.torture.world import TOPICS, World
+
+ORPHANS = 150
+"""Halves without a local transaction that wait while the database is away; so few that a crash explains them (R10)."""
+
+MINUTE = 60.0
+_A_WHILE = (2.0, 10.0)
+_LONGEST_SHARE = 0.25
+_LOST_SECONDS = 3.0
+"""So long before its end an asynchronous primary commits what its standby does not get."""
+
+
+class DatabaseCruelty:
+    """Faults of the database. Each runs to its end, or until `heal()`; one at a time for each kind of server.
+
+    Args:
+        world: Whom they hit.
+        chance: What decides.
+        longest: How long something is held at most, in seconds.
+
+    Attributes:
+        faults: What was done, by name.
+    """
+
+    def __init__(self, world: World, chance: random.Random, longest: float) -> None:
+        self.faults: Counter[str] = Counter()
+        self._longest = longest
+        self._world = world
+        self._chance = chance
+        self._healing = threading.Event()
+        kafka = {**world.site.kafka(), "log_level": "0"}  # that brokers die is no news here
+        self._outbox = Outbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
+
+    def heal(self) -> None:
+        """Let go of everything that is held."""
+        self._healing.set()
+
+    def close(self) -> None:
+        """Let go of everything, for good."""
+        self.heal()
+        self._outbox.close()
+
+    def hurt_again(self) -> None:
+        """What is held from now on is held until the next `heal()`."""
+        self._healing.clear()
+
+    # --- the server ---------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Kill it; it comes back at once."""
+        self._world.stack.postgres.kill()
+        self.faults["Postgres killed"] += 1
+        self._world.stack.postgres.start()
+
+    def crash(self) -> None:
+        """Stop it at once, without a checkpoint; it comes back."""
+        self._world.stack.postgres.restart(immediate=True)
+        self.faults["Postgres stopped at once"] += 1
+
+    def fail_over(self) -> None:
+        """Kill it and promote its standby, to which all clients are led; what it was is the standby from then on."""
+        self._world.stack.fail_over()
+        self._world.follow_the_primary()
+        self.faults["Postgres failed over to its standby"] += 1
+        self._world.stack.rebuild_standby()
+
+    def fail_over_with_a_loss(self) -> None:
+        """The same, with a standby that did not get the last commits: only where commits do not wait for it."""
+        stack = self._world.stack
+        assert stack.standby
+        stack.standby.kill()
+        self._healing.wait(_LOST_SECONDS)  # commits go on, and nobody else has them
+        stack.postgres.kill()
+        stack.standby.start()
+        self.fail_over()
+
+    def go_away(self) -> None:
+        """Let many halves wait for a database that is not there."""
+        self._send_orphans()
+        self._world.stack.postgres.kill()
+        self._hold("Postgres away while halves wait")
+        self._world.stack.postgres.start()
+
+    def _send_orphans(self) -> None:
+        topic = self._world.site.topic(TOPICS[0])
+        messages = (Message(topic, b'{"departure": 0}', f"orphan {number}") for number in range(ORPHANS))
+        try:
+            send_halves(self._world.site, self._outbox, messages)
+        except OutboxError:  # a broker is away, too: some of them wait
+            return
+
+    # --- strangers ----------------------------------------------------------------------------------------------
+
+    def use_up_connections(self) -> None:
+        """All connections are taken."""
+        self._let("connections used up", lambda: connections_used_up(self._world.stack.postgres_url))
+
+    def fill_lock_table(self) -> None:
+        """The memory for locks is used up."""
+        self._let("lock table full", lambda: lock_table_full(self._world.stack.postgres_url))
+
+    def lock(self) -> None:
+        """One of the callback tables is locked."""
+        ways = locks(self._world.site.tables)
+        name = self._chance.choice(sorted(ways))
+        way, table = ways[name]
+        self._let(name, lambda: way(self._world.stack.postgres_url, table))
+
+    def _let(self, name: str, hold: Callable[[], AbstractContextManager[None]]) -> None:
+        """Let a stranger hold something. If the server ends meanwhile, or others were first, he gives up."""
+        try:
+            with hold():
+                self._hold(name)
+        except psycopg.Error:
+            return
+
+    def _hold(self, name: str) -> None:
+        long = self._chance.random() < _LONGEST_SHARE
+        began = time.monotonic()
+        self._healing.wait(self._longest if long else self._chance.uniform(*_A_WHILE))
+        self.faults[name] += 1
+        if time.monotonic() - began >= MINUTE:
+            self.faults[f"{name}, for a minute"] += 1

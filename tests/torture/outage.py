@@ -1,0 +1,254 @@
+"""`python -m tests.torture.outage`: a database is down for long while many halves wait; another one goes on meanwhile.
+
+An outage is no answer (R26): nothing is parked because of it, and nothing is decided. When the database is back,
+everything is decided, and each message is where it belongs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outbox import Message
+from outbox.callback_table import CallbackTable
+from outbox.protocol.names import LATE_HEADER
+from outbox.protocol.op import OpKind
+from outbox.testing import read_committed
+from stack import Stack, postgres_alone
+from tests.harness import Service, Site, wait_until
+from tests.integration.bulk import publish_bulk, send_halves
+
+SECONDS = 300.0
+HALVES = 100_000
+BILLS_BEFORE = 5
+"""Transactions of the other database that show how long one takes without any outage."""
+
+KEYS = 1_000
+_PATIENCE_SECONDS = 120.0
+_SLOWEST_PER_SECOND = 200
+"""A machine that decides fewer halves a second is taken for one that decides none."""
+
+_ASKED_PER_SECOND = 3_000
+"""So many of those that wait the relay asks about; by default it were 3,300 of 100,000, and then fewer."""
+
+_UNREACHABLE = re.compile(r'"UNREACHABLE": (\d+)')
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class OutageResult:
+    """What came of an outage.
+
+    Args:
+        seconds: How long the database was down.
+        halves: Halves that waited for it, one for each transaction.
+        unreachable: Times that a transaction was asked about in vain.
+        bills_before: How long a transaction of the other database took from its half until it was visible, before, s.
+        bills_meanwhile: The same during the outage.
+        decided_seconds: From the start of the database until everything was decided.
+        late: Messages of it that came out of their order: their transactions were parked while decisions came in, for
+            the checkpoint's string could not say which of them were settled (R20).
+        wrong: What must not be, one sentence each.
+    """
+
+    seconds: float
+    halves: int
+    unreachable: int = 0
+    bills_before: list[float] = field(default_factory=list)
+    bills_meanwhile: list[float] = field(default_factory=list)
+    decided_seconds: float = 0.0
+    late: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def figures(self) -> list[tuple[str, str]]:
+        """For people: what, and how much."""
+        return [
+            ("the database was down", f"{self.seconds:,.0f} s"),
+            ("halves that waited for it", f"{self.halves:,}"),
+            ("times that one was asked about in vain", f"{self.unreachable:,}"),
+            ("from its return until all were decided", f"{self.decided_seconds:.1f} s"),
+            ("decided", f"{self.halves / self.decided_seconds:,.0f}/s"),
+            ("messages delivered late", f"{self.late:,}"),
+            ("a transaction of the other database, before", f"{median(self.bills_before):.2f} s"),
+            ("the same meanwhile", f"{median(self.bills_meanwhile):.2f} s of {len(self.bills_meanwhile):,}"),
+            ("the slowest of these", f"{max(self.bills_meanwhile):.2f} s"),
+            *(("wrong", sentence) for sentence in self.wrong),
+        ]
+
+
+class _Outage:
+    """Two databases behind one channel: that of `orders` goes away, that of `bills` stays.
+
+    Args:
+        stack: Kafka, and the database that goes away.
+        orders: The site with that database.
+        bills: The same channel and tables with the other database.
+        say: Takes lines about the progress.
+        halves: Halves that wait.
+    """
+
+    def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say, halves: int) -> None:
+        self._stack, self._orders, self._bills, self._say, self._halves = stack, orders, bills, say, halves
+        self._patience = _PATIENCE_SECONDS + halves / _SLOWEST_PER_SECOND
+        self._outbox = orders.outbox("orders", publish_timeout=60.0)
+        self._bills_outbox = bills.outbox("bills")
+        self._billed: list[str] = []
+
+    def run(self, seconds: float) -> OutageResult:
+        halves, result = self._halves, OutageResult(seconds, self._halves)
+        checker, relay = self._checker(), self._relay()
+        result.bills_before = [self._bill() for _ in range(BILLS_BEFORE)]
+        relay.terminate()
+        self._say(f"{halves:,} halves")
+        # What came last has committed: this is the application's database, and it is at work (R10).
+        orphans = send_halves(self._orders, self._outbox, self._messages(halves - halves // 2))
+        committed = publish_bulk(self._orders, self._outbox, self._messages(halves // 2), ops=False)
+        self._say(f"the database is down for {seconds:,.0f} s")
+        self._stack.postgres.kill()
+        self._relay()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or not _count_unreachable(checker):
+            result.bills_meanwhile.append(self._bill())
+        result.unreachable = _count_unreachable(checker)
+        if parked := self._discarded():
+            result.wrong.append(
+                f"{len(parked):,} records were in the discard topic: the outage was taken for an answer"
+            )
+        self._say("the database comes back")
+        result.decided_seconds = self._come_back()
+        result.late = sum(LATE_HEADER in dict(record.headers) for record in self._orders.read("orders"))
+        result.wrong += self._wrong(committed, {entry.transaction_id for entry in orphans})
+        return result
+
+    def _messages(self, count: int) -> Iterator[Message]:
+        topic = self._orders.topic("orders")
+        return (Message(topic, str(number), f"key{number % KEYS}") for number in range(count))
+
+    def _relay(self) -> Service:
+        interval = str(max(1_000, 1_000 * self._halves // _ASKED_PER_SECOND))
+        settings = {
+            "OUTBOX_CHECK_INTERVAL": interval,
+            "OUTBOX_CHECK_INTERVAL_MAX": interval,
+            "OUTBOX_CHECK_MAX": "2",  # an outage that counted would park everything
+        }
+        return self._orders.relay(extra=settings)
+
+    def _checker(self) -> Service:
+        names = {"orders": self._orders.postgres_url, "bills": self._bills.postgres_url}
+        config = Path(self._orders.log_folder) / "checker.toml"
+        config.write_text(
+            "".join(
+                f'[databases.{name}]\ndsn = "{url}"\ngroups = ["{name}"]\ntable_prefix = "{self._orders.name}"\n'
+                for name, url in names.items()
+            )
+        )
+        started = self._orders.checker(extra={"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)})
+        wait_until(lambda: "checker started" in started.output(), explain=self._orders.logs)
+        return started
+
+    def _bill(self) -> float:
+        """A transaction of the other database that the checker must decide; how long it took, in seconds."""
+        began = time.monotonic()
+        message = Message(self._bills.topic("bills"), str(len(self._billed)), "bill")
+        self._billed += publish_bulk(self._bills, self._bills_outbox, [message], ops=False)
+        wait_until(self._billed_are_visible, self._patience, self._orders.logs)
+        return time.monotonic() - began
+
+    def _billed_are_visible(self) -> bool:
+        return len(self._bills.read("bills")) >= len(self._billed)
+
+    def _come_back(self) -> float:
+        self._stack.postgres.start()
+        began = time.monotonic()
+        self._orders.wait_settled(self._patience)
+        wait_until(lambda: not self._discarded(), self._patience, self._orders.logs)
+        return time.monotonic() - began
+
+    def _discarded(self) -> set[bytes]:
+        """The keys of what lies in the discard topic now."""
+        alive: dict[bytes, bytes | None] = {}
+        for record in read_committed(self._orders.kafka(), [self._orders.channel.discard_topic]):
+            alive[record.key or b""] = record.value
+        return {key for key, value in alive.items() if value is not None}
+
+    def _wrong(self, committed: list[str], orphans: set[str]) -> Iterator[str]:
+        for name, ids in (("orders", committed), ("bills", self._billed)):
+            seen = Counter(record.message_id for record in self._orders.read(name))
+            if seen != Counter(ids):
+                yield f"{len(ids):,} {name} were committed, {seen.total():,} are visible, {len(seen):,} different ones"
+        rows = self._orders.rows()
+        if {id_ for id_, state in rows.items() if state == "R"} != orphans:
+            yield f"{len(orphans):,} transactions had no row, not all of them, or others too, were fenced"
+        unknown = sum(entry.kind is OpKind.UNKNOWN for _, entry in self._orders.ops())
+        if unknown:
+            yield f"{unknown:,} op markers say UNKNOWN: an outage was taken for an answer"
+
+
+def outage(seconds: float, halves: int, say: Say) -> OutageResult:
+    """Start everything, let the database go and come back, and say what came of it; nothing is left running.
+
+    Args:
+        seconds: How long it is down, at least.
+        halves: Halves that wait for it; half of them belong to committed transactions.
+        say: Takes lines about the progress.
+
+    Raises:
+        AssertionError: Something did not happen in time; with the ends of the logs.
+    """
+    with _world() as (stack, orders, bills):
+        return _Outage(stack, orders, bills, say, halves).run(seconds)
+
+
+@contextmanager
+def _world() -> Iterator[tuple[Stack, Site, Site]]:
+    with (
+        Stack() as stack,
+        postgres_alone() as other,
+        Site(stack.bootstrap_servers, stack.postgres_url) as orders,
+        Site(stack.bootstrap_servers, other.url, orders.name) as bills,
+    ):
+        orders.create("orders", "bills")
+        with bills.connect() as connection:
+            CallbackTable(bills.tables).create(connection)
+        yield stack, orders, bills
+
+
+def _count_unreachable(checker: Service) -> int:
+    return sum(map(int, _UNREACHABLE.findall(checker.output())))
+
+
+def main(
+    seconds: Annotated[float, typer.Option(help="How long the database is down.")] = SECONDS,
+    halves: Annotated[int, typer.Option(help="Halves that wait for it.")] = HALVES,
+    report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/outage.json"),
+) -> None:
+    """Let a database be down for long while many halves wait; ends with 2 if something is wrong afterwards."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    result = outage(seconds, halves, console.print)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(json.dumps(asdict(result), indent=2) + "\n")
+    table = Table("figure", "value", title="outage")
+    for row in result.figures():
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"report: {report}")
+    if result.wrong:
+        raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,120 @@
+"""Which rows may go, and which wait for too long: decided on what Kafka said."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checker.settled import (
+    FIRST_ID,
+    LAST_ID,
+    CommittedRow,
+    Delay,
+    HalfPartition,
+    Progress,
+    between,
+    first_id_of,
+    old_enough,
+    settled_below,
+    time_of,
+    why_undelivered,
+)
+from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
+from outbox.protocol.identifiers import make_transaction_id
+
+TOPIC, OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
+ID = make_transaction_id(1_700_000_000_000, bytes(range(10)))
+
+
+def progress(checkpoint: HalfCheckpoint | None, *, start: int = 0, end: int = 1_000, problem: str = "") -> Progress:
+    """A channel of one half partition, with one transaction in the discard topic."""
+    return Progress(TOPIC, {0: HalfPartition(start, end, checkpoint, problem)}, {"discarded": "TOO_LARGE"})
+
+
+def row(first: int, last: int, *, id_: str = ID, topic: str = TOPIC, partition: int = 0) -> CommittedRow:
+    return CommittedRow(id_, "orders", topic, partition, first, last)
+
+
+CHECKPOINT = HalfCheckpoint(100, 200, (range(100, 110), range(150, 151)))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (row(0, 99), None),
+        (row(110, 149), None),
+        (row(151, 199), None),
+        (row(99, 100), Delay.PENDING),
+        (row(109, 110), Delay.PENDING),
+        (row(150, 150), Delay.PENDING),
+        (row(199, 200), Delay.UNREAD),
+        (row(200, 200), Delay.UNREAD),
+        (row(999, 999), Delay.UNREAD),
+        (row(1_000, 1_000), Delay.GONE),
+        (row(-1, -1), None),
+        (row(0, 0, topic=OTHER), Delay.DELETED_TOPIC),
+        (row(0, 0, partition=1), Delay.UNKNOWN),
+        (row(0, 0, id_="discarded"), Delay.DISCARDED),
+        (row(500, 500, id_="discarded"), Delay.DISCARDED),
+    ],
+)
+def test_why_a_committed_transaction_is_not_delivered(found: CommittedRow, expected: Delay | None) -> None:
+    assert why_undelivered(found, progress(CHECKPOINT)) is expected
+
+
+def test_halves_that_are_gone_count_only_while_they_are_not_settled() -> None:
+    cut = progress(CHECKPOINT, start=160)
+    assert why_undelivered(row(150, 150), cut) is Delay.GONE
+    assert why_undelivered(row(151, 151), cut) is None
+    assert why_undelivered(row(10, 10), cut) is None
+
+
+def test_without_a_checkpoint_nothing_is_known_and_nothing_may_go() -> None:
+    blind = progress(None, problem="half/0 has no checkpoint")
+    assert why_undelivered(row(0, 0), blind) is Delay.UNKNOWN
+    assert settled_below(blind) == {}
+    assert blind.problems == ["half/0 has no checkpoint"]
+
+
+def test_a_partition_whose_discard_topic_is_held_back_keeps_its_rows() -> None:
+    assert settled_below(progress(CHECKPOINT, problem="held back")) == {}
+    assert settled_below(progress(CHECKPOINT)) == {0: 100}
+
+
+@given(st.sets(st.integers(100, 199)), st.integers(100, 205))
+def test_a_half_is_settled_exactly_if_the_string_says_so(unsettled: set[int], offset: int) -> None:
+    """The runs of a string against the offsets that they stand for."""
+    lowest = min(unsettled, default=200)
+    checkpoint = HalfCheckpoint(lowest, 200, runs_of(sorted(unsettled)))
+    settled = offset < 200 and offset not in unsettled
+    assert (why_undelivered(row(offset, offset), progress(checkpoint)) is None) == settled
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1), st.binary(min_size=10, max_size=10))
+def test_ids_are_before_the_first_id_of_a_later_moment_only(made: int, moment: int, random: bytes) -> None:
+    id_ = make_transaction_id(made, random)
+    assert (id_ < first_id_of(moment)) == (made < moment)
+    assert time_of(id_) == made
+    assert FIRST_ID < id_ < LAST_ID
+
+
+def test_the_time_before_the_first_id_has_none() -> None:
+    assert first_id_of(-1) == first_id_of(0)
+
+
+def test_rows_are_old_by_both_clocks() -> None:
+    old = old_enough(1_000_000, keep_settled=1_000, keep_tombstones=5_000)
+    assert (old.committed_ms, old.tombstones_ms, old.before) == (999_000, 995_000, first_id_of(999_000))
+    assert old_enough(1_000_000, keep_settled=5_000, keep_tombstones=1_000).before == first_id_of(999_000)
+
+
+@given(st.lists(st.integers(0, 30), unique=True), st.integers(0, 30), st.integers(0, 30))
+def test_the_ids_of_a_page(numbers: Sequence[int], after: int, to: int) -> None:
+    ordered = sorted(f"{number:02}" for number in numbers)
+    assert list(between(ordered, f"{after:02}", f"{to:02}")) == [
+        f"{number:02}" for number in sorted(numbers) if after < number <= to
+    ]

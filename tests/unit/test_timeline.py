@@ -1,0 +1,101 @@
+"""The story of a transaction: what follows from what was found, and nothing more."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from checker.operator.timeline import Event, Findings, State, What, born_ms, conclude, folded, needed
+from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+from outbox.span_reader import Span, cut
+
+HALVES = [Event(1, What.HALF, "h", 0, offset, offset, "d") for offset in (0, 1)]
+
+
+def _op(kind: OpKind | None, count: int = 2) -> Event:
+    counts = Positions.first(count) if kind is OpKind.COMMIT else None
+    return Event(3, What.OP, "o", 0, 0, None, "d", kind, counts)
+
+
+def _row(kind: OpKind) -> Event:
+    return Event(2, What.ROW, "db", None, None, None, "d", kind, Positions.first(2))
+
+
+def _visible(position: int, offset: int = 0) -> Event:
+    return Event(4, What.VISIBLE, "t", 0, offset, position, "d")
+
+
+def _discard(what: What, offset: int, reason: str = "TOO_LARGE") -> Event:
+    kind = OpKind.COMMIT if what is What.DISCARDED and reason == "TOO_LARGE" else None
+    return Event(4, what, "d", 0, offset, None, f"{reason}: detail", kind)
+
+
+def _found(*events: Event, position: int | None = None) -> Findings:
+    found = Findings("id", position)
+    for event in events:
+        found.note(event)
+        if event.what is What.ROW:
+            found.committed_row = event.kind is OpKind.COMMIT
+    return found
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], State.NOT_FOUND),
+        (HALVES, State.UNDECIDED),
+        ([*HALVES, _op(None)], State.UNDECIDED),
+        ([*HALVES, _op(OpKind.COMMIT)], State.COMMITTED),
+        ([*HALVES, _op(OpKind.ROLLBACK)], State.ROLLED_BACK),
+        ([*HALVES, _op(OpKind.ROLLBACK), _op(OpKind.COMMIT)], State.CONTRADICTION),
+        ([*HALVES, _op(OpKind.ROLLBACK), _row(OpKind.COMMIT)], State.COMMITTED),
+        ([*HALVES, _op(OpKind.COMMIT), _row(OpKind.ROLLBACK)], State.ROLLED_BACK),
+        ([*HALVES, _op(OpKind.COMMIT), _visible(0)], State.PARTLY_VISIBLE),
+        ([*HALVES, _op(OpKind.COMMIT, 1), _visible(0)], State.VISIBLE),
+        ([*HALVES, _row(OpKind.COMMIT), _visible(0), _visible(1, 1)], State.VISIBLE),
+        ([*HALVES, _row(OpKind.COMMIT), _visible(0), _visible(1, 1), _visible(1, 2)], State.CONTRADICTION),
+        ([*HALVES, _row(OpKind.ROLLBACK), _visible(0)], State.CONTRADICTION),
+        ([_discard(What.DISCARDED, 1)], State.DISCARDED),
+        ([_discard(What.DISCARDED, 1, "UNDECIDED")], State.PARKED),
+        ([*HALVES, _discard(What.DISCARDED, 1, "UNDECIDED"), _discard(What.LEFT, 2)], State.UNDECIDED),
+        ([_discard(What.DISCARDED, 1), _discard(What.LEFT, 2), _visible(0), _visible(1, 1)], State.VISIBLE),
+    ],
+)
+def test_what_follows(events: list[Event], expected: State) -> None:
+    assert conclude(_found(*events)).state is expected
+
+
+def test_one_message_can_be_of_interest_alone() -> None:
+    found = _found(*HALVES, _op(OpKind.COMMIT), _visible(0), _visible(1, 1), position=1)
+    assert [event.position for event in found.timeline()] == [1, None, 1]
+    assert list(needed(found)) == [1]
+    assert conclude(found).state is State.VISIBLE
+
+
+def test_the_timeline_is_in_the_order_of_time_then_of_what_comes_before_what() -> None:
+    late, early = _visible(0), HALVES[0]._replace(time_ms=4)
+    op, some_time = _op(OpKind.COMMIT)._replace(time_ms=4), _visible(1)._replace(time_ms=None)
+    assert _found(some_time, late, op, early, HALVES[1]).timeline() == [HALVES[1], early, op, late, some_time]
+
+
+def test_many_questions_are_told_in_two_lines() -> None:
+    asked = [Event(2, What.CHECK, "c", 0, offset, None, "check 1") for offset in range(5)]
+    told = folded([HALVES[0], *asked, _op(OpKind.COMMIT), *asked[:2]])
+    assert [event.what for event in told] == [What.HALF, What.CHECK, What.CHECK, What.OP, What.CHECK, What.CHECK]
+    assert [event.offset for event in told] == [0, 0, 4, 0, 0, 1]
+    assert told[2].detail == "check 1; 3 times in between, too"
+
+
+def test_an_id_tells_its_time_or_that_it_does_not() -> None:
+    assert born_ms(make_transaction_id(1_700_000_000_123, bytes(10))) == 1_700_000_000_123
+    assert born_ms(str(uuid.uuid4())) is None
+
+
+def test_spans_are_cut_the_long_ones_first() -> None:
+    spans = [Span("t", 0, 10, 20), Span("t", 1, 0, 1_000), Span("t", 2, 5, 5), Span("t", 3, 0, 500)]
+    assert cut(spans, 10_000) == spans
+    kept = cut(spans, 210)
+    assert kept == [Span("t", 0, 10, 20), Span("t", 1, 0, 100), Span("t", 2, 5, 5), Span("t", 3, 0, 100)]

@@ -17,7 +17,7 @@ from outbox import Message, Outbox
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from tests.harness import Service, Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
-from tests.probes import free_port, metric
+from tests.probes import free_port, metric, metrics
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
 
@@ -121,13 +121,21 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]')
     reload("taken", 1)
     wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
+    assert _kept_up(configured.port) == {("shop", "purge"), ("shop", "audit")}
     site.wait_settled()
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nread_only = true')
     reload("taken", 2)
+    assert _kept_up(configured.port) == {("shop", "audit")}, "what may only be read is audited, and never purged"
     _orphans(site, outbox, 1)
     wait_until(lambda: (OpSource.CHECKER, OpKind.UNKNOWN) in _kinds(site), explain=site.logs)
     assert _fenced(site) == _ids(orphans)
     assert "Traceback" not in checker.output()
+
+
+def _kept_up(port: int) -> set[tuple[str, str]]:
+    """Which databases have which figures of upkeep."""
+    of = {"outbox_checker_purge_completed_seconds": "purge", "outbox_checker_settlement_completed_seconds": "audit"}
+    return {(dict(labels)["database"], of[name]) for name, labels in metrics(port) if name in of}
 
 
 def _kinds(site: Site) -> set[tuple[OpSource, OpKind]]:
@@ -166,6 +174,7 @@ def test_a_group_that_commits_nothing_any_more_is_not_fenced_until_somebody_has_
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker = "off"')
     checker.process.send_signal(signal.SIGHUP)
     wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
+    assert _kept_up(configured.port) == {("shop", "purge"), ("shop", "audit")}
     site.wait_settled()
     assert metric(configured.port, "outbox_checker_breakers_open", database="shop") == 0
 

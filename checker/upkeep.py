@@ -20,7 +20,7 @@ from checker.settings import CheckerSettings, DatabaseSettings
 from checker.settled import Delay, Progress, old_enough, settled_below
 from checker.settlement import Audit, Undelivered
 from outbox.callback_table import CallbackTable
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.service.periodic import Periodic
 
 log = structlog.get_logger()
@@ -105,6 +105,8 @@ class DatabaseUpkeep:
         """A database that does not answer is no reason to end: the next time may do."""
         try:
             work()
+        except KafkaUnreachable:
+            raise  # the next look follows soon
         except (psycopg.Error, ConfigurationError) as error:
             reason = str(error).strip().partition("\n")[0]  # a DETAIL line may quote data
             log.warning(

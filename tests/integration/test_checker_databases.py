@@ -71,6 +71,7 @@ def _ids(entries: list[OpEntry]) -> set[str]:
     return {entry.transaction_id for entry in entries}
 
 
+@pytest.mark.long
 def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: Outbox, configured: Configured) -> None:
     """It takes connections and never answers, from the start on; the other one is served meanwhile."""
     with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.outbox("stock") as stock:

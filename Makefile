@@ -69,7 +69,7 @@ bench-relay: setup ## Measure how fast the relay is, and make docs/performance.m
 	$(BIN)/python -m benchmarks.relay $(BENCH)
 	$(BIN)/python -m benchmarks.report
 
-bench-checker: setup ## Measure how fast the checker purges and audits, and make docs/performance.md (BENCH="--part purge")
+bench-checker: setup ## Measure how fast the checker is, and make docs/performance.md (BENCH="--part fence")
 	$(BIN)/python -m benchmarks.checker $(BENCH)
 	$(BIN)/python -m benchmarks.report
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,6 +16,7 @@ from checker.settings import CheckerSettings
 from checker.show_settlement import show_settlement
 from outbox.service.described import Check, with_settings
 from outbox.service.exits import guarded
+from outbox.service.health import Health
 from outbox.service.run import check_service, load_settings, run_service
 
 app = typer.Typer(
@@ -38,7 +41,11 @@ def run(
     if check:
         check_service(CheckerSettings, given, examine)
         return
-    run_service(CheckerSettings, given, metrics.REGISTRY, CheckerService)
+
+    def make(settings: CheckerSettings, stop: threading.Event, health: Health) -> CheckerService:
+        return CheckerService(settings, stop, health, partial(load_settings, CheckerSettings, given))
+
+    run_service(CheckerSettings, given, metrics.REGISTRY, make)
 
 
 @app.command()

@@ -1,33 +1,114 @@
-"""How the checker connects to a producers' database."""
+"""Connections of the checker to a producers' database, and what is verified on each new one (R7, R12)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
+from checker.durability import durability_problems, read_durability
 from checker.settings import DatabaseSettings
+from outbox.callback_table import CallbackTable
+from outbox.errors import ConfigurationError
+from outbox.service.dsn import connection_problem
 
 CONNECT_SECONDS = 5
 
 
-def connect(settings: DatabaseSettings, purpose: str = "checker", options: str = "") -> psycopg.Connection[Any]:
-    """A connection in autocommit, to a writable primary: a replica's "no row" would be a lie (R8).
+class UnreachableError(ConfigurationError):
+    """The database does not answer, or is not what the settings say at this moment: a replica, read-only."""
+
+
+def connect(
+    settings: DatabaseSettings, purpose: str = "checker", options: str = "", *, writes: bool = True
+) -> psycopg.Connection[Any]:
+    """Connect in autocommit, to a writable primary; if the checker may not write there, to any server.
 
     Args:
         settings: Of the database.
         purpose: What it is for; it stands in `application_name` after `outbox-`.
         options: Further server settings, such as `-c lock_timeout=1s`.
+        writes: False: nothing will be written, and the server sees to it; a primary that is read-only will do.
 
     Raises:
-        psycopg.Error: It is not there, or refuses.
+        ConfigurationError: The file with the connection string cannot be read.
+        psycopg.Error: The database does not answer, or is read-only.
     """
+    server = "read-write" if writes else "primary"  # a replica's "no row" would be a lie (R8)
+    read_only = " -c default_transaction_read_only=on" if settings.read_only or not writes else ""
     return psycopg.connect(
-        settings.dsn.get_secret_value(),
+        settings.connection_string(),
         autocommit=True,
+        prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
         connect_timeout=CONNECT_SECONDS,
         application_name=f"outbox-{purpose}",
-        target_session_attrs="read-write",
-        options=f"-c statement_timeout=30s -c search_path=pg_catalog {options}",
+        target_session_attrs="any" if settings.read_only else server,
+        options=f"-c statement_timeout=30s -c search_path=pg_catalog {options}{read_only}",
         tcp_user_timeout=10_000,
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
     )
+
+
+def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = False) -> psycopg.Connection[Any]:
+    """Connect, and see that the tables, the role's rights and the server are what the fence needs.
+
+    Args:
+        name: Its name in the settings.
+        settings: How to reach it.
+        purge: Whether the purge's rights are needed, too.
+
+    Raises:
+        ConfigurationError: They are not; the message says what to do.
+        UnreachableError: The database does not answer, or is read-only.
+    """
+    try:
+        connection = connect(settings)
+    except psycopg.Error as error:
+        reason = connection_problem(error, settings.connection_string())
+        raise UnreachableError(f"database {name!r} cannot be used: {reason}") from error
+    try:
+        problems = list(_problems(connection, settings, purge=purge))
+    except psycopg.Error as error:
+        connection.close()
+        raise UnreachableError(f"database {name!r} cannot be used: {connection_problem(error, '')}") from error
+    if problems:
+        connection.close()
+        raise ConfigurationError(f"database {name!r} cannot be used: {'; '.join(problems)}")
+    return connection
+
+
+def _problems(connection: psycopg.Connection[Any], settings: DatabaseSettings, *, purge: bool) -> Iterator[str]:
+    table = CallbackTable(settings.tables())
+    found = table.problems(connection)
+    yield from found
+    if not found:
+        for needed, advice in _grants(table, read_only=settings.read_only, purge=purge):
+            yield from _missing_grants(connection, table, needed, advice)
+    server = read_durability(connection)
+    if server and settings.durability != "development":
+        yield from durability_problems(server, standby=settings.synchronous_standby)
+
+
+def _grants(table: CallbackTable, *, read_only: bool, purge: bool) -> Iterator[tuple[Mapping[str, Sequence[str]], str]]:
+    """The rights that are needed, by table, and what to do if they are missing."""
+    names = table.names
+    if read_only:
+        yield {names.transaction: ("SELECT",), names.meta: ("SELECT",)}, "grant it"
+        return
+    writes = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
+    yield writes, "grant it"
+    if purge:
+        deletes = {names.transaction: ("DELETE",), names.meta: ("INSERT", "UPDATE")}
+        yield deletes, "grant it, or set purge = false (OUTBOX_PURGE)"
+
+
+def _missing_grants(
+    connection: psycopg.Connection[Any], table: CallbackTable, needed: Mapping[str, Sequence[str]], advice: str
+) -> Iterator[str]:
+    missing = table.missing_grants(connection, needed)
+    if missing:
+        wanted = ", ".join(f"{privilege} on {name}" for privilege, name in missing)
+        yield f"role {connection.info.user} lacks {wanted}: {advice}"

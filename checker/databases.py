@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,20 +16,30 @@ from typing import Any
 import psycopg
 import structlog
 
-from checker.connection import CONNECT_SECONDS, connect
-from checker.fence import Answers, Fence, Lying
+from checker import metrics
+from checker.connection import CONNECT_SECONDS, connect_and_verify
+from checker.durability import oldest_prepared
+from checker.evidence import Breakers
+from checker.fence import Fence, Lying
+from checker.oldest import Undecided
+from checker.read_only import ReadOnlyFence
 from checker.settings import DatabaseSettings
-from checker.verdicts import NEEDS_SOMEBODY, Verdict
+from checker.verdicts import NEEDS_SOMEBODY, Answers, Verdict
 from outbox.callback_table import CallbackTable
-from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
-from outbox.service.dsn import connection_problem
 from outbox.service.patterns import matches, rank
 
 log = structlog.get_logger()
 
 QUEUE = 20
 """Batches that may wait for one database; more are dropped, and the relay asks again."""
+
+LOOK_SECONDS = 30.0
+"""So often a database is looked at, also when nobody asks about anything."""
+
+PREPARED_SECONDS = 300.0
+"""A prepared transaction that is older is worth a line in the log."""
 
 Report = Callable[[Sequence[CheckRequest], Answers], None]
 
@@ -42,7 +53,7 @@ class Database:
         channel: Name of the channel.
         report: Takes the answers of a batch.
         lying: Tells what lies in the discard topic; without it nothing below the purge watermark is fenced.
-        purge: Whether the purge's rights are needed, too.
+        purge: Whether the purge's rights are needed, too, if it is no database to read only.
     """
 
     def __init__(
@@ -56,47 +67,33 @@ class Database:
         purge: bool = False,
     ) -> None:
         self.name = name
+        self.settings = settings
         self.failure: BaseException | None = None
-        self._settings = settings
-        self._table = CallbackTable(settings.tables())
-        self._fence = Fence(self._table, channel, lying)
         self._purge = purge
+        table, policy = CallbackTable(settings.tables()), settings.policy()
+        self._breakers = None if policy is None else Breakers(name, table, policy)
+        self._fence = ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, lying)
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
+        self._undecided = Undecided()
+        self._looked = -LOOK_SECONDS
+        self._forget = False
+        self._stopping = threading.Event()
         self._batches: queue.Queue[Sequence[CheckRequest] | None] = queue.Queue(QUEUE)
         self._thread = threading.Thread(target=self._run, name=f"database-{name}", daemon=True)
 
     def verify(self) -> None:
-        """Check at start that the tables are what the fence needs (R12).
+        """Check at start that tables, rights and server are what the fence needs (R7, R12).
 
         Raises:
-            CallbackTableError: They are missing or wrong.
-            ConfigurationError: The database does not answer, or is read-only.
+            ConfigurationError: They are not.
+            UnreachableError: The database does not answer, or is read-only.
         """
-        try:
-            with self._connect() as connection:
-                self._table.verify(connection)
-                self._verify_grants(connection)
-        except psycopg.Error as error:
-            reason = connection_problem(error, self._settings.dsn.get_secret_value())
-            raise ConfigurationError(f"database {self.name!r} cannot be used: {reason}") from error
-
-    def _verify_grants(self, connection: psycopg.Connection[Any]) -> None:
-        names = self._table.names
-        checks = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
-        self._require(connection, checks, "grant it")
-        if self._purge:
-            purge = {names.transaction: ("DELETE",), names.meta: ("INSERT", "UPDATE")}
-            self._require(connection, purge, "grant it, or set purge = false (OUTBOX_PURGE)")
-
-    def _require(self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]], advice: str) -> None:
-        missing = self._table.missing_grants(connection, needed)
-        if missing:
-            wanted = ", ".join(f"{privilege} on {name}" for privilege, name in missing)
-            raise ConfigurationError(f"role {connection.info.user} of database {self.name!r} lacks {wanted}: {advice}")
+        connect_and_verify(self.name, self.settings, purge=self._purge).close()
 
     def start(self) -> None:
         """Start answering."""
+        metrics.know(self.name)
         self._thread.start()
 
     def ask(self, requests: Sequence[CheckRequest]) -> None:
@@ -104,50 +101,106 @@ class Database:
         try:
             self._batches.put_nowait(requests)
         except queue.Full:
+            metrics.DROPPED.labels("queue_full").inc(len(requests))
             log.warning("check requests are dropped, they will be asked again", database=self.name, count=len(requests))
+
+    def retire(self, *, forget: bool = False) -> None:
+        """Finish the batch at hand and end, without being waited for; what waits is asked again.
+
+        Args:
+            forget: Whether its figures go, too.
+        """
+        self._forget = forget
+        self._stopping.set()
+        with suppress(queue.Full):
+            self._batches.put_nowait(None)  # wakes it; a full queue does so, too
 
     def stop(self) -> None:
         """Finish the batch at hand, and end."""
-        with suppress(queue.Full):
-            self._batches.put_nowait(None)
+        self.retire()
         self._thread.join(CONNECT_SECONDS + 5)
 
     def _run(self) -> None:
         try:
-            while (requests := self._batches.get()) is not None:
-                answers = self._answers(requests)
-                if answers:
-                    self._say(answers)
-                self._report(requests, answers)
+            while not self._stopping.is_set():
+                if time.monotonic() - self._looked > LOOK_SECONDS:
+                    self._look()
+                if requests := self._next():
+                    self._report(requests, self._answers(requests))
         except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: nobody would answer any more
             self.failure = error
+        finally:
+            self._disconnect()
+            if self._forget:
+                metrics.forget(self.name)
+
+    def _next(self) -> Sequence[CheckRequest]:
+        try:
+            return self._batches.get(timeout=LOOK_SECONDS) or ()
+        except queue.Empty:
+            return ()
 
     def _answers(self, requests: Sequence[CheckRequest]) -> Answers:
         latest = {request.transaction_id: request for request in requests}
+        began = time.monotonic()
         try:
-            if self._connection is None or self._connection.closed:
-                self._connection = self._connect()
-                self._table.verify(self._connection)
-            return self._fence.check(self._connection, list(latest.values()))
-        except (psycopg.Error, CallbackTableError) as error:
-            log.warning("the database did not answer, no verdict", database=self.name, error=_one_line(error))
-            self._disconnect()
-            return dict.fromkeys(latest, (Verdict.UNREACHABLE, None))
+            answers = self._fence.check(self._connected(), list(latest.values()))
+        except (psycopg.Error, ConfigurationError) as error:
+            self._unreachable(error)
+            answers = dict.fromkeys(latest, (Verdict.UNREACHABLE, None))
+        metrics.BATCH_SECONDS.labels(self.name).observe(time.monotonic() - began)
+        metrics.BATCH_TRANSACTIONS.labels(self.name).observe(len(latest))
+        self._note(answers)
+        return answers
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        return connect(self._settings)
+    def _note(self, answers: Answers) -> None:
+        counts = Counter(verdict for verdict, _ in answers.values())
+        for verdict, count in counts.items():
+            metrics.VERDICTS.labels(verdict, self.name).inc(count)
+        now = time.time_ns() // 1_000_000
+        self._undecided.note(answers, now)
+        metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
+        metrics.BREAKERS_OPEN.labels(self.name).set(self._breakers.open() if self._breakers else 0)
+        told = {str(verdict): count for verdict, count in counts.items()}
+        log.info("checked", database=self.name, **told)
+        if NEEDS_SOMEBODY & counts.keys():
+            log.error("verdicts that somebody must look at", database=self.name, **told)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        """The connection, which is made anew and verified if it broke."""
+        if self._connection is None or self._connection.closed:
+            self._connection = connect_and_verify(self.name, self.settings, purge=self._purge)
+            metrics.DATABASE_UP.labels(self.name).set(1)
+        return self._connection
+
+    def _look(self) -> None:
+        """See from time to time that the database answers, and whether a prepared transaction waits for its end."""
+        self._looked = time.monotonic()
+        try:
+            oldest = oldest_prepared(self._connected())
+        except (psycopg.Error, ConfigurationError) as error:
+            self._unreachable(error)
+            return
+        now = time.time_ns() // 1_000_000
+        metrics.PREPARED.labels(self.name).set(oldest)
+        metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
+        if oldest > PREPARED_SECONDS:
+            log.warning(
+                "a prepared transaction is not ended; what it published stays undecided: see pg_prepared_xacts",
+                database=self.name,
+                seconds=round(oldest),
+            )
+
+    def _unreachable(self, error: Exception) -> None:
+        metrics.DATABASE_UP.labels(self.name).set(0)
+        log.warning("the database did not answer, no verdict", database=self.name, error=_one_line(error))
+        self._disconnect()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             with suppress(psycopg.Error):
                 self._connection.close()
         self._connection = None
-
-    def _say(self, answers: Answers) -> None:
-        counts = Counter(str(verdict) for verdict, _ in answers.values())
-        log.info("checked", database=self.name, **counts)
-        if NEEDS_SOMEBODY & {verdict for verdict, _ in answers.values()}:
-            log.error("verdicts that somebody must look at", database=self.name, **counts)
 
 
 def by_database(

@@ -54,7 +54,9 @@ def purge_topic(settings: CheckerSettings, topic_id: str, *, yes: bool) -> None:
     _check(settings, topic_id)
     with ExitStack() as stack:
         found = {
-            name: _Rows(name, database, settings, topic_id, stack) for name, database in databases(settings).items()
+            name: _Rows(name, database, settings, topic_id, stack)
+            for name, database in databases(settings).items()
+            if not _left_out(name, database)
         }
         _show(found, topic_id)
         if not any(rows.counts for rows in found.values()):
@@ -76,6 +78,13 @@ def _check(settings: CheckerSettings, topic_id: str) -> None:
         )
 
 
+def _left_out(name: str, database: DatabaseSettings) -> bool:
+    """Whether nothing may be deleted there; that is told."""
+    if database.read_only:
+        typer.echo(f"database {name} is read_only: its rows stay")
+    return database.read_only
+
+
 class _Rows:
     """The committed rows of a deleted half topic in one database."""
 
@@ -83,7 +92,7 @@ class _Rows:
         self, name: str, database: DatabaseSettings, settings: CheckerSettings, topic_id: str, stack: ExitStack
     ) -> None:
         self._name = name
-        self._dsn = database.dsn.get_secret_value()
+        self._database = database
         self._table = CallbackTable(database.tables())
         self._channel = settings.channel
         self._topic_id = topic_id
@@ -111,7 +120,8 @@ class _Rows:
         return {(group, partition): count for group, partition, count in rows}
 
     def _refused(self, error: psycopg.Error) -> ConfigurationError:
-        return ConfigurationError(f"database {self._name!r} cannot be purged: {connection_problem(error, self._dsn)}")
+        dsn = self._database.connection_string()
+        return ConfigurationError(f"database {self._name!r} cannot be purged: {connection_problem(error, dsn)}")
 
 
 def _show(found: Mapping[str, Any], topic_id: str) -> None:

@@ -9,31 +9,30 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from pydantic import ValidationError
 
 from checker import metrics
-from checker.databases import Database, by_database
 from checker.delivery import DeliveryReader
-from checker.fence import Answers
+from checker.intake import read_request
+from checker.served import ServedDatabases
 from checker.settings import CheckerSettings
 from checker.upkeep import Upkeep
-from checker.verdicts import Verdict, op_entry
+from checker.verdicts import Answers, Verdict, op_entry
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
-from outbox.protocol.check import CheckRequest, parse_check
-from outbox.protocol.errors import NewerFormatError, ProtocolError
-from outbox.protocol.half import Truth
+from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.service.contract_watch import ContractWatch
+from outbox.service.exits import one_line
 from outbox.service.health import Health
+from outbox.service.signals import reload_on_signal
 
 POLL_SECONDS = 0.1
-STALE_MS = 600_000
-"""Older requests are dropped: the relay has asked again since."""
 
 log = structlog.get_logger()
 
@@ -45,20 +44,24 @@ class CheckerService:
         settings: Its settings.
         stop: Set when the process is asked to stop.
         health: Its health, for probes.
+        read_again: Reads the settings anew, when the process is asked to (SIGHUP).
 
     Raises:
         ConfigurationError: A database cannot be used, the channel is wrong, or the cluster does not answer.
     """
 
-    def __init__(self, settings: CheckerSettings, stop: threading.Event, health: Health) -> None:
+    def __init__(
+        self,
+        settings: CheckerSettings,
+        stop: threading.Event,
+        health: Health,
+        read_again: Callable[[], CheckerSettings],
+    ) -> None:
+        self._reload_wanted = reload_on_signal()
         self._settings = settings
+        self._read_again = read_again
         self._stop = stop
         self._health = health
-        self._map = settings.all_databases()
-        if not self._map:
-            raise ConfigurationError(
-                "no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file"
-            )
         self._contract = ContractWatch(
             admin_client(settings.connection()),
             settings.channel_names(),
@@ -67,13 +70,9 @@ class CheckerService:
             settings.contract_interval / 1000,
         )
         self._channel = self._contract.description
-        self._delivery = DeliveryReader(settings.connection(), admin_client(settings.connection()), self._channel)
-        lying, name_of_channel = self._delivery.lying, self._channel.channel.name
-        self._databases = {
-            name: Database(name, database, name_of_channel, self._report, lying, purge=settings.purge)
-            for name, database in self._map.items()
-        }
-        self._upkeep = Upkeep(self._map, settings, self._delivery, stop)
+        reader = DeliveryReader(settings.connection(), admin_client(settings.connection()), self._channel)
+        upkeep = Upkeep(settings, reader)
+        self._databases = ServedDatabases(self._channel.channel.name, self._report, upkeep, reader.lying)
         with checked_properties():
             self._producer = Producer(
                 {"enable.idempotence": True, "linger.ms": 5, **settings.polled_connection(), "on_delivery": _report_op}
@@ -96,20 +95,18 @@ class CheckerService:
             ConfigurationError: A database cannot be used at start.
             UnsafeError: A topic of the channel was deleted, made again, or grew.
         """
-        for database in self._databases.values():
-            database.verify()
-            database.start()
-        self._upkeep.start()
+        self._databases.start(self._settings.all_databases())
         self._consumer.subscribe([self._channel.channel.check_topic])
-        log.info("checker started", channel=self._channel.channel.name, databases=sorted(self._databases))
+        log.info("checker started", channel=self._channel.channel.name, databases=self._databases.names())
         try:
             while not self._stop.is_set():
+                if self._reload_wanted.is_set():
+                    self._reload_wanted.clear()
+                    self._reload()
                 self._turn()
         finally:
             self._contract.stop()
-            self._upkeep.stop()
-            for database in self._databases.values():
-                database.stop()
+            self._databases.stop()
             self._producer.flush(5)
             self._consumer.close()
             log.info("checker stopped")
@@ -117,55 +114,38 @@ class CheckerService:
     def _turn(self) -> None:
         first = self._consumer.poll(POLL_SECONDS)
         messages = [first, *self._consumer.consume(self._settings.batch, 0)] if first is not None else []
-        mapped, unmapped = by_database(self._requests(messages), self._map)
-        for name, requests in mapped.items():
-            self._databases[name].ask(requests)
+        unmapped = self._databases.ask(self._requests(messages))
         if unmapped:
             groups = sorted({request.group for request in unmapped})
             log.error("no database is configured for these producer groups", groups=groups, count=len(unmapped))
-            metrics.VERDICTS.labels(Verdict.UNMAPPED).inc(len(unmapped))
+            metrics.VERDICTS.labels(Verdict.UNMAPPED, "").inc(len(unmapped))
         self._producer.poll(0)
-        self._watch_databases()
-        self._upkeep.check()
+        self._databases.check()
         self._contract.check()
         self._health.not_ready = self._contract.not_ready()
         self._health.turned()
 
-    def _watch_databases(self) -> None:
-        for database in self._databases.values():
-            if database.failure is not None:
-                raise RuntimeError(f"database {database.name!r} is no longer asked") from database.failure
+    def _reload(self) -> None:
+        """Take the databases of a new configuration; one that is wrong is refused, and the old one goes on."""
+        try:
+            self._databases.change(self._read_again().all_databases())
+        except (ConfigurationError, ValidationError) as error:
+            metrics.RELOADS.labels("refused").inc()
+            problem = one_line(error)  # no traceback: it is one clear line
+            log.error("the new configuration is refused, the old one goes on", problem=problem)  # noqa: TRY400 - as above
+            return
+        metrics.RELOADS.labels("taken").inc()
 
     def _requests(self, messages: Sequence[Message]) -> list[CheckRequest]:
-        """The requests that a database can answer; listeners answer for their own."""
-        requests = (self._request(message) for message in messages)
-        return [request for request in requests if request is not None and request.truth is Truth.ROW]
-
-    def _request(self, message: Message) -> CheckRequest | None:
-        error = message.error()
-        if error is not None:
-            if error.fatal():
-                raise KafkaException(error)
-            log.warning("consumer", error=error.str())
-            return None
-        if message.timestamp()[1] < time.time_ns() // 1_000_000 - STALE_MS:
-            metrics.DROPPED.labels("stale").inc()
-            return None
-        try:
-            return parse_check(message.value())
-        except NewerFormatError:
-            raise
-        except ProtocolError as problem:
-            metrics.DROPPED.labels("malformed").inc()
-            log.warning("a check request cannot be parsed", offset=message.offset(), error=str(problem))
-            return None
+        now = time.time_ns() // 1_000_000
+        requests = (read_request(message, now) for message in messages)
+        return [request for request in requests if request is not None]
 
     def _report(self, requests: Sequence[CheckRequest], answers: Answers) -> None:
         """Send the op markers of a batch, one record for each partition."""
         by_partition: dict[int, list[OpEntry]] = defaultdict(list)
         for request in {request.transaction_id: request for request in requests}.values():
             verdict, row = answers[request.transaction_id]
-            metrics.VERDICTS.labels(verdict).inc()
             entry = op_entry(request, verdict, row)
             if entry is not None:
                 by_partition[entry.partition].append(entry)

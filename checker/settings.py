@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from checker.breaker import Policy
+from outbox.errors import ConfigurationError
 from outbox.service.settings import Milliseconds, ServiceSettings, Unit, refuse_ours
 from outbox.settings import TableNames
 
@@ -17,18 +21,69 @@ _OURS = {
     "transactional.id": "decisions are not sent in Kafka transactions",
 }
 
+Durability = Literal["production", "development"]
+Switch = Literal["on", "off"]
+
 
 class DatabaseSettings(BaseModel):
     """One database and the producer groups that write to it."""
 
-    dsn: SecretStr = Field(description="Connection string of the checker's role.")
+    model_config = ConfigDict(extra="forbid", frozen=True)  # a misspelt `read_only` must not let the checker write
+
+    dsn: SecretStr | None = Field(None, description="Connection string of the checker's role.")
+    dsn_file: Path | None = Field(None, description="File that holds it; read anew at each connect.")
     groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Beginning of their names.")
+    read_only: bool = Field(
+        default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
+    )
+    durability: Durability | None = Field(None, description="What the server must be set to; by default the profile.")
+    synchronous_standby: bool = Field(default=False, description="Each COMMIT there waits for a standby.")
+    breaker: Switch | None = Field(None, description="The circuit breaker; by default that of all databases.")
+    breaker_limit: Annotated[int | None, Unit("transactions")] = Field(None, ge=1, description="Likewise, its limit.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.dsn is None) == (self.dsn_file is None):
+            raise ValueError("give either dsn or dsn_file")
+        if self.read_only and self.synchronous_standby:
+            raise ValueError(
+                "read_only and synchronous_standby exclude each other: without a write of its own the checker cannot "
+                "see that a row was replicated"
+            )
+        return self
+
+    def connection_string(self) -> str:
+        """How to connect, as it is at this moment.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or is empty.
+        """
+        if self.dsn_file is None:
+            return self.dsn.get_secret_value() if self.dsn else ""
+        try:
+            found = self.dsn_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"dsn_file {self.dsn_file} cannot be read: {_reason(error)}") from error
+        if not found:
+            raise ConfigurationError(f"dsn_file {self.dsn_file} is empty: it must hold a connection string")
+        return found
 
     def tables(self) -> TableNames:
         """Where the callback tables are."""
         return TableNames(self.table_schema, self.table_prefix)
+
+    def policy(self) -> Policy | None:
+        """When its circuit breaker opens; None: it has none."""
+        if self.breaker == "off":
+            return None
+        return Policy() if self.breaker_limit is None else Policy(self.breaker_limit)
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    """Without what stands in the file."""
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else "it is no text"
 
 
 class CheckerSettings(ServiceSettings):
@@ -38,12 +93,21 @@ class CheckerSettings(ServiceSettings):
     """
 
     postgres_url: SecretStr | None = Field(None, description="The database of all groups, if there is only one.")
+    postgres_url_file: Path | None = Field(None, description="File that holds it; read anew at each connect.")
     table_schema: str = Field(
         "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its callback tables."
     )
     table_prefix: str = Field("outbox", description="Beginning of their names.")
+    read_only: bool = Field(
+        default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
+    )
+    synchronous_standby: bool = Field(default=False, description="Each COMMIT there waits for a standby.")
     databases: dict[str, DatabaseSettings] = Field(
         default_factory=dict, description="Several, by name, as tables of the TOML file."
+    )
+    breaker: Switch = Field("on", description="off: fence a group's transactions however many have no row.")
+    breaker_limit: Annotated[int, Unit("transactions")] = Field(
+        Policy().limit, ge=1, description="Fenced at most after the newest committed row of their group."
     )
     batch: Annotated[int, Unit("requests")] = Field(5_000, ge=1, description="Check requests read at once.")
 
@@ -65,11 +129,38 @@ class CheckerSettings(ServiceSettings):
     def _refuse_ours(cls, kafka: dict[str, str]) -> dict[str, str]:
         return refuse_ours(kafka, _OURS)
 
+    @model_validator(mode="after")
+    def _unambiguous(self) -> Self:
+        if self.postgres_url is not None and self.postgres_url_file is not None:
+            raise ValueError("give either postgres_url or postgres_url_file")
+        counts = Counter(pattern for database in self.all_databases().values() for pattern in database.groups)
+        doubled = sorted(pattern for pattern, count in counts.items() if count > 1)
+        if doubled:
+            raise ValueError(f"producer groups {', '.join(doubled)} are given to more than one database")
+        return self
+
     def all_databases(self) -> dict[str, DatabaseSettings]:
-        """The databases by name."""
-        if self.postgres_url is None:
-            return self.databases
-        single = DatabaseSettings.model_validate(
-            {"dsn": self.postgres_url, "schema": self.table_schema, "table_prefix": self.table_prefix}
-        )
-        return {**self.databases, "default": single}
+        """The databases by name, with nothing left to default."""
+        return {
+            name: database.model_copy(
+                update={
+                    "durability": database.durability or self.profile,
+                    "breaker": database.breaker or self.breaker,
+                    "breaker_limit": database.breaker_limit or self.breaker_limit,
+                }
+            )
+            for name, database in (self.databases | self._single()).items()
+        }
+
+    def _single(self) -> dict[str, DatabaseSettings]:
+        if self.postgres_url is None and self.postgres_url_file is None:
+            return {}
+        fields = {
+            "dsn": self.postgres_url,
+            "dsn_file": self.postgres_url_file,
+            "schema": self.table_schema,
+            "table_prefix": self.table_prefix,
+            "read_only": self.read_only,
+            "synchronous_standby": self.synchronous_standby,
+        }
+        return {"default": DatabaseSettings.model_validate(fields)}

@@ -90,7 +90,7 @@ def _audit(
             table.verify(connection)
             return audit.run(connection, progress)
     except psycopg.Error as error:
-        reason = connection_problem(error, database.dsn.get_secret_value())
+        reason = connection_problem(error, database.connection_string())
         raise ConfigurationError(f"database {name!r} cannot be audited: {reason}") from error
 
 

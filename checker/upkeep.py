@@ -1,12 +1,12 @@
 """The upkeep of the callback tables: purge and settlement audit, with threads and connections of their own.
 
-No check waits for them, and no database for another one.
+No check waits for them, and no database for another one. They come and go with the databases that are served.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import psycopg
 import structlog
@@ -20,7 +20,7 @@ from checker.settings import CheckerSettings, DatabaseSettings
 from checker.settled import Delay, Progress, old_enough, settled_below
 from checker.settlement import Audit, Undelivered
 from outbox.callback_table import CallbackTable
-from outbox.errors import CallbackTableError
+from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.service.periodic import Periodic
 
 log = structlog.get_logger()
@@ -36,16 +36,11 @@ class DatabaseUpkeep:
         database: How to reach it.
         settings: Of the checker.
         reader: Reads how far the channel is delivered.
-        stop: Set when the process is asked to stop.
+        purge: Whether it is purged; it is audited in any case.
     """
 
     def __init__(
-        self,
-        name: str,
-        database: DatabaseSettings,
-        settings: CheckerSettings,
-        reader: DeliveryReader,
-        stop: threading.Event,
+        self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, *, purge: bool
     ) -> None:
         self._name = name
         self._database = database
@@ -53,11 +48,42 @@ class DatabaseUpkeep:
         self._channel = reader.channel.channel.name
         self._table = CallbackTable(database.tables())
         self._settings = settings
-        self._purge = Purge(self._table, stop)
+        self._stopped = threading.Event()
+        self._purge = Purge(self._table, self._stopped)
         self._audit = Audit(self._table, self._channel, settings.settlement_max_age, reader.read)
         self._problems: Sequence[str] = ()
         self._told: Sequence[Undelivered] = ()
-        metrics.begin(name, purge=settings.purge)
+        self._showing = threading.Lock()
+        self._periodics = [Periodic(f"settlement audit {name}", self.audit, settings.settlement_interval / 1000)]
+        if purge:
+            self._periodics.append(Periodic(f"purge {name}", self.purge, settings.purge_interval / 1000))
+        metrics.begin(name, purge=purge)
+
+    def start(self) -> None:
+        """Begin."""
+        for periodic in self._periodics:
+            periodic.start()
+
+    def check(self) -> None:
+        """Whether all is well here.
+
+        Raises:
+            BaseException: What ended a thread.
+        """
+        for periodic in self._periodics:
+            periodic.check()
+
+    def stop(self) -> None:
+        """End; what is at hand is not waited for, a batch that is not committed is undone."""
+        self._stopped.set()
+        for periodic in self._periodics:
+            periodic.stop()
+
+    def forget(self) -> None:
+        """End, and leave no figure behind."""
+        self.stop()
+        with self._showing:
+            metrics.end(self._name)
 
     def purge(self) -> None:
         """Purge once.
@@ -79,7 +105,9 @@ class DatabaseUpkeep:
         """A database that does not answer is no reason to end: the next time may do."""
         try:
             work()
-        except (psycopg.Error, CallbackTableError) as error:
+        except KafkaUnreachable:
+            raise  # the next look follows soon
+        except (psycopg.Error, ConfigurationError) as error:
             reason = str(error).strip().partition("\n")[0]  # a DETAIL line may quote data
             log.warning(
                 "a database could not be kept up, it is tried again", database=self._name, what=what, reason=reason
@@ -91,8 +119,7 @@ class DatabaseUpkeep:
 
         def count(purged: Purged) -> None:
             total.update(purged)
-            for state, rows in purged.items():
-                metrics.PURGED.labels(self._name, state).inc(rows)
+            self._show(lambda: metrics.purged(self._name, purged))
 
         with connect(self._database, "purge", f"{purge.OPTIONS} {_STATEMENT_TIMEOUT}") as connection:
             self._table.verify(connection)
@@ -101,17 +128,21 @@ class DatabaseUpkeep:
         if total.total():
             log.info("rows were purged", database=self._name, committed=total["C"], tombstones=total["R"])
         if ended and not progress.problems:
-            metrics.PURGE_COMPLETED.labels(self._name).set_to_current_time()
+            self._show(lambda: metrics.PURGE_COMPLETED.labels(self._name).set_to_current_time())
 
     def _audit_now(self, progress: Progress) -> None:
         with connect(self._database, "settlement", f"{settlement.OPTIONS} {_STATEMENT_TIMEOUT}") as connection:
             self._table.verify(connection)
             found = self._audit.run(connection, progress)
-        for kind in Delay:
-            count = sum(one.count for one in found if one.delay is kind)
-            metrics.UNDELIVERED.labels(self._name, kind).set(count)
+        counts = {kind: sum(one.count for one in found if one.delay is kind) for kind in Delay}
+        self._show(lambda: metrics.audited(self._name, counts))
         self._tell_undelivered(found)
-        metrics.AUDIT_COMPLETED.labels(self._name).set_to_current_time()
+
+    def _show(self, tell: Callable[[], object]) -> None:
+        """Tell figures, unless the database is served no longer: they would stay for ever."""
+        with self._showing:
+            if not self._stopped.is_set():
+                tell()
 
     def _tell_problems(self, progress: Progress) -> None:
         problems = progress.problems
@@ -139,36 +170,31 @@ class DatabaseUpkeep:
 
 
 class Upkeep:
-    """Purge and audit of all databases.
+    """Purge and audit of all databases that are served.
 
     Args:
-        databases: Their settings, by name.
         settings: Of the checker.
         reader: Reads how far the channel is delivered.
-        stop: Set when the process is asked to stop.
     """
 
-    def __init__(
-        self,
-        databases: Mapping[str, DatabaseSettings],
-        settings: CheckerSettings,
-        reader: DeliveryReader,
-        stop: threading.Event,
-    ) -> None:
-        self._periodics: list[Periodic] = []
-        for name, database in databases.items():
-            one = DatabaseUpkeep(name, database, settings, reader, stop)
-            if settings.purge:
-                self._add(f"purge {name}", one.purge, settings.purge_interval)
-            self._add(f"settlement audit {name}", one.audit, settings.settlement_interval)
+    def __init__(self, settings: CheckerSettings, reader: DeliveryReader) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._databases: dict[str, DatabaseUpkeep] = {}
 
-    def _add(self, name: str, look: Callable[[], None], interval_ms: int) -> None:
-        self._periodics.append(Periodic(name, look, interval_ms / 1000))
+    def purges(self, database: DatabaseSettings) -> bool:
+        """Whether a database is purged; never one that is read only."""
+        return self._settings.purge and not database.read_only
 
-    def start(self) -> None:
-        """Begin."""
-        for periodic in self._periodics:
-            periodic.start()
+    def begin(self, name: str, database: DatabaseSettings) -> None:
+        """A database is served from now on."""
+        purge = self.purges(database)
+        one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader, purge=purge)
+        one.start()
+
+    def end(self, name: str) -> None:
+        """A database is served no longer, or with other settings."""
+        self._databases.pop(name).forget()
 
     def check(self) -> None:
         """Whether all is well here.
@@ -176,10 +202,10 @@ class Upkeep:
         Raises:
             BaseException: What ended a thread.
         """
-        for periodic in self._periodics:
-            periodic.check()
+        for one in self._databases.values():
+            one.check()
 
     def stop(self) -> None:
-        """End; what is at hand is not waited for, a batch that is not committed is undone."""
-        for periodic in self._periodics:
-            periodic.stop()
+        """End."""
+        for one in self._databases.values():
+            one.stop()

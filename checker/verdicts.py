@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
@@ -20,6 +20,8 @@ class Verdict(enum.StrEnum):
     MISMATCH = "MISMATCH"
     PURGED = "PURGED"
     UNMAPPED = "UNMAPPED"
+    WITHHELD = "WITHHELD"
+    UNKNOWN = "UNKNOWN"
 
 
 CONSEQUENCES: dict[Verdict, OpKind | None] = {
@@ -30,10 +32,15 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
     Verdict.MISMATCH: None,  # another or a restored database: never decides (R10), somebody must look
     Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), somebody must look
     Verdict.UNMAPPED: None,  # no database is configured for the group: somebody must configure it
+    Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until somebody has looked (R10)
+    Verdict.UNKNOWN: OpKind.UNKNOWN,  # no row, where the checker may not write: counted as a listener's answer (R26)
 }
 """The op marker that follows from a verdict; None: silence, the relay asks again."""
 
-NEEDS_SOMEBODY = frozenset({Verdict.MISMATCH, Verdict.PURGED, Verdict.UNMAPPED})
+NEEDS_SOMEBODY = frozenset({Verdict.MISMATCH, Verdict.PURGED, Verdict.UNMAPPED, Verdict.WITHHELD})
+
+NO_ROW = "no row, and the checker may not write to this database"
+"""Reason of an answer UNKNOWN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +64,22 @@ class Row:
     positions: Positions
 
 
+Answers = dict[str, tuple[Verdict, Row | None]]
+"""Verdicts by transaction id, with the row if there is one."""
+
+
 def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntry | None:
     """The op entry that answers a request, or None for silence, which is always safe.
 
     A commit says what the row says; a rollback lists what the relay has read. It goes to the partition that asked: if
     the row names another one, what lies in this one is a copy, and none of it counts. If the row names another topic,
-    this topic may be a mirror or the other one's successor; that somebody must look at.
+    this topic may be a mirror or the other one's successor; that somebody must look at. An answer UNKNOWN carries the
+    number of the check back, so that it counts once.
     """
     kind = CONSEQUENCES[verdict]
+    if kind is OpKind.UNKNOWN:
+        entry = _answer(request, kind, request.positions, request.first_offset, request.last_offset)
+        return replace(entry, checks=request.check, reason=NO_ROW)
     if kind is OpKind.ROLLBACK:
         return _answer(request, kind, request.positions, request.first_offset, request.last_offset)
     if kind is None or row is None or not row.committed or row.topic_id != request.topic_id:

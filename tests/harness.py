@@ -143,6 +143,7 @@ class Site:
             "OUTBOX_TRANSACTION_TIMEOUT": "1000",
             "OUTBOX_CHECK_INTERVAL": "500",
             "OUTBOX_CHECK_INTERVAL_MAX": "1000",
+            "OUTBOX_BREAKER_LIMIT": "100000",  # tests begin many transactions that nobody commits
         }
 
     def start(self, name: str, *, failpoint: str = "", extra: Mapping[str, str | None] | None = None) -> Service:

@@ -1,1 +1,1 @@
-"""How fast the checker purges, and what that costs an application."""
+"""Benchmarks of the checker."""

@@ -174,7 +174,12 @@ class Case:
         if standing is not None:
             return standing
         name = database_of(self._request(), self.desk.databases)
-        self.seen = Seen(Standing.UNMAPPED, "") if name is None else ask(name)
+        if name is None:
+            self.seen = Seen(Standing.UNMAPPED, "")
+        elif self.desk.databases[name].read_only:
+            self.seen = Seen(Standing.READ_ONLY, name)
+        else:
+            self.seen = ask(name)
         return self.seen.standing
 
     def _judge(self, standing: Standing) -> None:

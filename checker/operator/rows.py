@@ -13,6 +13,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from checker.connection import connect
 from checker.databases import by_database
 from checker.operator.rulings import Standing, of_row
 from checker.settings import DatabaseSettings
@@ -25,8 +26,6 @@ from outbox.protocol.identifiers import lock_number
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
 from outbox.service.dsn import connection_problem
-
-CONNECT_SECONDS = 5
 
 NO_INCARNATION = "none"
 """How an operator names the incarnation of halves that name none."""
@@ -90,7 +89,7 @@ class Rows:
 
     def __init__(self, name: str, settings: DatabaseSettings, channel: str) -> None:
         self._name = name
-        self._dsn = settings.dsn.get_secret_value()
+        self._settings = settings
         self._table = CallbackTable(settings.tables())
         self._channel = channel
 
@@ -107,7 +106,7 @@ class Rows:
         Raises:
             ConfigurationError: The database does not answer, or is not what it should be.
         """
-        with self._connect("-c default_transaction_read_only=on", "primary") as connection:
+        with self._connect(writes=False) as connection:
             incarnation = self._incarnation(connection)
             holders = _holders(connection)  # before the rows: who has committed since has one
             rows = self._read(connection, [request.transaction_id for request in requests])
@@ -131,7 +130,7 @@ class Rows:
             ConfigurationError: The database does not answer, is read-only, or its role may not; nothing was decided,
                 or it is decided and the same command will find that.
         """
-        with self._connect("", "read-write") as connection:
+        with self._connect(writes=True) as connection:
             incarnation = self._incarnation(connection)
             if _foreign(request, incarnation, gone):
                 return Seen(Standing.MISMATCH, self._name, incarnation=incarnation)
@@ -210,8 +209,10 @@ class Rows:
         holder = holders.get(lock_number(request.transaction_id))
         if holder is not None:
             return Seen(Standing.OPEN, self._name, holder=holder, incarnation=incarnation)
-        purged = request.transaction_id not in alive and self._is_purged(connection, request)
-        return Seen(Standing.PURGED if purged else Standing.NO_ROW, self._name, incarnation=incarnation)
+        if request.transaction_id not in alive and self._is_purged(connection, request):
+            return Seen(Standing.PURGED, self._name, incarnation=incarnation)
+        absent = Standing.READ_ONLY if self._settings.read_only else Standing.NO_ROW
+        return Seen(absent, self._name, incarnation=incarnation)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         """The rows that it has of transactions, with the times at which they were made, ms since 1970.
@@ -219,7 +220,7 @@ class Rows:
         Raises:
             ConfigurationError: The database does not answer, or is not what it should be.
         """
-        with self._connect("-c default_transaction_read_only=on", "primary") as connection:
+        with self._connect(writes=False) as connection:
             return self._read(connection, ids)
 
     def _is_purged(self, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
@@ -240,23 +241,16 @@ class Rows:
         }
 
     @contextmanager
-    def _connect(self, options: str, server: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in autocommit to a primary: a replica's "no row" would be a lie (R8).
+    def _connect(self, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
+        """A connection to the database, which is verified.
 
         Raises:
             ConfigurationError: Whatever Postgres says, in one sentence.
         """
         try:
-            connection = psycopg.connect(
-                self._dsn,
-                autocommit=True,
-                connect_timeout=CONNECT_SECONDS,
-                application_name="outbox-operator",
-                target_session_attrs=server,
-                options=f"-c statement_timeout=30s -c search_path=pg_catalog {options}",
-            )
+            connection = connect(self._settings, "operator", writes=writes)
         except psycopg.Error as error:
-            reason = connection_problem(error, self._dsn)
+            reason = connection_problem(error, self._settings.connection_string())
             raise ConfigurationError(f"database {self._name!r} does not answer: {reason}") from error
         try:
             with connection:

@@ -25,6 +25,7 @@ class Standing(enum.StrEnum):
     ELSEWHERE = "elsewhere"  # a committed row of another half topic
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
+    READ_ONLY = "read-only"  # no row is seen where the checker may not write: a replica may not show it yet
     UNMAPPED = "unmapped"  # no database is configured for its group
     LISTENER = "listener"  # only its listener knows, and has not said
     LISTENER_COMMITTED = "listener committed"
@@ -72,6 +73,11 @@ _UNMAPPED = Ruling(
     "no database is configured for its producer group: only there can it be decided; name it in the "
     "checker's databases",
 )
+_READ_ONLY = Ruling(
+    Step.REFUSE,
+    "its database is read_only in the checker's settings, and a decision is a row there: run this with settings that "
+    "name its primary and may write",
+)
 _ELSEWHERE = Ruling(
     Step.REFUSE,
     "its committed row names another half topic: what lies here is a copy, or this topic was made again; nobody can "
@@ -92,6 +98,7 @@ RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
     (OpKind.COMMIT, Standing.PURGED): _PURGED,
     (OpKind.COMMIT, Standing.MISMATCH): _MISMATCH,
     (OpKind.COMMIT, Standing.UNMAPPED): _UNMAPPED,
+    (OpKind.COMMIT, Standing.READ_ONLY): _READ_ONLY,
     (OpKind.COMMIT, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
     (OpKind.COMMIT, Standing.LISTENER_COMMITTED): Ruling(Step.MARK, "its listener says so, too"),
     (OpKind.COMMIT, Standing.LISTENER_ROLLED_BACK): Ruling(
@@ -107,6 +114,7 @@ RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
     (OpKind.ROLLBACK, Standing.PURGED): _PURGED,
     (OpKind.ROLLBACK, Standing.MISMATCH): _MISMATCH,
     (OpKind.ROLLBACK, Standing.UNMAPPED): _UNMAPPED,
+    (OpKind.ROLLBACK, Standing.READ_ONLY): _READ_ONLY,
     (OpKind.ROLLBACK, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
     (OpKind.ROLLBACK, Standing.LISTENER_COMMITTED): Ruling(
         Step.REFUSE, "its listener has said COMMIT, and nobody has said otherwise: it is about to be delivered"

@@ -54,11 +54,18 @@ def guarded(command: Callable[[], None]) -> None:
     try:
         command()
     except ValidationError as error:
-        fail("; ".join(_setting(detail["loc"], detail["msg"]) for detail in error.errors(include_input=False)))
+        fail(one_line(error))
     except UnsafeError as error:
         fail(str(error), Exit.UNSAFE)
     except (OutboxError, ProtocolError) as error:
         fail(str(error))
+
+
+def one_line(error: Exception) -> str:
+    """An error as one sentence; of settings that are wrong, the names and what is wrong with them, not their values."""
+    if isinstance(error, ValidationError):
+        return "; ".join(_setting(detail["loc"], detail["msg"]) for detail in error.errors(include_input=False))
+    return str(error)
 
 
 def _setting(location: tuple[int | str, ...], message: str) -> str:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT set a flag, and nothing else: a handler that raises would throw away fetched messages.
+"""SIGTERM, SIGINT and SIGHUP set a flag, and nothing else: a handler that raises would throw away fetched messages.
 
 A second signal sets it again, which changes nothing.
 """
@@ -20,3 +20,10 @@ def stop_on_signals() -> threading.Event:
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
     return stop
+
+
+def reload_on_signal() -> threading.Event:
+    """An event that is set when the process is asked to read its configuration again (SIGHUP)."""
+    wanted = threading.Event()
+    signal.signal(signal.SIGHUP, lambda _signal, _frame: wanted.set())
+    return wanted

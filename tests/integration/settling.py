@@ -49,10 +49,11 @@ def make_rows(
     partition: int = 0,
     age_ms: int = 2 * DAY_MS,
     group: str = "orders",
+    made: Sequence[Made] = (),
 ) -> list[Made]:
-    """Insert a row of that age for each offset."""
+    """Insert a row of that age for each offset; or these, if some are given."""
     made_ms = time.time_ns() // 1_000_000 - age_ms
-    rows = [Made(make_transaction_id(made_ms, os.urandom(10)), offset) for offset in offsets]
+    rows = list(made) or [Made(make_transaction_id(made_ms, os.urandom(10)), offset) for offset in offsets]
     with (
         site.connect() as connection,
         connection.cursor().copy(f"COPY {site.tables.transaction} FROM STDIN".encode()) as copy,

@@ -6,11 +6,12 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
@@ -145,7 +146,7 @@ def test_a_role_that_may_not_delete_is_told_so_and_may_serve_without_the_purge(s
     refused = site.checker(extra=own)
     assert refused.wait() == Exit.CONFIGURATION
     assert (
-        f"role {name} of database 'default' lacks DELETE on public.{site.tables.transaction}, "
+        f"database 'default' cannot be used: role {name} lacks DELETE on public.{site.tables.transaction}, "
         f"UPDATE on public.{site.tables.meta}: grant it, or set purge = false (OUTBOX_PURGE)"
     ) in refused.output()
     serving = site.checker(extra={**own, "OUTBOX_PURGE": "false"})
@@ -292,26 +293,73 @@ def _request(site: Site, channel: ChannelDescription, row: Made) -> CheckRequest
     return CheckRequest(row.transaction_id, "orders", Truth.ROW, *place, 1, incarnation)
 
 
+class _Meeting:
+    """Lets a row come, and a purge delete it, between the fence's look and its tombstone; the purge commits last."""
+
+    def __init__(self, site: Site, purger: psycopg.Connection[Any], topic_id: str, pool: ThreadPoolExecutor) -> None:
+        self._site, self._purger, self._topic_id, self._pool = site, purger, topic_id, pool
+        self.row = Made(make_transaction_id(time.time_ns() // 1_000_000 - 2 * DAY_MS, bytes(10)), 0)
+        self.committed: Future[None] | None = None
+
+    def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
+        """As the circuit breaker is asked."""
+        if self.committed is None:
+            make_rows(self._site, self._topic_id, [0], made=[self.row])
+            self._purger.execute("BEGIN")
+            old = old_enough(database_ms(self._purger), DAY_MS, DAY_MS)
+            purge = Purge(CallbackTable(self._site.tables), threading.Event())
+            purge.run(self._purger, Settled(self._site.name, self._topic_id, {0: 1}), old, lambda _: None)
+            self.committed = self._pool.submit(self._commit, connection.info.backend_pid)
+        return {request.transaction_id for request in requests}
+
+    def _commit(self, pid: int) -> None:
+        _wait_for_a_lock(self._site, pid)
+        self._purger.execute("COMMIT")
+
+
 def test_a_fence_that_meets_a_purge_is_no_tombstone(
-    site: Site, channel: ChannelDescription, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence's INSERT waits for the DELETE of the same row, and then finds its key free."""
-    (row,) = make_rows(site, channel.half.id, [0])
-    commit_checkpoint(site, channel, HalfCheckpoint(1, 1))
-    progress, request = reader.read(), _request(site, channel, row)
-    table = CallbackTable(site.tables)
+    monkeypatch.setattr("checker.tombstones.WAIT_MS", 20_000)
     with site.connect() as purger, site.connect() as checker, ThreadPoolExecutor(1) as pool:
-        settled = Settled(site.name, progress.topic_id, {0: 1})
-        with purger.transaction():
-            old = old_enough(database_ms(purger), DAY_MS, DAY_MS)
-            Purge(table, threading.Event()).run(purger, settled, old, lambda _: None)
-            answers = pool.submit(Fence(table, site.name).check, checker, [request])
-            _wait_for_a_lock(site, checker.info.backend_pid)
-        found = answers.result(30)
-    assert found[row.transaction_id][0] is not Verdict.FENCED
+        meeting = _Meeting(site, purger, channel.half.id, pool)
+        request = _request(site, channel, meeting.row)
+        fence = Fence(CallbackTable(site.tables), site.name, meeting)
+        found = fence.check(checker, [request])
+        assert meeting.committed is not None
+        meeting.committed.result(30)
+        assert found[request.transaction_id][0] is not Verdict.FENCED
+        assert site.rows() == {}
+        assert fence.check(checker, [request])[request.transaction_id][0] is Verdict.PURGED
+
+
+def test_what_lies_below_the_watermark_is_not_fenced_by_an_open_breaker(
+    site: Site, channel: ChannelDescription
+) -> None:
+    row = Made(str(uuid.uuid4()), 3)
+    with site.connect() as connection:
+        query = f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode()
+        connection.execute(query, (f"purged/{channel.half.id}/0",))
+        asked: list[str] = []
+        fence = Fence(CallbackTable(site.tables), site.name, _Once(asked), lambda ids: ids)
+        answers = fence.check(connection, [_request(site, channel, row)])
+    assert asked == [row.transaction_id] * 2, "for the tombstone, and for that of what lies in the discard topic"
+    assert answers[row.transaction_id][0] is Verdict.WITHHELD
     assert site.rows() == {}
-    with site.connect() as checker:
-        assert Fence(table, site.name).check(checker, [request])[row.transaction_id][0] is Verdict.PURGED
+
+
+class _Once:
+    """A circuit breaker that opens after it was asked once."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self._asked = asked
+
+    def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
+        """As the circuit breaker is asked."""
+        del connection
+        self._asked += [request.transaction_id for request in requests]
+        return set(self._asked) if len(self._asked) == 1 else set()
 
 
 def test_an_outcome_that_is_asked_during_a_purge_is_no_tombstone(
@@ -346,7 +394,7 @@ def test_what_leaves_the_discard_topic_while_it_is_fenced_is_not_fenced(
         query = f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode()
         connection.execute(query, (f"purged/{channel.half.id}/0",))
         looks = iter([{row.transaction_id}, set[str]()])
-        fence = Fence(CallbackTable(site.tables), site.name, lambda _ids: next(looks))
+        fence = Fence(CallbackTable(site.tables), site.name, lying=lambda _ids: next(looks))
         answers = fence.check(connection, [_request(site, channel, row)])
     assert answers[row.transaction_id][0] is Verdict.PURGED
     assert site.rows() == {}

@@ -11,22 +11,32 @@ from typing import Any
 
 import psycopg
 
-from checker.fence import _FENCE, Fence, _columns
+from checker.tombstones import _INSERT, _columns, _insert
+from outbox.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
 
-_BLIND = _FENCE.replace("value::bigint > asked.last", "false")
+_BLIND = _INSERT.replace("value::bigint > asked.last", "false")
 
 
-def _insert_tombstones(self: Fence, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> None:
-    """Insert tombstones, whatever was purged."""
-    connection.execute(self._table.compose(_BLIND), (self._channel, *_columns(batch), []))
+def _insert_blindly(
+    connection: psycopg.Connection[Any],
+    table: CallbackTable,
+    channel: str,
+    requests: Sequence[CheckRequest],
+    *,
+    lying: bool,
+) -> bool:
+    """Insert tombstones where the lock was free, whatever was purged."""
+    del lying
+    connection.execute(table.compose(_BLIND), (channel, *_columns(requests), []))
+    return True
 
 
 MUTANT = Mutant(
     "R11",
     Harm.LOST,
-    Fence._insert_tombstones,
-    _insert_tombstones,
+    _insert,
+    _insert_blindly,
     ("tests/integration/test_fence.py::test_below_the_purge_watermark_nothing_is_fenced",),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,13 +116,16 @@ def test_the_report_says_what_the_file_says(tmp_path: Path) -> None:
         assert (tmp_path / "charts" / f"{chart}.svg").read_text().count("<svg") == 1
 
 
-def test_the_relays_section_says_what_its_file_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "section"), [("relay", relay_section), ("checker", checker_section)])
+def test_a_services_section_says_what_its_file_says(
+    tmp_path: Path, name: str, section: Callable[[Mapping[str, Any], Path], str]
+) -> None:
     figures = [figure([0.5, 0.6, 0.9], [1, 1, 1], Target("ratio", "at least", 0.7))]
-    write_results(tmp_path / "relay.json", ENVIRONMENT, {"rounds": 3}, figures, {})
-    text = relay_section(read_results(tmp_path / "relay.json"), tmp_path / "charts")
+    write_results(tmp_path / f"{name}.json", ENVIRONMENT, {"rounds": 3}, figures, {})
+    text = section(read_results(tmp_path / f"{name}.json"), tmp_path / "charts")
     assert "| what is fast | 0.6 ms | 1 (what is slow) | 0.6 (0.5 to 0.9) |" in text
     assert "ratio at least 0.7 | missed |" in text
-    assert (tmp_path / "charts" / "relay.svg").read_text().count("<svg") == 1
+    assert (tmp_path / "charts" / f"{name}.svg").read_text().count("<svg") == 1
 
 
 def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:

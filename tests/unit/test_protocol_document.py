@@ -8,7 +8,8 @@ from dataclasses import fields
 
 import pytest
 
-from checker.verdicts import CONSEQUENCES
+from checker import breaker, fence, tombstones
+from checker.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Verdict
 from outbox.protocol import checkpoint, names, op
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfOptions
@@ -21,6 +22,7 @@ from relay.overdue import CheckPolicy
 from relay.parking import DEFAULT, RELIEF
 from relay.preflight import PASSING
 from relay.transaction import TRANSITIONS, State
+from tests.documents import OPERATIONS
 from tests.unit.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 
 TEXT = SPECIFICATION.read_text(encoding="utf-8")
@@ -59,10 +61,24 @@ def test_the_diagram_shows_the_same_transitions() -> None:
 
 
 def test_the_table_of_verdicts_is_that_of_the_checker() -> None:
-    (table,) = tables("Verdicts of the checker")
-    assert [tuple(row[:2]) for row in table] == [
-        (str(verdict), str(kind) if kind else "none") for verdict, kind in CONSEQUENCES.items()
+    table, _ = tables("Verdicts of the checker")
+    assert [tuple(row[:3]) for row in table] == [
+        (str(verdict), str(kind) if kind else "none", "yes" if verdict in NEEDS_SOMEBODY else "no")
+        for verdict, kind in CONSEQUENCES.items()
     ]
+
+
+def test_the_table_of_the_circuit_breaker_is_that_of_the_checker() -> None:
+    _, table = tables("Verdicts of the checker")
+    assert [tuple(row) for row in table] == [
+        (str(state), str(event), str(new)) for (state, event), new in breaker.TRANSITIONS.items()
+    ]
+
+
+def test_each_verdict_has_its_line_for_operators() -> None:
+    text = OPERATIONS.read_text(encoding="utf-8")
+    (section,) = re.findall(r"^### What a verdict asks of you\n(.*?)^##", text, re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^\| ([A-Z_]+) \|", section, re.MULTILINE) == [str(verdict) for verdict in Verdict]
 
 
 def test_the_table_of_topics_names_all_topics_and_their_clean_up() -> None:
@@ -157,6 +173,10 @@ def test_the_columns_of_the_callback_row_are_those_that_are_inserted() -> None:
         f"at {RELIEF:.0%} of the limit".replace("%", " %"),
         f"after {CheckPolicy().check_interval // 1000} s, {2 * CheckPolicy().check_interval // 1000} s",
         f"doubled up to {CheckPolicy().check_interval_max // 60_000} minutes",
+        f"At most `breaker_limit` ({breaker.Policy().limit}) transactions",
+        f"After {breaker.Policy().pause:.0f} s a probe of {breaker.PROBE} transactions",
+        f"a wait of {tombstones.WAIT_MS} ms",
+        f"tried again in halves for {fence.PATIENCE_SECONDS:.0f} s",
     ],
 )
 def test_figures_are_those_of_the_code(figure: str) -> None:

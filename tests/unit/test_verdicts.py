@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Row, Verdict, op_entry
+from checker.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, NO_ROW, Row, Verdict, op_entry
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource, encode_op, parse_op
@@ -24,9 +24,8 @@ def test_every_verdict_has_a_consequence() -> None:
 
 
 def test_only_a_row_decides() -> None:
-    assert {verdict for verdict, kind in CONSEQUENCES.items() if kind} == {Verdict.COMMITTED, Verdict.FENCED}
-    assert CONSEQUENCES[Verdict.COMMITTED] is OpKind.COMMIT
-    assert CONSEQUENCES[Verdict.FENCED] is OpKind.ROLLBACK
+    deciding = {verdict: kind for verdict, kind in CONSEQUENCES.items() if kind not in {None, OpKind.UNKNOWN}}
+    assert deciding == {Verdict.COMMITTED: OpKind.COMMIT, Verdict.FENCED: OpKind.ROLLBACK}
 
 
 def test_nobody_needs_to_look_at_what_heals_by_itself() -> None:
@@ -80,7 +79,17 @@ def test_a_row_of_another_topic_decides_nothing_here() -> None:
     assert op_entry(REQUEST, Verdict.COMMITTED, row) is None
 
 
-@pytest.mark.parametrize(("verdict", "row"), [(Verdict.COMMITTED, ROW), (Verdict.FENCED, TOMBSTONE)])
+def test_without_a_row_where_the_checker_may_not_write_the_answer_carries_the_number_of_the_check() -> None:
+    """So the relay counts it, once, as a listener's."""
+    entry = op_entry(REQUEST, Verdict.UNKNOWN, None)
+    assert entry is not None
+    assert (entry.kind, entry.checks, entry.reason) == (OpKind.UNKNOWN, REQUEST.check, NO_ROW)
+    assert (entry.positions, entry.first_offset, entry.last_offset) == (REQUEST.positions, 100, 109)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "row"), [(Verdict.COMMITTED, ROW), (Verdict.FENCED, TOMBSTONE), (Verdict.UNKNOWN, None)]
+)
 def test_every_answer_can_be_read_by_the_relay(verdict: Verdict, row: Row) -> None:
     entry = op_entry(REQUEST, verdict, row)
     assert entry is not None

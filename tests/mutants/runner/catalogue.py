@@ -11,7 +11,25 @@ FOLDER = Path(__file__).parents[1]
 
 RULES = frozenset(
     {
-        *("R3", "R4", "R5", "R6", "R8", "R11", "R15", "R17", "R18", "R19", "R22", "R24", "R25", "R26", "R27"),
+        *(
+            "R3",
+            "R4",
+            "R5",
+            "R6",
+            "R8",
+            "R9",
+            "R10",
+            "R11",
+            "R15",
+            "R17",
+            "R18",
+            "R19",
+            "R22",
+            "R24",
+            "R25",
+            "R26",
+            "R27",
+        ),
         "flush before offsets",
         "op position",
         "due time at restore",

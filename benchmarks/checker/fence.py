@@ -1,0 +1,161 @@
+"""The fencing check-back on one database: how many transactions a second, and what an open one among them costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.checker.requests import commit_rows, make_requests
+from benchmarks.figures import Figure, Target
+from benchmarks.interleaved import interleave
+from checker.fence import BATCH, Fence
+from outbox.callback_table import CallbackTable
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.identifiers import lock_number
+from tests.harness import Site
+
+ROUND = 1_000
+"""Transactions of a check round with an open one among them."""
+
+FAST = Target("ours", "at least", 10_000)
+HARDLY_SLOWER = Target("ratio", "at most", 1.2)
+
+
+def measure_fence(site: Site, rounds: int, transactions: int) -> list[Figure]:
+    """Measure checks of one database: of transactions without a row, which take tombstones, and of committed ones.
+
+    Args:
+        site: Its callback tables exist.
+        rounds: How often all variants run, in turn.
+        transactions: That are checked in a run.
+    """
+    runs = {
+        "tombstones": partial(_check, site, transactions, committed=False),
+        "inserts": partial(_insert, site, transactions),
+        "rows": partial(_check, site, transactions, committed=True),
+        "selects": partial(_select, site, transactions),
+    }
+    found = interleave(runs, rounds, partial(_empty, site))
+    return [
+        Figure(
+            "fence_tombstones",
+            "checks of transactions without a row, each with a tombstone",
+            "transactions/s",
+            f"the same rows by bare INSERTs of {BATCH}",
+            found["tombstones"],
+            found["inserts"],
+            FAST,
+        ),
+        Figure(
+            "fence_rows",
+            "checks of committed transactions",
+            "transactions/s",
+            f"bare SELECTs of {BATCH}",
+            found["rows"],
+            found["selects"],
+            FAST,
+        ),
+    ]
+
+
+def measure_open_transaction(site: Site, rounds: int) -> list[Figure]:
+    """Measure a check round with one open local transaction among its transactions, beside one without.
+
+    Args:
+        site: Its callback tables exist.
+        rounds: How often all variants run, in turn.
+    """
+    runs = {
+        "alone": partial(_round, site, lock=False, row=False),
+        "open": partial(_round, site, lock=True, row=True),
+        "without the lock": partial(_round, site, lock=False, row=True),
+    }
+    interleave(runs, 3, partial(_empty, site))  # all warm up
+    found = interleave(runs, rounds, partial(_empty, site))
+    title = f"check round of {ROUND:,} with one open transaction among them"
+    return [
+        Figure("open_transaction", title, "ms", "without it", found["open"], found["alone"], HARDLY_SLOWER),
+        Figure(
+            "open_transaction_without_the_lock",
+            f"{title}, which did not take the advisory lock",
+            "ms",
+            "without it",
+            found["without the lock"],
+            found["alone"],
+        ),
+    ]
+
+
+def _check(site: Site, count: int, *, committed: bool) -> float:
+    fence = Fence(CallbackTable(site.tables), site.name)
+    with site.connect() as connection:
+        requests = make_requests(site, connection, count)
+        if committed:
+            commit_rows(site, connection, requests)
+        began = time.perf_counter()
+        answers = fence.check(connection, requests)
+        seconds = time.perf_counter() - began
+    if len(answers) != count:
+        raise AssertionError(f"{len(answers)} of {count} answers")
+    return count / seconds
+
+
+def _round(site: Site, *, lock: bool, row: bool) -> float:
+    fence = Fence(CallbackTable(site.tables), site.name)
+    with site.connect() as connection:
+        requests = make_requests(site, connection, ROUND)
+        with _writer(site, requests[ROUND // 3], lock=lock) if row else nullcontext():
+            began = time.perf_counter()
+            fence.check(connection, requests)
+            return (time.perf_counter() - began) * 1_000
+
+
+@contextmanager
+def _writer(site: Site, request: CheckRequest, *, lock: bool) -> Iterator[None]:
+    """A local transaction that has its row and does not end within the block."""
+    with site.connect() as connection, connection.transaction(force_rollback=True):
+        if lock:
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(request.transaction_id),))
+        commit_rows(site, connection, [request])
+        yield
+
+
+def _insert(site: Site, count: int) -> float:
+    with site.connect() as connection:
+        requests = make_requests(site, connection, count)
+        began = time.perf_counter()
+        for some in _batches(requests):
+            commit_rows(site, connection, some, state="R")
+        return count / (time.perf_counter() - began)
+
+
+def _select(site: Site, count: int) -> float:
+    with site.connect() as connection:
+        requests = make_requests(site, connection, count)
+        commit_rows(site, connection, requests)
+        began = time.perf_counter()
+        for some in _batches(requests):
+            _read(site, connection, some)
+        return count / (time.perf_counter() - began)
+
+
+def _read(site: Site, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> None:
+    query = sql.SQL("SELECT transaction_id::text, state FROM {} WHERE transaction_id = ANY (%s::uuid[])")
+    connection.execute(
+        query.format(sql.Identifier(site.tables.transaction)), ([request.transaction_id for request in requests],)
+    ).fetchall()
+
+
+def _batches(requests: Sequence[CheckRequest]) -> Iterator[Sequence[CheckRequest]]:
+    return (requests[start : start + BATCH] for start in range(0, len(requests), BATCH))
+
+
+def _empty(site: Site) -> None:
+    with site.connect() as connection:
+        connection.execute(f"TRUNCATE {site.tables.transaction}".encode())

@@ -1,0 +1,57 @@
+"""Check requests about transactions that were never published, and rows for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.half import Truth
+from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.positions import Positions
+from tests.harness import Site
+
+TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
+GROUP = "orders"
+
+
+def make_requests(site: Site, connection: psycopg.Connection[Any], count: int) -> list[CheckRequest]:
+    """Requests about so many transactions of one message, as a relay asks."""
+    query = sql.SQL("SELECT value FROM {} WHERE key = 'incarnation'").format(sql.Identifier(site.tables.meta))
+    row = connection.execute(query).fetchone()
+    incarnation = str(row[0]) if row else None
+    now = time.time_ns() // 1_000_000
+    return [
+        CheckRequest(
+            make_transaction_id(now + number // 10, os.urandom(10)),
+            GROUP,
+            Truth.ROW,
+            TOPIC_ID,
+            0,
+            Positions.first(1),
+            number,
+            number,
+            1,
+            incarnation,
+        )
+        for number in range(count)
+    ]
+
+
+def commit_rows(
+    site: Site, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], state: str = "C"
+) -> None:
+    """Insert their rows in one statement."""
+    query = sql.SQL(
+        "INSERT INTO {} (transaction_id, producer_group, state, channel, half_topic_id,"
+        " half_partition, first_offset, last_offset, positions)"
+        " SELECT id, %s, %s, %s, %s, 0, place, place, '0' FROM unnest(%s::uuid[], %s::bigint[]) AS made (id, place)"
+    )
+    ids, places = [one.transaction_id for one in requests], [one.first_offset for one in requests]
+    table = sql.Identifier(site.tables.transaction)
+    connection.execute(query.format(table), (GROUP, state, site.name, TOPIC_ID, ids, places))

@@ -1,0 +1,126 @@
+"""The circuit breaker: no more transactions are fenced than a crash can explain (R10). Pure: no I/O, no clock.
+
+A database that has the right incarnation may be the wrong one all the same: a copy, or the old half of a database
+that was split. Applications commit elsewhere then, and every tombstone here would lose a message. A high share of
+FENCED does not show it, because nobody asks about transactions that are decided, and after a crash all of them have no
+row. What shows it is that the group commits nothing here any more while it goes on beginning. So at most `limit`
+transactions of a producer group are fenced that are all newer than the newest committed row of the group. An
+application that comes back after a crash commits, and with its first row the count begins anew.
+
+Which one is newer is told by their ids, which begin with the time of an application's clock. A wrong clock makes the
+breaker open later or sooner; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PROBE = 10
+"""Transactions of a probe."""
+
+
+class State(enum.StrEnum):
+    """Whether a producer group's transactions may be fenced."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    PROBING = "probing"
+
+
+class Event(enum.StrEnum):
+    """What changes it."""
+
+    EXPLAINED = "a crash can explain it"
+    UNUSUAL = "more than the limit, and no commit since"
+    PAUSE_OVER = "the pause is over"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.CLOSED, Event.EXPLAINED): State.CLOSED,
+    (State.CLOSED, Event.UNUSUAL): State.OPEN,
+    (State.OPEN, Event.PAUSE_OVER): State.PROBING,
+    (State.PROBING, Event.EXPLAINED): State.CLOSED,
+    (State.PROBING, Event.UNUSUAL): State.OPEN,
+}
+"""What is not here cannot be. A probe that a crash explains is fenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When it opens.
+
+    Args:
+        limit: Transactions of a producer group that may be fenced after its newest committed row.
+        pause: Seconds for which it stays open before it is tried again.
+    """
+
+    limit: int = 200
+    pause: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the callback table shows of a producer group.
+
+    Args:
+        newest_commit: Id of its newest committed row, "" if there is none.
+        tombstones: Its tombstones that are newer.
+    """
+
+    newest_commit: str
+    tombstones: int
+
+
+class Breaker:
+    """The breaker of one producer group in one database.
+
+    Args:
+        policy: When it opens.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.state = State.CLOSED
+        self._policy = policy
+        self._fenced: int | None = None
+        self._until = 0.0
+
+    def offered(self, ids: Sequence[str], now: float) -> Sequence[str]:
+        """Those of the transactions that may be looked at: all, a probe, or none.
+
+        Args:
+            ids: What would be fenced.
+            now: Monotonic time, seconds.
+        """
+        if self.state is State.OPEN and now >= self._until:
+            self._move(Event.PAUSE_OVER)
+        return {State.CLOSED: ids, State.PROBING: ids[:PROBE], State.OPEN: ids[:0]}[self.state]
+
+    def wants_evidence(self, count: int) -> bool:
+        """Whether the table must be asked before so many are fenced."""
+        return self.state is State.PROBING or self._fenced is None or self._fenced + count > self._policy.limit
+
+    def count(self, ids: Sequence[str]) -> None:
+        """These are fenced; no evidence was wanted."""
+        self._fenced = (self._fenced or 0) + len(ids)
+
+    def judge(self, ids: Sequence[str], evidence: Evidence, now: float) -> bool:
+        """Whether these may be fenced.
+
+        Args:
+            ids: They were offered.
+            evidence: What the table shows at this moment.
+            now: Monotonic time, seconds.
+        """
+        newer = evidence.tombstones + sum(id_ > evidence.newest_commit for id_ in ids)
+        if newer > self._policy.limit:
+            self._move(Event.UNUSUAL)
+            self._until = now + self._policy.pause
+            return False
+        self._move(Event.EXPLAINED)
+        self._fenced = newer
+        return True
+
+    def _move(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state, event]

@@ -1,0 +1,140 @@
+"""All databases at work, and how their set changes while the checker runs: whole, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from checker.connection import UnreachableError
+from checker.databases import Database, Report, by_database
+from checker.fence import Lying
+from checker.settings import DatabaseSettings
+from checker.upkeep import Upkeep
+from outbox.errors import ConfigurationError
+from outbox.protocol.check import CheckRequest
+
+log = structlog.get_logger()
+
+
+class ServedDatabases:
+    """The databases of one checker.
+
+    Args:
+        channel: Name of the channel.
+        report: Takes the answers of a batch.
+        upkeep: Purges and audits those that are served.
+        lying: Tells what lies in the discard topic.
+    """
+
+    def __init__(self, channel: str, report: Report, upkeep: Upkeep, lying: Lying) -> None:
+        self._channel = channel
+        self._report = report
+        self._upkeep = upkeep
+        self._lying = lying
+        self._databases: dict[str, Database] = {}
+
+    def start(self, settings: Mapping[str, DatabaseSettings]) -> None:
+        """Verify all of them at once, and start.
+
+        One that does not answer is tried again by its own thread, unless none does.
+
+        Raises:
+            ConfigurationError: There is none; one is not what the fence needs; or none of them answers.
+        """
+        if not settings:
+            raise ConfigurationError(
+                "no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file"
+            )
+        made = [self._made(name, one) for name, one in settings.items()]
+        problems = _problems(made)
+        silent = [problem for problem in problems if isinstance(problem, UnreachableError)]
+        if len(silent) < len(problems) or len(silent) == len(made):
+            raise _together(problems)
+        for problem in silent:
+            log.error("a database cannot be used yet, the others are served", problem=str(problem))
+        self._begin(made)
+
+    def change(self, settings: Mapping[str, DatabaseSettings]) -> None:
+        """Serve these from now on: add, remove and replace; what did not change goes on undisturbed.
+
+        Raises:
+            ConfigurationError: There is none, or a new or changed one cannot be used; then nothing changed.
+        """
+        if not settings:
+            raise ConfigurationError("no database is configured")
+        changed = [
+            self._made(name, one)
+            for name, one in settings.items()
+            if name not in self._databases or self._databases[name].settings != one
+        ]
+        if problems := _problems(changed):
+            raise _together(problems)
+        names = {database.name for database in changed}
+        for name in [name for name in self._databases if name in names or name not in settings]:
+            self._databases.pop(name).retire(forget=name not in settings)
+            self._upkeep.end(name)
+        self._begin(changed)
+        log.info("databases are served", databases=sorted(self._databases), changed=sorted(names))
+
+    def ask(self, requests: Iterable[CheckRequest]) -> Sequence[CheckRequest]:
+        """Hand requests on to their databases; those that no database is configured for."""
+        mapped, unmapped = by_database(requests, {name: one.settings for name, one in self._databases.items()})
+        for name, some in mapped.items():
+            self._databases[name].ask(some)
+        return unmapped
+
+    def check(self) -> None:
+        """Whether all of them are still asked.
+
+        Raises:
+            RuntimeError: The thread of one of them ended.
+            BaseException: What ended a thread of their upkeep.
+        """
+        self._upkeep.check()
+        for database in self._databases.values():
+            if database.failure is not None:
+                raise RuntimeError(f"database {database.name!r} is no longer asked") from database.failure
+
+    def stop(self) -> None:
+        """Finish the batches at hand, and end."""
+        self._upkeep.stop()
+        for database in self._databases.values():
+            database.retire()
+        for database in self._databases.values():
+            database.stop()
+
+    def names(self) -> list[str]:
+        """Their names."""
+        return sorted(self._databases)
+
+    def _made(self, name: str, settings: DatabaseSettings) -> Database:
+        purge = self._upkeep.purges(settings)
+        return Database(name, settings, self._channel, self._report, self._lying, purge=purge)
+
+    def _begin(self, databases: Iterable[Database]) -> None:
+        for database in databases:
+            self._databases[database.name] = database
+            database.start()
+            self._upkeep.begin(database.name, database.settings)
+
+
+def _problems(databases: Sequence[Database]) -> list[ConfigurationError]:
+    """What keeps them from being used; they are looked at side by side, so that a dead one costs its time once."""
+    if not databases:
+        return []
+    with ThreadPoolExecutor(len(databases)) as pool:
+        return [problem for problem in pool.map(_problem, databases) if problem is not None]
+
+
+def _problem(database: Database) -> ConfigurationError | None:
+    try:
+        database.verify()
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _together(problems: Sequence[ConfigurationError]) -> ConfigurationError:
+    return ConfigurationError("; ".join(map(str, problems)))

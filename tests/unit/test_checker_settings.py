@@ -1,0 +1,93 @@
+"""Settings of the checker's databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from checker.breaker import Policy
+from checker.settings import CheckerSettings, DatabaseSettings
+from outbox.errors import ConfigurationError
+
+DSN = "postgresql://checker:secret@db/shop"
+
+
+def service(**given: Any) -> CheckerSettings:
+    return CheckerSettings(bootstrap_servers="k:9092", **given)
+
+
+def database(**given: Any) -> DatabaseSettings:
+    return DatabaseSettings.model_validate(given)
+
+
+@pytest.mark.parametrize("given", [{}, {"dsn": DSN, "dsn_file": "/run/secrets/shop"}])
+def test_a_database_has_one_connection_string(given: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="give either dsn or dsn_file"):
+        database(**given)
+    with pytest.raises(ValidationError, match="give either postgres_url or postgres_url_file"):
+        service(postgres_url=DSN, postgres_url_file="/run/secrets/shop")
+
+
+def test_a_connection_string_in_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "shop"
+    file.write_text(f"{DSN}\n")
+    one = database(dsn_file=file)
+    assert one.connection_string() == DSN
+    file.write_text("postgresql://checker:rotated@db/shop")
+    assert one.connection_string() == "postgresql://checker:rotated@db/shop"
+    assert service(postgres_url_file=file).all_databases()["default"].connection_string().endswith("@db/shop")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(None, "cannot be read: No such file"), (b" \n", "is empty"), (b"\xff", "no text")]
+)
+def test_a_file_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    file = tmp_path / "shop"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=rf"dsn_file {file}.*{problem}"):
+        database(dsn_file=file).connection_string()
+
+
+def test_a_secret_is_never_shown() -> None:
+    assert "secret" not in repr(service(postgres_url=DSN).all_databases())
+
+
+def test_a_misspelt_setting_of_a_database_is_refused() -> None:
+    """Else the checker would write where it may not."""
+    with pytest.raises(ValidationError, match="read_onyl"):
+        database(dsn=DSN, read_onyl=True)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **given: database(dsn=DSN, **given), lambda **given: service(postgres_url=DSN, **given)]
+)
+def test_without_a_write_nobody_sees_whether_a_row_was_replicated(make: Any) -> None:
+    with pytest.raises(ValidationError, match="exclude each other"):
+        make(read_only=True, synchronous_standby=True)
+
+
+def test_a_producer_group_has_one_database() -> None:
+    databases = {name: {"dsn": DSN, "groups": ["shop", "stock-*"]} for name in ("one", "two")}
+    with pytest.raises(ValidationError, match=r"shop, stock-\* are given to more than one database"):
+        service(databases=databases)
+    with pytest.raises(ValidationError, match=r"groups \* are given"):
+        service(databases={"one": {"dsn": DSN}}, postgres_url=DSN)
+
+
+def test_what_a_database_does_not_say_is_said_for_all() -> None:
+    settings = service(
+        profile="development",
+        breaker_limit=7,
+        databases={
+            "plain": {"dsn": DSN, "groups": ["a"]},
+            "own": {"dsn": DSN, "groups": ["b"], "durability": "production", "breaker": "off", "breaker_limit": 9},
+        },
+    )
+    plain, own = (settings.all_databases()[name] for name in ("plain", "own"))
+    assert (plain.durability, plain.policy()) == ("development", Policy(7))
+    assert (own.durability, own.policy()) == ("production", None)
+    assert service(postgres_url=DSN).all_databases()["default"].policy() == Policy()

@@ -110,6 +110,7 @@ class DeliveryReader:
         starts, ends = start_offsets(self._admin, counts).get(name), end_offsets(self._admin, counts).get(name)
         if starts is None or ends is None:
             raise KafkaUnreachable(f"the ends of {name} cannot be seen")
+        credible = {number: _within(found, ends[number], (name, number)) for number, found in checkpoints.items()}
         partitions = {
             number: HalfPartition(
                 starts[number],
@@ -117,7 +118,7 @@ class DeliveryReader:
                 checkpoint if isinstance(checkpoint, HalfCheckpoint) else None,
                 self._problem(number, checkpoint, discards.known),
             )
-            for number, checkpoint in checkpoints.items()
+            for number, checkpoint in credible.items()
         }
         return Progress(self.channel.half.id, partitions, discards.reasons)
 
@@ -127,6 +128,19 @@ class DeliveryReader:
         if number not in known:
             return f"a Kafka transaction without an end keeps {self.channel.channel.discard_topic}/{number} back"
         return ""
+
+
+def _within(checkpoint: HalfCheckpoint | str, end: int, place: tuple[str, int]) -> HalfCheckpoint | str:
+    """A checkpoint, unless its half partition ends before it; the end was seen after it.
+
+    Then records were lost, and it calls settled what nobody has read: what was written in their place.
+    """
+    if isinstance(checkpoint, str) or checkpoint.head <= end:
+        return checkpoint
+    return (
+        f"{place[0]}/{place[1]} ends at offset {end}, and a relay has read up to {checkpoint.head}: "
+        "Kafka has lost records that it had acknowledged"
+    )
 
 
 def _parsed(found: TopicPartition | None, topic_id: str, place: tuple[str, int]) -> HalfCheckpoint | str:

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -19,6 +20,7 @@ from outbox.cluster import checked_properties, end_offsets, refused
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.discard import parse_manifest
 from outbox.protocol.errors import ProtocolError
+from outbox.protocol.identifiers import check_uuid
 
 SILENCE_SECONDS = 2.0
 """So long nothing may come before a partition counts as held back."""
@@ -27,6 +29,8 @@ _POLL_SECONDS = 0.2
 _READ_AT_ONCE = 1_000
 _MANIFEST = b"/manifest"
 _UNREADABLE = "UNREADABLE"
+
+log = structlog.get_logger()
 
 
 class DiscardIndex:
@@ -77,6 +81,7 @@ class DiscardIndex:
         ends = end_offsets(self._admin, {self._topic: len(self._next)}).get(self._topic)
         if ends is None:
             raise KafkaUnreachable(f"the ends of {self._topic} cannot be seen")
+        self._begin_anew_where_cut(ends)
         if self._behind(ends):
             self._read(ends)
         return frozenset(range(len(ends))) - self._behind(ends)
@@ -87,6 +92,17 @@ class DiscardIndex:
 
     def _behind(self, ends: Sequence[int]) -> set[int]:
         return {number for number, end in enumerate(ends) if self._next[number] < end}
+
+    def _begin_anew_where_cut(self, ends: Sequence[int]) -> None:
+        """A partition that ends before what was read of it has lost records, and others may have taken their offsets.
+
+        What was known stays known: a row too many that is kept does no harm.
+        """
+        for number, end in enumerate(ends):
+            if self._next[number] > end:
+                place = f"{self._topic}/{number}"
+                log.error("a discard partition has lost records, it is read anew", place=place, read=self._next[number])
+                self._next[number] = 0
 
     def _read(self, ends: Sequence[int]) -> None:
         behind = self._behind(ends)
@@ -117,6 +133,8 @@ class DiscardIndex:
 
     def _note(self, key: bytes, value: bytes | None) -> None:
         id_ = key.partition(b"/")[0].decode(errors="replace")
+        if not _is_id(id_):
+            return  # a stranger's record: no transaction lies there, and no database takes that for an id
         if value is None:
             self._forget(id_, key)
             return
@@ -130,6 +148,14 @@ class DiscardIndex:
         if not self._keys[id_]:
             del self._keys[id_]
             self._reasons.pop(id_, None)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        check_uuid(text)
+    except ProtocolError:
+        return False
+    return True
 
 
 def _reason(value: bytes) -> str:

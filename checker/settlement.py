@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from checker.pages import BY_KEY, database_ms, pages
-from checker.settled import CommittedRow, Delay, Progress, between, first_id_of, why_undelivered
+from checker.settled import LAST_ID, CommittedRow, Delay, Progress, between, why_undelivered
 from outbox.callback_table import CallbackTable
 
 PAGE = 5_000
@@ -98,7 +98,7 @@ class Audit:
         found: dict[tuple[str, Delay, str], Undelivered] = {}
         fixed, looked = {"channel": self._channel, "before_ms": before_ms}, time.monotonic()
         discarded = sorted(progress.discarded)
-        for after, to in pages(connection, self._table, first_id_of(before_ms), PAGE):
+        for after, to in pages(connection, self._table, LAST_ID, PAGE):  # an id's clock may be ahead, a row's is ours
             query = self._table.compose(_CANDIDATES)
             rows = connection.execute(query, {**fixed, **_page(progress, discarded, after, to)}).fetchall()
             delays = {why_undelivered(CommittedRow(*row[:-1]), progress) for row in rows}

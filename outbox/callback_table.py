@@ -75,13 +75,16 @@ _STORAGE: LiteralString = (
 _OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation')"
 _INSERT: LiteralString = (  # the lock is taken before the row is made, and with it the row's unique key
     "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
-    " first_offset, last_offset, positions)"
-    " SELECT %s::uuid, %s, 'C', %s, %s::uuid, %s, %s, %s, %s FROM pg_advisory_xact_lock(%s)"
+    " first_offset, last_offset, positions, created_at)"
+    " SELECT %s::uuid, %s, 'C', %s, %s::uuid, %s, %s, %s, %s, clock_timestamp() FROM pg_advisory_xact_lock(%s)"
     " RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit'),"
     " (SELECT value FROM {meta} WHERE key = 'incarnation')"
 )
 
-_FIND: LiteralString = "SELECT 1 FROM {transaction} WHERE transaction_id = %s AND state = 'C'"
+_FIND: LiteralString = (
+    "SELECT EXISTS (SELECT FROM {transaction} WHERE transaction_id = %s AND state = 'C'),"
+    " (SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until')"
+)
 
 # R12: what would make the fence void.
 _VERIFY: LiteralString = """

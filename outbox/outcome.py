@@ -21,10 +21,8 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid, lock_number
 from outbox.protocol.op import NO_OFFSET
 from outbox.protocol.positions import Positions
+from outbox.purged import may_be_purged
 from outbox.settings import Settings
-
-CLOCK_SKEW_MS = 600_000
-"""How far the application's clock, which is in the id, may be from the database's."""
 
 _ASK: LiteralString = (
     "SELECT pg_try_advisory_xact_lock(%s),"
@@ -102,23 +100,14 @@ def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection
     connection.execute(_BEGIN)
     asked = connection.execute(table.compose(_ASK), (lock_number(transaction_id),)).row
     free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)
-    if free and not _may_be_purged(transaction_id, purged_until):
+    if free and not may_be_purged(transaction_id, purged_until):
         tombstone = CallbackRow(
             transaction_id, settings.group, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
         )
         connection.execute(table.compose(_FENCE), tombstone.values())
         now = connection.execute(table.compose(_PURGED_UNTIL)).row
-        if _may_be_purged(transaction_id, now[0] if now is not None else None):
+        if may_be_purged(transaction_id, now[0] if now is not None else None):
             connection.roll_back()  # the INSERT has waited for a purge of the same row
             return free
     connection.execute(_COMMIT)
     return free
-
-
-def _may_be_purged(transaction_id: str, purged_until: int | None) -> bool:
-    return purged_until is not None and _created_ms(transaction_id) <= purged_until + CLOCK_SKEW_MS
-
-
-def _created_ms(transaction_id: str) -> int:
-    """When a UUIDv7 was made, ms since 1970 by its maker's clock."""
-    return int.from_bytes(uuid.UUID(transaction_id).bytes[:6], "big")

@@ -35,6 +35,7 @@ from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
 from outbox.protocol.positions import Positions
+from outbox.purged import may_be_purged
 from outbox.receipt import Receipt
 from outbox.recorder import CommitOutcome
 from outbox.sender import Sender
@@ -297,7 +298,7 @@ class Seal:
     def has_row(self, *, presumed: bool) -> bool | None:
         """Whether the row is there, on an idle connection: for a first sight at which nobody said that COMMIT was.
 
-        None if Postgres does not answer.
+        None if Postgres does not answer, or if the row may have been purged: its absence says nothing then (R11).
 
         Args:
             presumed: Nothing is presumed where there is a row to look for.
@@ -309,7 +310,7 @@ class Seal:
             return None
         finally:
             self._connection.roll_back()
-        return found is not None
+        return _found(self.draft.transaction_id, found)
 
     def committed(self) -> bool:
         """COMMIT was seen to succeed: send the op marker, unless the durability is in doubt (R5).
@@ -362,6 +363,13 @@ class Seal:
         self._stop_listening()
         if self.draft or self._sent:
             self._recorder.transaction_ended(self._settings.group, outcome)
+
+
+def _found(transaction_id: str, answer: tuple[object, ...] | None) -> bool | None:
+    is_there, purged_until = answer or (False, None)
+    if is_there:
+        return True
+    return None if may_be_purged(transaction_id, None if purged_until is None else int(str(purged_until))) else False
 
 
 def begin(connection: LocalConnection, transaction_id: str) -> None:

@@ -20,6 +20,7 @@ from checker.settings import DatabaseSettings
 from checker.settled import Progress, old_enough, settled_below
 from outbox.callback_table import CallbackTable
 from outbox.channel import ChannelDescription
+from outbox.cluster import end_offset
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
@@ -66,14 +67,35 @@ def make_rows(
 
 
 def commit_checkpoint(
-    site: Site, channel: ChannelDescription, checkpoint: HalfCheckpoint, *, partition: int = 0, text: str | None = None
+    site: Site,
+    channel: ChannelDescription,
+    checkpoint: HalfCheckpoint,
+    *,
+    partition: int = 0,
+    text: str | None = None,
+    filled: bool = True,
 ) -> None:
-    """Commit a checkpoint of a half partition, as its relay would; with another string, as nobody should."""
+    """Commit a checkpoint of a half partition, as its relay would; with another string, as nobody should.
+
+    Unless it says otherwise the half partition is as long as the checkpoint claims.
+    """
+    if filled:
+        _fill_half_partition(site, channel, partition, checkpoint.head)
     metadata = checkpoint.encode(channel.half.id) if text is None else text
     offset = TopicPartition(channel.half.name, partition, checkpoint.offset, metadata)
     consumer = Consumer({**site.kafka(), "group.id": channel.channel.relay_group})
     with closing(consumer):
         consumer.commit(offsets=[offset], asynchronous=False)
+
+
+def _fill_half_partition(site: Site, channel: ChannelDescription, partition: int, end: int) -> None:
+    """Let a half partition be as long as its checkpoint says, with what no relay is going to read."""
+    found = end_offset(site.admin, channel.half.name, partition)
+    assert found is not None
+    producer = Producer(site.kafka())
+    for _ in range(found, end):
+        producer.produce(channel.half.name, b"filler", partition=partition)
+    assert producer.flush(10) == 0
 
 
 def discard(site: Site, channel: ChannelDescription, row: Made, *, removed: bool = False) -> None:

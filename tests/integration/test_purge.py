@@ -24,7 +24,8 @@ from checker.settled import old_enough
 from checker.verdicts import Verdict
 from outbox import Message, Outbox
 from outbox.callback_table import CallbackTable
-from outbox.channel import ChannelDescription
+from outbox.channel import ChannelDescription, create_channel
+from outbox.cluster import end_offset
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import Truth
@@ -169,6 +170,17 @@ def test_rows_leave_by_settlement_and_age(site: Site, channel: ChannelDescriptio
     assert purge(site, reader.read()) == Purged(C=0)
 
 
+def test_a_row_is_as_old_as_its_insert_and_not_as_its_transaction(site: Site, outbox: Outbox) -> None:
+    """A long local transaction would else be purged as soon as it is delivered, and reported before it can be."""
+    with site.connect() as connection:
+        with outbox.transaction(connection) as tx:
+            tx.publish(Message(site.topic("orders"), "late", "k"))
+            ((before,),) = connection.execute("SELECT clock_timestamp()").fetchall()
+        query = f"SELECT created_at FROM {site.tables.transaction}".encode()
+        ((created,),) = connection.execute(query).fetchall()
+    assert created >= before
+
+
 def test_tombstones_leave_by_age_and_raise_no_watermark(
     site: Site, channel: ChannelDescription, reader: DeliveryReader
 ) -> None:
@@ -280,6 +292,38 @@ def test_nothing_goes_while_the_discard_topic_is_held_back(
     assert purge(site, reader.read()) == Purged(C=3)
     assert set(site.rows()) == {rows[0].transaction_id}
     assert reader.lying([row.transaction_id for row in rows]) == {rows[0].transaction_id}
+
+
+@pytest.mark.parametrize("key", [b"01", b"01\x00/0", b"01/manifest", b""])
+def test_a_strangers_record_in_the_discard_topic_stops_no_purge(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader, key: bytes
+) -> None:
+    """No database takes such a key for an id."""
+    rows = make_rows(site, channel.half.id, range(3))
+    producer = Producer(site.kafka())
+    producer.produce(channel.channel.discard_topic, b"by nobody that we know", key, 0)
+    assert producer.flush(10) == 0
+    discard(site, channel, rows[0])
+    commit_checkpoint(site, channel, HalfCheckpoint(3, 3))
+    assert purge(site, reader.read()) == Purged(C=2)
+    assert set(site.rows()) == {rows[0].transaction_id}
+
+
+def test_what_comes_after_records_of_the_discard_topic_were_lost_is_seen(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader
+) -> None:
+    rows = make_rows(site, channel.half.id, range(3))
+    commit_checkpoint(site, channel, HalfCheckpoint(3, 3))
+    for _ in range(3):
+        discard(site, channel, rows[0])
+    assert set(reader.read().discarded) == {rows[0].transaction_id}
+    for future in site.admin.delete_topics([channel.channel.discard_topic]).values():
+        future.result(20)
+    wait_until(lambda: end_offset(site.admin, channel.channel.discard_topic, 0) is None)
+    create_channel(site.kafka(), channel.channel, partitions=1)
+    discard(site, channel, rows[1])
+    wait_until(lambda: set(reader.read().discarded) == {rows[0].transaction_id, rows[1].transaction_id})
+    assert purge(site, reader.read()) == Purged(C=1)
 
 
 # --- beside others ----------------------------------------------------------------------------------------------------

@@ -248,6 +248,25 @@ def test_a_connection_that_was_taken_from_its_pool(shop: Shop, engine: Engine) -
     assert shop.delivered(2, topic) == ["1", "2"]
 
 
+def test_a_first_sight_after_the_row_may_have_been_purged(shop: Shop, engine: Engine) -> None:
+    """The absence of the row says nothing then: no rollback is told to anybody."""
+    topic, tables = shop.topic(), shop.site.tables
+    with engine.connect() as connection, shop.site.connect() as other:
+        with connection.begin(), Session(connection) as session:
+            id_ = shop.publish(session, topic, "committed").transaction_id
+            session.commit()
+        purge = f"DELETE FROM {tables.transaction} WHERE transaction_id = %s RETURNING state".encode()
+        mark = f"INSERT INTO {tables.meta} SELECT 'purged_until', extract(epoch FROM now())::bigint * 1000".encode()
+        with other.transaction():
+            assert other.execute(purge, (id_,)).fetchall() == [("C",)]
+            other.execute(mark)
+        try:
+            connection.execute(text("SELECT 1"))
+        finally:
+            other.execute(f"DELETE FROM {tables.meta} WHERE key = 'purged_until'".encode())
+    assert _kinds(shop, id_) == set()
+
+
 def test_a_look_at_the_row_that_fails_leaves_a_clean_connection(shop: Shop, engine: Engine) -> None:
     """The first sight of the connection falls into a time at which the table cannot be read."""
     topic, number, table = shop.topic(), shop.number(), shop.site.tables.transaction

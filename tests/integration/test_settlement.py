@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition
 
 from checker.connection import connect
 from checker.delivery import DeliveryReader
+from checker.purge import Purged
 from checker.settled import Delay
 from checker.settlement import OPTIONS, Audit, Undelivered
 from outbox import Message, Outbox
@@ -23,12 +24,15 @@ from tests.commands import run_command
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
 from tests.integration.settling import (
+    DAY_MS,
+    HOUR_MS,
     any_topic_id,
     commit_checkpoint,
     database_of,
     discard,
     make_rows,
     open_reader,
+    purge,
 )
 
 AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE": "0", "OUTBOX_SETTLEMENT_INTERVAL": "200", "OUTBOX_PURGE": "false"}
@@ -158,6 +162,31 @@ def test_without_a_checkpoint_nothing_is_proved(
     assert "damaged" in unprovable.stdout
     publish_bulk(site, outbox, _messages(site, 2))
     assert _kinds(_audit(site, reader)) == {Delay.UNKNOWN: 2}
+
+
+def test_an_application_whose_clock_is_ahead_is_audited_too(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader
+) -> None:
+    """Its ids are of the future, its rows are not: the database's clock tells their age."""
+    make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
+    with site.connect() as connection:
+        query = f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 hours'".encode()
+        connection.execute(query)
+    assert _kinds(_audit(site, reader, max_age=HOUR_MS)) == {Delay.GONE: 1}
+    assert _audit(site, reader, max_age=3 * HOUR_MS) == []
+
+
+def test_a_half_partition_that_ends_before_its_checkpoint_proves_nothing(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader
+) -> None:
+    """What is written in the place of lost records lies below the checkpoint, and nobody will read it."""
+    rows = make_rows(site, channel.half.id, range(3), partition=1)
+    beyond = HalfCheckpoint(1_000, 1_000)
+    commit_checkpoint(site, channel, beyond, partition=1, filled=False)
+    assert _kinds(_audit(site, reader)) == {Delay.UNKNOWN: 3}
+    assert purge(site, progress := reader.read()) == Purged(C=0)
+    assert "ends at offset 0, and a relay has read up to 1000" in progress.problems[0]
+    assert set(site.rows()) == {row.transaction_id for row in rows}
 
 
 def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(

@@ -35,7 +35,10 @@ _FENCE: LiteralString = (
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
 _PURGED_UNTIL: LiteralString = "SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until'"
-_READ: LiteralString = "SELECT state FROM {transaction} WHERE transaction_id = %s"
+_READ: LiteralString = (
+    "SELECT state, (SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until')"
+    " FROM {transaction} WHERE transaction_id = %s"
+)
 _BEGIN = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = sql.SQL("COMMIT")
 _NO_TOPIC = str(uuid.UUID(int=0))
@@ -77,9 +80,13 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
         except BaseException:
             connection.roll_back()
             raise
-    if row is not None:
-        return Outcome.COMMITTED if row[0] == "C" else Outcome.ROLLED_BACK
-    return Outcome.TOO_OLD if fenced else Outcome.OPEN
+    if row is None:
+        return Outcome.TOO_OLD if fenced else Outcome.OPEN
+    state, purged_until = row
+    if state == "C":
+        return Outcome.COMMITTED
+    # A copy of a half, or a topic that is read again, has brought a tombstone to who knows what was purged.
+    return Outcome.TOO_OLD if may_be_purged(transaction_id, purged_until) else Outcome.ROLLED_BACK
 
 
 def _check(connection: LocalConnection, transaction_id: str) -> None:

@@ -34,10 +34,12 @@ class _Discards(NamedTuple):
     Args:
         known: Half partitions of which everything is known that was written before the look.
         reasons: By transaction id.
+        malformed: Half partition and offset of the halves that cannot be parsed.
     """
 
     known: frozenset[int]
     reasons: Mapping[str, str]
+    malformed: frozenset[tuple[int, int]]
 
 
 class DeliveryReader:
@@ -103,7 +105,7 @@ class DeliveryReader:
     def _read_discards(self) -> _Discards:
         """What lies in the discard topic now."""
         with self._indexing:
-            return _Discards(self._index.read_on(), self._index.reasons())
+            return _Discards(self._index.read_on(), self._index.reasons(), self._index.malformed())
 
     def _progress(self, checkpoints: Mapping[int, HalfCheckpoint | str], discards: _Discards) -> Progress:
         name, counts = self.channel.half.name, {self.channel.half.name: self.channel.partitions}
@@ -120,7 +122,7 @@ class DeliveryReader:
             )
             for number, checkpoint in credible.items()
         }
-        return Progress(self.channel.half.id, partitions, discards.reasons)
+        return Progress(self.channel.half.id, partitions, discards.reasons, discards.malformed)
 
     def _problem(self, number: int, checkpoint: HalfCheckpoint | str, known: Collection[int]) -> str:
         if isinstance(checkpoint, str):

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from outbox.channel import ChannelDescription
 from outbox.cluster import checked_properties, end_offsets, refused
 from outbox.errors import KafkaUnreachable
-from outbox.protocol.discard import parse_manifest
+from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid
 
@@ -48,6 +48,8 @@ class DiscardIndex:
         self._next = [0] * channel.partitions
         self._keys: defaultdict[str, set[bytes]] = defaultdict(set)
         self._reasons: dict[str, str] = {}
+        self._topic_id = channel.half.id
+        self._malformed: dict[str, tuple[int, int]] = {}
         with checked_properties():
             self._consumer = Consumer(
                 {
@@ -66,6 +68,13 @@ class DiscardIndex:
     def reasons(self) -> dict[str, str]:
         """Why each transaction lies there, by its id, as far as was read."""
         return {id_: self._reasons.get(id_, _UNREADABLE) for id_ in self._keys}
+
+    def malformed(self) -> frozenset[tuple[int, int]]:
+        """Half partition and offset of each half that lies there because it cannot be parsed, as far as was read.
+
+        Nobody knows its transaction: it lies there under an id of its own.
+        """
+        return frozenset(self._malformed.values())
 
     def read_on(self) -> frozenset[int]:
         """Read what was written up to now.
@@ -140,7 +149,17 @@ class DiscardIndex:
             return
         self._keys[id_].add(key)
         if key.endswith(_MANIFEST):
-            self._reasons[id_] = _reason(value)
+            self._note_manifest(id_, value)
+
+    def _note_manifest(self, id_: str, value: bytes) -> None:
+        try:
+            manifest = parse_manifest(value)
+        except ProtocolError:
+            self._reasons[id_] = _UNREADABLE  # of a newer format, say: it lies there, whatever it says
+            return
+        self._reasons[id_] = str(manifest.reason)
+        if manifest.reason is DiscardReason.MALFORMED and manifest.topic_id == self._topic_id:
+            self._malformed[id_] = (manifest.partition, manifest.offsets[0][1])
 
     def _forget(self, id_: str, key: bytes) -> None:
         """A transaction is gone with the last of its records."""
@@ -148,6 +167,7 @@ class DiscardIndex:
         if not self._keys[id_]:
             del self._keys[id_]
             self._reasons.pop(id_, None)
+            self._malformed.pop(id_, None)
 
 
 def _is_id(text: str) -> bool:
@@ -156,10 +176,3 @@ def _is_id(text: str) -> bool:
     except ProtocolError:
         return False
     return True
-
-
-def _reason(value: bytes) -> str:
-    try:
-        return str(parse_manifest(value).reason)
-    except ProtocolError:
-        return _UNREADABLE  # of a newer format, say: it lies there, whatever it says

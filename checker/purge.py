@@ -14,14 +14,14 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
 
 from checker.pages import BY_KEY, database_ms, pages
-from checker.settled import Old, between, first_id_of, time_of
+from checker.settled import Old, Progress, between, first_id_of, places, settled_below, time_of
 from outbox.callback_table import CallbackTable
 from outbox.failpoints import failpoint
 
@@ -44,6 +44,9 @@ WITH gone AS (
        AND row.half_partition = settled.partition AND row.last_offset < settled.below
        AND row.created_at < to_timestamp(%(before_ms)s / 1000.0)
        AND row.transaction_id <> ALL (%(kept)s::uuid[])
+       AND NOT EXISTS (SELECT FROM unnest(%(malformed_partitions)s::int[], %(malformed_offsets)s::bigint[])
+                         AS half (partition, at)
+                        WHERE half.partition = row.half_partition AND half.at IN (row.first_offset, row.last_offset))
  RETURNING row.half_partition, row.last_offset, row.created_at, row.transaction_id
 )
 SELECT half_partition, count(*), max(last_offset), (extract(epoch FROM max(created_at)) * 1000)::bigint,
@@ -74,12 +77,25 @@ class Settled:
         topic_id: Its id.
         below: By half partition the offset below which all is settled.
         kept: Transactions that stay all the same, for they lie in the discard topic; in the order of their ids.
+        malformed: Half partition and offset of the halves that lie there without their transaction's id.
     """
 
     channel: str
     topic_id: str
     below: Mapping[int, int]
     kept: Sequence[str] = ()
+    malformed: Collection[tuple[int, int]] = ()
+
+
+def what_may_go(channel: str, progress: Progress) -> Settled:
+    """What may go of the rows of a channel's living half topic.
+
+    Args:
+        channel: Name of the channel.
+        progress: What Kafka says of its delivery.
+    """
+    kept = sorted(progress.discarded)
+    return Settled(channel, progress.topic_id, settled_below(progress), kept, progress.malformed)
 
 
 class Purge:
@@ -144,6 +160,7 @@ class Purge:
             "partitions": list(settled.below),
             "below": list(settled.below.values()),
             "kept": list(between(settled.kept, page["after"], page["to"])),
+            **places(settled.malformed),
         }
         gone = connection.execute(self._table.compose(_DELETE_COMMITTED), {**page, **what}).fetchall()
         if gone:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -48,11 +48,13 @@ class Progress:
         topic_id: Id of its half topic.
         partitions: Its half partitions.
         discarded: What lies in its discard topic: the reasons by transaction id.
+        malformed: Half partition and offset of the halves that lie there without their transaction's id.
     """
 
     topic_id: str
     partitions: Mapping[int, HalfPartition]
     discarded: Mapping[str, str]
+    malformed: Collection[tuple[int, int]] = frozenset()
 
     @property
     def problems(self) -> list[str]:
@@ -146,7 +148,8 @@ def why_undelivered(row: CommittedRow, progress: Progress) -> Delay | None:
     """Why a committed transaction is not delivered, None if it is, or if none of its messages counts."""
     if row.topic_id != progress.topic_id:
         return Delay.DELETED_TOPIC
-    if row.transaction_id in progress.discarded:
+    ends = {(row.partition, row.first_offset), (row.partition, row.last_offset)}
+    if row.transaction_id in progress.discarded or not ends.isdisjoint(progress.malformed):
         return Delay.DISCARDED
     partition = progress.partitions.get(row.partition)
     return _why_unsettled(row, partition) if row.last_offset >= 0 else None
@@ -182,3 +185,16 @@ def time_of(transaction_id: str) -> int:
 def between(ordered: Sequence[str], after: str, to: str) -> Sequence[str]:
     """Those of some ids in their order that lie after one id and not after another."""
     return ordered[bisect_right(ordered, after) : bisect_right(ordered, to)]
+
+
+def places(malformed: Collection[tuple[int, int]]) -> Mapping[str, Sequence[int]]:
+    """The halves that lie in the discard topic without their transaction's id, as parameters of a statement.
+
+    Args:
+        malformed: Half partition and offset of each.
+    """
+    ordered = sorted(malformed)
+    return {
+        "malformed_partitions": [partition for partition, _ in ordered],
+        "malformed_offsets": [offset for _, offset in ordered],
+    }

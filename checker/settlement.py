@@ -11,8 +11,9 @@ from typing import Any, LiteralString
 import psycopg
 
 from checker.pages import BY_KEY, database_ms, pages
-from checker.settled import LAST_ID, CommittedRow, Delay, Progress, between, why_undelivered
+from checker.settled import LAST_ID, CommittedRow, Delay, Progress, between, places, why_undelivered
 from outbox.callback_table import CallbackTable
+from outbox.protocol.discard import DiscardReason
 
 PAGE = 5_000
 """Rows that one statement looks at."""
@@ -37,7 +38,10 @@ SELECT row.transaction_id::text, row.producer_group, row.half_topic_id::text, ro
    AND row.state = 'C' AND row.channel = %(channel)s
    AND row.created_at < to_timestamp(%(before_ms)s / 1000.0)
    AND (row.half_topic_id <> %(topic_id)s::uuid OR settled.below IS NULL OR row.last_offset >= settled.below
-        OR row.transaction_id = ANY (%(discarded)s::uuid[]))
+        OR row.transaction_id = ANY (%(discarded)s::uuid[])
+        OR EXISTS (SELECT FROM unnest(%(malformed_partitions)s::int[], %(malformed_offsets)s::bigint[])
+                     AS half (partition, at)
+                    WHERE half.partition = row.half_partition AND half.at IN (row.first_offset, row.last_offset)))
  ORDER BY row.transaction_id
 """
 
@@ -119,6 +123,7 @@ def _page(progress: Progress, discarded: Sequence[str], after: str, to: str) -> 
         "partitions": list(below),
         "below": list(below.values()),
         "discarded": list(between(discarded, after, to)),
+        **places(progress.malformed),
     }
 
 
@@ -140,7 +145,7 @@ def _count(
 
 def _detail(row: CommittedRow, delay: Delay, progress: Progress) -> str:
     if delay is Delay.DISCARDED:
-        return progress.discarded[row.transaction_id]
+        return progress.discarded.get(row.transaction_id, str(DiscardReason.MALFORMED))
     if delay is Delay.DELETED_TOPIC:
         return f"topic id {row.topic_id}"
     return f"half partition {row.partition}"

@@ -15,9 +15,9 @@ from checker import metrics, purge, settlement
 from checker.connection import connect
 from checker.delivery import DeliveryReader
 from checker.pages import database_ms
-from checker.purge import Purge, Purged, Settled
+from checker.purge import Purge, Purged, what_may_go
 from checker.settings import CheckerSettings, DatabaseSettings
-from checker.settled import Delay, Progress, old_enough, settled_below
+from checker.settled import Delay, Progress, old_enough
 from checker.settlement import Audit, Undelivered
 from outbox.callback_table import CallbackTable
 from outbox.errors import ConfigurationError, KafkaUnreachable
@@ -114,7 +114,7 @@ class DatabaseUpkeep:
             )
 
     def _purge_now(self, progress: Progress) -> None:
-        settled = Settled(self._channel, progress.topic_id, settled_below(progress), sorted(progress.discarded))
+        settled = what_may_go(self._channel, progress)
         total = Purged()
 
         def count(purged: Purged) -> None:

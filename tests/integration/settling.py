@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from checker.connection import connect
 from checker.delivery import DeliveryReader
 from checker.pages import database_ms
-from checker.purge import OPTIONS, Purge, Purged, Settled
+from checker.purge import OPTIONS, Purge, Purged, what_may_go
 from checker.settings import DatabaseSettings
-from checker.settled import Progress, old_enough, settled_below
+from checker.settled import Progress, old_enough
 from outbox.callback_table import CallbackTable
 from outbox.channel import ChannelDescription
 from outbox.cluster import end_offset
@@ -27,6 +27,8 @@ from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
+from relay.half import Half
+from relay.outgoing import malformed
 from tests.harness import Site
 
 HOUR_MS = 3_600_000
@@ -109,6 +111,14 @@ def discard(site: Site, channel: ChannelDescription, row: Made, *, removed: bool
     assert producer.flush(10) == 0
 
 
+def discard_malformed(site: Site, channel: ChannelDescription, offset: int) -> None:
+    """Write the manifest of a half that cannot be parsed, as a relay does: under an id of its own."""
+    manifest = malformed(Half(offset, 1, None, None, (), None, "no control headers"), channel.half.id, 0)
+    producer = Producer(site.kafka())
+    producer.produce(channel.channel.discard_topic, manifest.encode(), manifest_key(manifest.transaction_id), 0)
+    assert producer.flush(10) == 0
+
+
 def open_reader(site: Site, channel: ChannelDescription) -> DeliveryReader:
     """A reader of the site's delivery."""
     return DeliveryReader(site.kafka(), site.admin, channel)
@@ -121,7 +131,7 @@ def database_of(site: Site) -> DatabaseSettings:
 
 def purge(site: Site, progress: Progress, keep_settled: int = DAY_MS, keep_tombstones: int = 30 * DAY_MS) -> Purged:
     """Purge once, as a checker would; what was deleted."""
-    settled = Settled(site.name, progress.topic_id, settled_below(progress), sorted(progress.discarded))
+    settled = what_may_go(site.name, progress)
     total = Purged()
     with connect(database_of(site), "purge", OPTIONS) as connection:
         old = old_enough(database_ms(connection), keep_settled, keep_tombstones)

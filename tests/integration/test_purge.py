@@ -42,6 +42,7 @@ from tests.integration.settling import (
     any_topic_id,
     commit_checkpoint,
     discard,
+    discard_malformed,
     make_rows,
     meta,
     open_reader,
@@ -168,6 +169,17 @@ def test_rows_leave_by_settlement_and_age(site: Site, channel: ChannelDescriptio
     assert set(site.rows()) == {row.transaction_id for row in (*unsettled, *young, *deleted)}
     assert watermark(site, channel) == settled[-1].offset + 1
     assert purge(site, reader.read()) == Purged(C=0)
+
+
+def test_a_row_whose_half_cannot_be_parsed_stays(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader
+) -> None:
+    """Nobody but the row knows its transaction."""
+    rows = make_rows(site, channel.half.id, range(3))
+    commit_checkpoint(site, channel, HalfCheckpoint(10, 10))
+    discard_malformed(site, channel, 1)
+    assert purge(site, reader.read()) == Purged(C=2)
+    assert set(site.rows()) == {rows[1].transaction_id}
 
 
 def test_a_row_is_as_old_as_its_insert_and_not_as_its_transaction(site: Site, outbox: Outbox) -> None:

@@ -31,8 +31,9 @@ ID = make_transaction_id(1_700_000_000_000, bytes(range(10)))
 
 
 def progress(checkpoint: HalfCheckpoint | None, *, start: int = 0, end: int = 1_000, problem: str = "") -> Progress:
-    """A channel of one half partition, with one transaction in the discard topic."""
-    return Progress(TOPIC, {0: HalfPartition(start, end, checkpoint, problem)}, {"discarded": "TOO_LARGE"})
+    """A channel of one half partition, with one transaction in the discard topic, and one half nobody can parse."""
+    discarded, malformed = {"discarded": "TOO_LARGE"}, {(0, 50)}
+    return Progress(TOPIC, {0: HalfPartition(start, end, checkpoint, problem)}, discarded, malformed)
 
 
 def row(first: int, last: int, *, id_: str = ID, topic: str = TOPIC, partition: int = 0) -> CommittedRow:
@@ -59,6 +60,9 @@ CHECKPOINT = HalfCheckpoint(100, 200, (range(100, 110), range(150, 151)))
         (row(0, 0, topic=OTHER), Delay.DELETED_TOPIC),
         (row(0, 0, partition=1), Delay.UNKNOWN),
         (row(0, 0, id_="discarded"), Delay.DISCARDED),
+        (row(50, 50), Delay.DISCARDED),
+        (row(40, 50), Delay.DISCARDED),
+        (row(50, 60), Delay.DISCARDED),
         (row(500, 500, id_="discarded"), Delay.DISCARDED),
     ],
 )

@@ -139,6 +139,7 @@ def audited(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield made
 
 
+@pytest.mark.long
 def test_a_window_in_which_all_went_right_is_proven(audited: Audited) -> None:
     report = audited.clean()
     summary = summary_of(report)

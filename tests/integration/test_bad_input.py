@@ -359,6 +359,7 @@ def test_tables_are_created_by_a_role_that_may_not_create_schemas(site: Site) ->
         assert _command(site, "table", "create", "--schema", site.name, environ=owner).returncode == 0
 
 
+@pytest.mark.long
 def test_the_doctor_says_when_nobody_answers(site: Site) -> None:
     nobody = {"OUTBOX_BOOTSTRAP_SERVERS": NO_KAFKA, "OUTBOX_POSTGRES_URL": "postgresql://u:hidden@127.0.0.1:9/x"}
     result = _command(site, "doctor", environ=nobody)

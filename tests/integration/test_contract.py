@@ -109,6 +109,7 @@ def test_a_topic_that_is_deleted_stops_the_service(site: Site, name: str) -> Non
     assert _says(service, f"topic {site.channel.check_topic} was deleted")
 
 
+@pytest.mark.long
 def test_a_half_topic_that_is_deleted_stops_the_relay_as_soon_as_a_commit_fails(site: Site, outbox: Outbox) -> None:
     """Not only at the next look."""
     relay = _serving(site, OUTBOX_CONTRACT_INTERVAL="3600000")

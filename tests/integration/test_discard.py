@@ -78,6 +78,7 @@ def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_
         assert [envelope.offset for envelope in envelopes] == [offset for _, offset in manifest.offsets]
 
 
+@pytest.mark.long
 def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(site: Site) -> None:
     site.create(partitions=1)
     with Shop(site) as shop:

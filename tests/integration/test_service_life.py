@@ -92,6 +92,7 @@ def test_a_check_of_the_checker_looks_at_each_database(site: Site, outbox: Outbo
     assert "outbox table create" in wrong.stdout
 
 
+@pytest.mark.long
 def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> None:
     no_channel = run_command(site, "checker", "--check")
     assert (no_channel.returncode, "outbox channel create" in no_channel.stdout) == (Exit.FINDINGS, True)
@@ -244,6 +245,7 @@ def test_metrics_say_what_was_parked_discarded_and_came_late(site: Site, outbox:
     assert other.running
 
 
+@pytest.mark.long
 def test_a_transaction_of_somebody_else_that_hangs_on_a_real_topic_is_told(site: Site, outbox: Outbox) -> None:
     _, port = _measured(site)
     publish_bulk(site, outbox, numbered(site, 0, 50))

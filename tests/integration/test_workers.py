@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pytest
+
 from outbox import Message
 from relay.workers import GRACE_SECONDS
 from stack.ports import Ports, is_free
@@ -39,6 +41,7 @@ def _messages(site: Site, start: int, stop: int) -> list[Message]:
     return [Message(site.topic("orders"), str(number), f"key{number % 40}") for number in range(start, stop)]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(site: Site) -> None:
     site.create("orders")
     site.checker()

@@ -74,6 +74,7 @@ def test_a_closed_day_is_one_folder_with_the_same_rows(landing: Landing) -> None
     assert run(landing) == 0
 
 
+@pytest.mark.long
 def test_late_rows_of_a_compacted_day_are_compacted_with_it(landing: Landing) -> None:
     run(landing)
     landing.restart()
@@ -106,6 +107,7 @@ def test_a_compaction_that_dies_changes_no_row(landing: Landing, monkeypatch: py
     assert folders(landing) == COMPACTED
 
 
+@pytest.mark.long
 def test_what_a_killed_write_left_is_removed(landing: Landing) -> None:
     left = landing.table / "_compacting" / "some-run"
     left.mkdir(parents=True)
@@ -129,6 +131,7 @@ def test_files_that_are_not_what_landed_are_not_compacted(landing: Landing) -> N
     assert folders(landing) == before
 
 
+@pytest.mark.long
 def test_a_compaction_whose_batches_have_no_manifest_is_left_alone(landing: Landing) -> None:
     run(landing)
     before = folders(landing)
@@ -152,6 +155,7 @@ def test_rows_that_were_written_wrong_replace_nothing(landing: Landing, monkeypa
     assert not (landing.table / "_compactions").exists()
 
 
+@pytest.mark.long
 def test_all_tables_are_compacted_to_files_of_a_size(tmp_path: Path) -> None:
     landing = Landing(tmp_path)
     landing.schemas = {"orders": "id bigint, tags map<string,string>"}

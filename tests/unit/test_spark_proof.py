@@ -528,7 +528,7 @@ def busy(chance: random.Random, transactions: int, faults: Sequence[Case] = ()) 
     return history, expected
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_each_fault_is_found_where_it_was_planted_and_nowhere_else(seed: int) -> None:
     history, expected = busy(random.Random(seed), 150, FAULTS)
     random.Random(seed).shuffle(history.halves)  # evidence has no order
@@ -554,6 +554,7 @@ def test_what_may_have_been_purged_cannot_be_proven() -> None:
     assert wrong(history.judged(purged=kept.first)) == {**all_of(purged, Verdict.UNPROVABLE), **gone}
 
 
+@pytest.mark.long
 def test_a_group_without_a_database_cannot_be_proven() -> None:
     history = History()
     known, unknown = history.delivered(group="shop.orders"), history.delivered(group="bank")
@@ -563,6 +564,7 @@ def test_a_group_without_a_database_cannot_be_proven() -> None:
     assert known.id != unknown.id
 
 
+@pytest.mark.long
 def test_what_is_absent_from_a_topic_that_was_not_read_as_a_whole_cannot_be_proven() -> None:
     history = History(topics=("orders",))
     history.delivered()

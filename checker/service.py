@@ -26,7 +26,7 @@ from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.protocol.op import OpEntry, OpSource, encode_ops
 from outbox.service.contract_watch import ContractWatch
 from outbox.service.exits import one_line
 from outbox.service.health import Health
@@ -142,7 +142,7 @@ class CheckerService:
         return [request for request in requests if request is not None]
 
     def _report(self, requests: Sequence[CheckRequest], answers: Answers) -> None:
-        """Send the op markers of a batch, one record for each partition."""
+        """Send the op markers of a batch, in as few records as they fit into."""
         by_partition: dict[int, list[OpEntry]] = defaultdict(list)
         for request in {request.transaction_id: request for request in requests}.values():
             verdict, row = answers[request.transaction_id]
@@ -151,8 +151,8 @@ class CheckerService:
                 by_partition[entry.partition].append(entry)
         failpoint("checker.answering")
         for partition, entries in by_partition.items():
-            value, headers = encode_op(entries, OpSource.CHECKER)
-            self._producer.produce(self._channel.op.name, value, None, partition, None, None, 0, headers)
+            for value, headers in encode_ops(entries, OpSource.CHECKER):
+                self._producer.produce(self._channel.op.name, value, None, partition, None, None, 0, headers)
         self._producer.flush(10)
         failpoint("checker.answered")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,9 @@ from outbox.protocol.positions import Positions
 
 MAX_REASON = 1_000
 """Characters of a reason; a longer one is cut."""
+
+RECORD_BYTES = 262_144
+"""Bytes of an op record with several entries, at most; Kafka refuses a record of 1 MB unless it is told otherwise."""
 
 NO_OFFSET = -1
 """Offset of an entry that lists no position."""
@@ -99,6 +102,21 @@ def encode_op(entries: Iterable[OpEntry], source: OpSource) -> tuple[bytes, Outg
     """Value and headers of an op record with these entries."""
     value = "\n".join(entry.encode() for entry in entries).encode()
     return value, [(names.OP_HEADER, f"{names.FORMAT_VERSION};{source}".encode())]
+
+
+def encode_ops(entries: Iterable[OpEntry], source: OpSource) -> Iterator[tuple[bytes, OutgoingHeaders]]:
+    """Values and headers of as many op records as many entries need, in their order; see `RECORD_BYTES`."""
+    part: list[OpEntry] = []
+    size = 0
+    for entry in entries:
+        more = len(entry.encode().encode()) + 1
+        if part and size + more > RECORD_BYTES:
+            yield encode_op(part, source)
+            part, size = [], 0
+        part.append(entry)
+        size += more
+    if part:
+        yield encode_op(part, source)
 
 
 def parse_op(value: bytes | None, headers: Headers) -> tuple[OpSource, Sequence[OpEntry]]:

@@ -13,12 +13,14 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header
 from outbox.protocol.op import (
     MAX_REASON,
+    RECORD_BYTES,
     OpEntry,
     OpKind,
     OpSource,
     _parse_any,
     _parse_plain,
     encode_op,
+    encode_ops,
     parse_op,
 )
 from outbox.protocol.positions import Positions
@@ -26,6 +28,8 @@ from tests.unit import protocol_strategies as some
 from tests.unit.protocol_documents import TOPIC, TRANSACTION
 
 HEADERS: list[Header] = [(names.OP_HEADER, b"1;checker")]
+SCATTERED = Positions.of(range(0, 10_000, 2))
+"""The longest that there can be."""
 LINE = f"C {TRANSACTION} {TOPIC} 3 0-2 100 104 0"
 
 
@@ -34,6 +38,18 @@ LINE = f"C {TRANSACTION} {TOPIC} 3 0-2 100 104 0"
 def test_every_op_is_read_as_it_was_written(entries: list[OpEntry], source: OpSource) -> None:
     value, headers = encode_op(entries, source)
     assert parse_op(value, [("trace", None), *some.consumed(headers)]) == (source, entries)
+
+
+@pytest.mark.parametrize(
+    ("count", "positions", "records"),
+    [(0, Positions.first(1), 0), (1, Positions.first(1), 1), (2_000, Positions.first(1), 1), (20, SCATTERED, 2)],
+)
+def test_many_decisions_take_as_few_records_as_kafka_accepts(count: int, positions: Positions, records: int) -> None:
+    entries = [OpEntry(OpKind.COMMIT, TRANSACTION, TOPIC, 3, positions, at, at) for at in range(count)]
+    made = list(encode_ops(entries, OpSource.CHECKER))
+    assert all(len(value) <= RECORD_BYTES for value, _ in made)
+    assert [entry for value, headers in made for entry in parse_op(value, some.consumed(headers))[1]] == entries
+    assert len(made) == records
 
 
 @some.relaxed

@@ -33,16 +33,8 @@ def _steps_back(found: Sequence[VisibleRecord]) -> int:
     return max(sum(later <= earlier for earlier, later in pairwise(numbers)) for numbers in by_key.values())
 
 
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        "relay.produced",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("relay.producing", "relay.flushed", "relay.committed")
-        ),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", ["relay.produced", "relay.producing", "relay.flushed", "relay.committed"])
 def test_a_relay_that_dies_loses_nothing_and_each_owner_keeps_the_order(site: Site, failpoint: str) -> None:
     site.create("orders")
     site.checker()

@@ -25,6 +25,8 @@ from tests.proxies.fault import Armed, Fault, FaultKind
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
 
+pytestmark = pytest.mark.long
+
 QUICK = {
     "OUTBOX_TRANSACTION_TIMEOUT": "300",
     "OUTBOX_CHECK_INTERVAL": "300",
@@ -110,7 +112,6 @@ def _fenced(site: Site) -> set[str]:
     return {id_ for id_, state in site.rows().items() if state == "R"}
 
 
-@pytest.mark.long
 def test_what_was_acknowledged_before_a_failover_is_delivered_after_it(pair: Pair, site: Site) -> None:
     """Under load, with the services at work; their database has moved."""
     services = _services(site)
@@ -127,7 +128,6 @@ def test_what_was_acknowledged_before_a_failover_is_delivered_after_it(pair: Pai
     assert not any("Traceback" in service.output() for service in services)
 
 
-@pytest.mark.long
 def test_after_a_failover_the_checker_decides_what_was_told_before(pair: Pair, site: Site) -> None:
     """A tombstone that was placed before it stands: whoever comes late cannot commit."""
     with site.outbox() as outbox:

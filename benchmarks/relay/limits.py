@@ -133,8 +133,9 @@ def _produce(site: Site, count: int, transaction_size: int) -> None:
     for number in range(0, count, transaction_size):
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         options = HalfOptions(incarnation="018f0000-0000-7000-8000-000000000000")
+        group = f"g{number // transaction_size % GROUPS}"
         for position in range(transaction_size):
-            control = HalfControl(site.topic("orders"), -1, id_, position, f"g{number // transaction_size % GROUPS}", Truth.ROW, options)
+            control = HalfControl(site.topic("orders"), -1, id_, position, group, Truth.ROW, options)
             producer.produce(
                 site.channel.half_topic,
                 os.urandom(BODY),

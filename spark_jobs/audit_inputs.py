@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from spark_jobs.errors import SourceError
-from spark_jobs.kafka_offsets import KafkaOffsets, Place, Topic
+from spark_jobs.java_admin import Place
+from spark_jobs.kafka_offsets import KafkaOffsets, Topic
 from spark_jobs.proof.window import Checkpoint, Inputs, Span, Window
 
 

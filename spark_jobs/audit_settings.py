@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
 
 from outbox.errors import ConfigurationError
-from outbox.protocol.names import is_topic_name
 from outbox.service.settings import Milliseconds, Unit
 from outbox.settings import TableNames
 from spark_jobs.proof.window import Window, last_window, parse_time
-from spark_jobs.settings import JobSettings
+from spark_jobs.settings import JobSettings, TopicNames, names_in
 
 
 class AuditedDatabase(BaseModel):
@@ -66,7 +65,7 @@ class AuditSettings(JobSettings):
         60_000, ge=0, description="How far the clocks of two brokers may differ; what is read begins earlier by it."
     )
     spans: str = Field("", description="File spans.json of an earlier audit, to repeat it with the same offsets.")
-    topics: str = Field("", description="Real topics to search besides those that the halves name.")
+    topics: TopicNames = Field("", description="Real topics to search besides those that the halves name.")
     ordering: Literal["key", "none"] = Field("key", description="What the relay promises, as its setting says.")
     open_transactions: Milliseconds = Field(
         30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
@@ -81,13 +80,6 @@ class AuditSettings(JobSettings):
         default_factory=dict, description="Several, by name, as tables of the TOML file."
     )
 
-    @field_validator("topics")
-    @classmethod
-    def _check_topics(cls, topics: str) -> str:
-        if not all(map(is_topic_name, _names(topics))):
-            raise ValueError("name topics as Kafka allows them, several separated by commas")
-        return topics
-
     @model_validator(mode="after")
     def _check_window(self) -> Self:
         if bool(self.window_start) != bool(self.window_end):
@@ -98,7 +90,7 @@ class AuditSettings(JobSettings):
 
     def topic_names(self) -> tuple[str, ...]:
         """Real topics to search besides those that the halves name."""
-        return _names(self.topics)
+        return names_in(self.topics)
 
     def window(self, now: int) -> Window:
         """The window.
@@ -128,7 +120,3 @@ class AuditSettings(JobSettings):
                 "no database is configured: give OUTBOX_POSTGRES_URL, or databases in the file of OUTBOX_CONFIG"
             )
         return found
-
-
-def _names(topics: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for text in topics.split(",") if (name := text.strip())))

@@ -6,23 +6,14 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from pyspark.sql import SparkSession
-
-from spark_jobs.errors import SourceError, reason, root_name
-from spark_jobs.jvm import JAVA_ERRORS, JVM_GONE, JavaPackage, jvm
+from spark_jobs.java_admin import JavaAdmin, Place
 from spark_jobs.proof.window import Checkpoint
-from spark_jobs.settings import JobSettings
 
-ANSWER_SECONDS = 10
 LOOK_SECONDS = 0.1
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,71 +41,34 @@ class Topic:
         return [(self.name, number) for number in range(self.partitions)]
 
 
-class KafkaOffsets:
-    """Belongs to one job; a context manager.
-
-    Args:
-        spark: Session with Kafka's classes.
-        settings: How to reach Kafka.
-
-    Raises:
-        SourceError: Kafka does not answer or refuses, or Spark has no Kafka source. Every method raises it.
-    """
-
-    def __init__(self, spark: SparkSession, settings: JobSettings) -> None:
-        self._java = jvm(spark)
-        self._servers = settings.bootstrap_servers
-        self._kafka = self._java.org.apache.kafka
-        client = self._kafka.clients.admin.AdminClient
-        if isinstance(client, JavaPackage):
-            raise SourceError(
-                "Spark has no Kafka source: give spark-submit the jars that docs/spark.md names, with --jars or "
-                "--packages"
-            )
-        properties = self._java.java.util.Properties()
-        for name, value in settings.java_connection().items():
-            properties.setProperty(name, value)
-        with self._told():
-            self._admin = client.create(properties)
-
-    def __enter__(self) -> Self:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the client."""
-        with suppress(*JVM_GONE):
-            self._admin.close(self._java.java.time.Duration.ZERO)
+class KafkaOffsets(JavaAdmin):
+    """What the audit asks of topics and of the relay's group."""
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of the topics that exist."""
-        counts: dict[str, tuple[str, int]] = {}
+        found = self._described(names)
         with self._told():
-            answers = self._admin.describeTopics(list(names)).topicNameValues()
-            for name in answers:
-                with self._unless("UnknownTopicOrPartitionException"):
-                    found = self._awaited(answers[name])
-                    counts[str(name)] = (_uuid(str(found.topicId().toString())), len(found.partitions()))
-            return {name: self._topic(name, *found) for name, found in counts.items()}
+            return {name: self._topic(name, one) for name, one in found.items()}
 
-    def _topic(self, name: str, topic_id: str, partitions: int) -> Topic:
+    def _topic(self, name: str, found: Any) -> Topic:
         kind = self._kafka.common.config.ConfigResource.Type.TOPIC
         resource = self._kafka.common.config.ConfigResource(kind, name)
         config = self._awaited(self._admin.describeConfigs([resource]).all())[resource]
         compacted = "compact" in config.get("cleanup.policy").value()
         deletes = "delete" in config.get("cleanup.policy").value()
         age, size = (int(config.get(name).value()) for name in ("retention.ms", "retention.bytes"))
+        topic_id, partitions = _uuid(str(found.topicId().toString())), len(found.partitions())
         return Topic(
             name, topic_id, partitions, compacted, age if deletes and age >= 0 else None, deletes and size >= 0
         )
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """The first offsets that Kafka still has."""
-        return self._listed(places, self._kafka.clients.admin.OffsetSpec.earliest())
+        return self._earliest(places)
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """The first offsets that are not written yet; records of open Kafka transactions lie below."""
-        return self._listed(places, self._kafka.clients.admin.OffsetSpec.latest())
+        return self._latest(places)
 
     def since(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:
         """The first offsets whose record has this time (ms since 1970) or a later one; its absence is -1."""
@@ -132,7 +86,7 @@ class KafkaOffsets:
         """
         ends, deadline = self.ends(places), time.monotonic() + patience_ms / 1000
         while True:
-            stable = self._listed(ends, self._kafka.clients.admin.OffsetSpec.latest(), committed=True)
+            stable = self._latest(ends, committed=True)
             open_ = {place for place, end in ends.items() if stable[place] < end}
             if not open_ or time.monotonic() > deadline:
                 return {place: min(end, stable[place]) for place, end in ends.items()}, open_
@@ -148,38 +102,6 @@ class KafkaOffsets:
                 if one is not None:
                     committed[place[1]] = Checkpoint(int(one.offset()), str(one.metadata()))
             return committed
-
-    def _listed(self, places: Iterable[Place], spec: Any, *, committed: bool = False) -> dict[Place, int]:
-        wanted = list(places)
-        with self._told():
-            levels = self._kafka.common.IsolationLevel
-            level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
-            options = self._kafka.clients.admin.ListOffsetsOptions(level)
-            answers = self._admin.listOffsets({self._place(place): spec for place in wanted}, options)
-            return {place: int(self._awaited(answers.partitionResult(self._place(place))).offset()) for place in wanted}
-
-    def _place(self, place: Place) -> Any:
-        return self._kafka.common.TopicPartition(*place)
-
-    def _awaited(self, future: Any) -> Any:
-        return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
-
-    @contextmanager
-    def _unless(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except JAVA_ERRORS as error:
-            if root_name(error) != name:
-                raise
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except JAVA_ERRORS as error:
-            late = root_name(error) == "TimeoutException"
-            why = f"no answer within {ANSWER_SECONDS} s" if late else reason(error)
-            raise SourceError(f"Kafka at {self._servers} cannot be used: {why}") from error
 
 
 def source_properties(options: Mapping[str, str], spans: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from outbox.protocol.names import is_topic_name
 from outbox.service.settings import Bytes, KafkaProperties, ServiceSettings
@@ -14,6 +14,21 @@ READ_COMMITTED = "read_committed"
 
 INTERNAL = ("half", "op", "check", "discard")
 """A channel's own topics, as the setting `internal` names them."""
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names that a text separates by commas, each once."""
+    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+
+
+def _check_topic_names(text: str) -> str:
+    if not all(map(is_topic_name, names_in(text))):
+        raise ValueError("name topics as Kafka allows them, several separated by commas")
+    return text
+
+
+TopicNames = Annotated[str, AfterValidator(_check_topic_names)]
+"""Topics, separated by commas."""
 
 
 class JobSettings(ServiceSettings):
@@ -68,7 +83,7 @@ class OutputSettings(JobSettings):
 class LandSettings(OutputSettings):
     """Settings of `land`."""
 
-    topics: str = Field("", description="Topics to land, separated by commas.")
+    topics: TopicNames = Field("", description="Topics to land, separated by commas.")
     internal: str = Field(
         "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
     )
@@ -91,17 +106,10 @@ class LandSettings(OutputSettings):
         "earliest", description="Where a job begins that has no checkpoint yet."
     )
 
-    @field_validator("topics")
-    @classmethod
-    def _check_topics(cls, topics: str) -> str:
-        if not all(map(is_topic_name, _names(topics))):
-            raise ValueError("name topics as Kafka allows them, several separated by commas")
-        return topics
-
     @field_validator("internal")
     @classmethod
     def _check_internal(cls, internal: str) -> str:
-        if wrong := sorted(set(_names(internal)) - set(INTERNAL)):
+        if wrong := sorted(set(names_in(internal)) - set(INTERNAL)):
             raise ValueError(f"{wrong[0]!r} is none of {', '.join(INTERNAL)}")
         return internal
 
@@ -118,14 +126,14 @@ class LandSettings(OutputSettings):
 
     def topic_names(self) -> tuple[str, ...]:
         """All topics, each once."""
-        return tuple(dict.fromkeys((*_names(self.topics), *self.internal_names())))
+        return tuple(dict.fromkeys((*names_in(self.topics), *self.internal_names())))
 
     def internal_names(self) -> tuple[str, ...]:
         """Those of them that are the channel's own, in whichever setting they are named."""
         channel = self.channel_names()
         topics = (channel.half_topic, channel.op_topic, channel.check_topic, channel.discard_topic)
         own = dict(zip(INTERNAL, topics, strict=True))
-        asked = {own[name] for name in _names(self.internal)} | (set(own.values()) & set(_names(self.topics)))
+        asked = {own[name] for name in names_in(self.internal)} | (set(own.values()) & set(names_in(self.topics)))
         return tuple(sorted(asked))
 
     def rate_options(self) -> dict[str, str]:
@@ -157,7 +165,3 @@ class CompactSettings(OutputSettings):
     def name(self) -> str:
         """Name of the application."""
         return f"outbox-{self.job_id}-compact"
-
-
-def _names(topics: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for text in topics.split(",") if (name := text.strip())))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Self
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.errors import SourceError, reason, root_name
-from spark_jobs.jvm import JAVA_ERRORS, JVM_GONE, JavaPackage, jvm
+from spark_jobs.errors import SourceError
+from spark_jobs.java_admin import JavaAdmin, Place
 from spark_jobs.manifest import Offsets
 from spark_jobs.settings import READ_COMMITTED, JobSettings
-
-ANSWER_SECONDS = 10
 
 FETCH = {
     "max.poll.records": "10000",
@@ -48,8 +44,8 @@ def refuse_missing(wanted: Iterable[str], found: Container[str]) -> None:
         raise SourceError(f"topic {', '.join(missing)} does not exist: create it, or correct its name")
 
 
-class KafkaView:
-    """Topics and their offsets, asked with the same client and properties as Spark's source.
+class KafkaView(JavaAdmin):
+    """The topics of a job and their offsets.
 
     Args:
         spark: Session with Kafka's classes.
@@ -57,38 +53,16 @@ class KafkaView:
         topics: The topics of the job.
 
     Raises:
-        SourceError: Kafka does not answer or refuses, a topic is missing, or Spark has no Kafka source. Every method
-            raises it.
+        SourceError: As `JavaAdmin`, or a topic is missing.
     """
 
     def __init__(self, spark: SparkSession, settings: JobSettings, topics: Sequence[str]) -> None:
-        self._java = jvm(spark)
+        super().__init__(spark, settings)
         self._topics = tuple(topics)
-        self._servers = settings.bootstrap_servers
-        client = self._java.org.apache.kafka.clients.admin.AdminClient
-        if isinstance(client, JavaPackage):
-            raise SourceError(
-                "Spark has no Kafka source: give spark-submit the jars that docs/spark.md names, with --jars or "
-                "--packages"
-            )
-        properties = self._java.java.util.Properties()
-        for name, value in settings.java_connection().items():
-            properties.setProperty(name, value)
-        with self._told():
-            self._admin = client.create(properties)
-
-    def __enter__(self) -> Self:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the client."""
-        with suppress(*JVM_GONE):
-            self._admin.close(self._java.java.time.Duration.ZERO)
 
     def topic_ids(self) -> dict[str, str]:
         """Ids of those topics that exist; a topic that was deleted and made again has another one."""
-        return {name: str(topic.topicId().toString()) for name, topic in self._described().items()}
+        return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
 
     def check_topics(self) -> None:
         """See that all topics exist."""
@@ -96,45 +70,13 @@ class KafkaView:
 
     def offsets(self) -> tuple[Offsets, Offsets]:
         """The first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""
-        partitions = [(name, number) for name, topic in self._described().items() for number in _numbers(topic)]
-        spec = self._java.org.apache.kafka.clients.admin.OffsetSpec
-        return self._listed(partitions, spec.earliest()), self._listed(partitions, spec.latest())
-
-    def _described(self) -> dict[str, Any]:
-        found = {}
-        with self._told():
-            answers = self._admin.describeTopics(list(self._topics)).topicNameValues()
-            for name in self._topics:
-                try:
-                    found[name] = self._awaited(answers.get(name))
-                except JAVA_ERRORS as error:
-                    if root_name(error) != "UnknownTopicOrPartitionException":
-                        raise
-        return found
-
-    def _listed(self, partitions: Sequence[tuple[str, int]], spec: Any) -> Offsets:
-        place = self._java.org.apache.kafka.common.TopicPartition
-        offsets: dict[str, dict[str, int]] = {}
-        with self._told():
-            asked = {place(name, number): spec for name, number in partitions}
-            answers = self._admin.listOffsets(asked)
-            for name, number in partitions:
-                offset = self._awaited(answers.partitionResult(place(name, number))).offset()
-                offsets.setdefault(name, {})[str(number)] = int(offset)
-        return offsets
-
-    def _awaited(self, future: Any) -> Any:
-        return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except JAVA_ERRORS as error:
-            late = root_name(error) == "TimeoutException"
-            why = f"no answer within {ANSWER_SECONDS} s" if late else reason(error)
-            raise SourceError(f"Kafka at {self._servers} cannot be used: {why}") from error
+        described = self._described(self._topics)
+        places = [(name, number) for name, topic in described.items() for number in range(len(topic.partitions()))]
+        return _by_topic(self._earliest(places)), _by_topic(self._latest(places))
 
 
-def _numbers(topic: Any) -> range:
-    return range(len(topic.partitions()))
+def _by_topic(offsets: Mapping[Place, int]) -> Offsets:
+    found: dict[str, dict[str, int]] = {}
+    for (name, number), offset in offsets.items():
+        found.setdefault(name, {})[str(number)] = offset
+    return found

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from checker.delivery import DeliveryReader
+from outbox import Outbox
+from outbox.channel import ChannelDescription
 from tests.harness import Site
 from tests.integration.shop import Shop
 from tests.servers import Servers, start_servers
@@ -22,6 +26,21 @@ def servers() -> Iterator[Servers]:
 def site(servers: Servers) -> Iterator[Site]:
     """A site of this test alone."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def outbox(site: Site, channel: ChannelDescription) -> Iterator[Outbox]:
+    """The library on the site, for a module with a `channel` of its own."""
+    del channel
+    with site.outbox(publish_timeout=20.0) as made:
+        yield made
+
+
+@pytest.fixture
+def reader(site: Site, channel: ChannelDescription) -> Iterator[DeliveryReader]:
+    """Reads how far the channel is delivered, for a module with a `channel` of its own."""
+    with closing(DeliveryReader(site.kafka(), site.admin, channel)) as made:
         yield made
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.connection import connect
-from checker.delivery import DeliveryReader
 from checker.pages import database_ms
 from checker.purge import OPTIONS, Purge, Purged, what_may_go
 from checker.settings import DatabaseSettings
@@ -117,11 +116,6 @@ def discard_malformed(site: Site, channel: ChannelDescription, offset: int) -> N
     producer = Producer(site.kafka())
     producer.produce(channel.channel.discard_topic, manifest.encode(), manifest_key(manifest.transaction_id), 0)
     assert producer.flush(10) == 0
-
-
-def open_reader(site: Site, channel: ChannelDescription) -> DeliveryReader:
-    """A reader of the site's delivery."""
-    return DeliveryReader(site.kafka(), site.admin, channel)
 
 
 def database_of(site: Site) -> DatabaseSettings:

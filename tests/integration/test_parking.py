@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 from confluent_kafka import Producer
@@ -38,14 +38,6 @@ BY_AGE = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"}
 def channel(site: Site) -> ChannelDescription:
     """A channel of one partition, with one real topic."""
     return site.create("orders", partitions=1)
-
-
-@pytest.fixture
-def outbox(site: Site, channel: ChannelDescription) -> Iterator[Outbox]:
-    """The library on the site."""
-    del channel
-    with site.outbox(publish_timeout=20.0) as made:
-        yield made
 
 
 def _messages(site: Site, values: Iterable[object]) -> list[Message]:

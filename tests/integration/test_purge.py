@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -45,7 +45,6 @@ from tests.integration.settling import (
     discard_malformed,
     make_rows,
     meta,
-    open_reader,
     purge,
     watermark,
 )
@@ -64,21 +63,6 @@ QUICK = {
 def channel(site: Site) -> ChannelDescription:
     """A channel of one half partition, with two real topics."""
     return site.create("orders", "gone", partitions=1)
-
-
-@pytest.fixture
-def outbox(site: Site, channel: ChannelDescription) -> Iterator[Outbox]:
-    """The library on the site."""
-    del channel
-    with site.outbox(publish_timeout=20.0) as made:
-        yield made
-
-
-@pytest.fixture
-def reader(site: Site, channel: ChannelDescription) -> Iterator[DeliveryReader]:
-    """Reads how far the channel is delivered."""
-    with closing(open_reader(site, channel)) as made:
-        yield made
 
 
 def _messages(site: Site, topic: str, count: int) -> list[Message]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -31,7 +29,6 @@ from tests.integration.settling import (
     database_of,
     discard,
     make_rows,
-    open_reader,
     purge,
 )
 
@@ -42,21 +39,6 @@ AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE": "0", "OUTBOX_SETTLEMENT_INTERVAL": "200"
 def channel(site: Site) -> ChannelDescription:
     """A channel of two half partitions, with one real topic."""
     return site.create("orders", partitions=2)
-
-
-@pytest.fixture
-def outbox(site: Site, channel: ChannelDescription) -> Iterator[Outbox]:
-    """The library on the site."""
-    del channel
-    with site.outbox(publish_timeout=20.0) as made:
-        yield made
-
-
-@pytest.fixture
-def reader(site: Site, channel: ChannelDescription) -> Iterator[DeliveryReader]:
-    """Reads how far the channel is delivered."""
-    with closing(open_reader(site, channel)) as made:
-        yield made
 
 
 def _messages(site: Site, count: int, key: str = "k") -> list[Message]:

@@ -33,6 +33,7 @@ EARLY_OPS = 100_000
 """Ops kept for halves that lie ahead."""
 
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
+_WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})
 
 
 class Ledger:
@@ -247,6 +248,7 @@ class Ledger:
                 continue
             messages -= len(transaction.halves)
             moves.append(self._park(transaction, why))
+        self._ask_at_once(self._parking.take_urgent())
         return moves
 
     def take_removed(self) -> list[Transaction]:
@@ -419,6 +421,11 @@ class Ledger:
         lowest = self._unsettled.lowest(self._head)
         return Room(lowest, self._head, self._unsettled.islands(), self._parking.pending())
 
+    def _ask_at_once(self, transactions: Iterable[Transaction]) -> None:
+        for transaction in transactions:
+            transaction.due = 0
+            self._overdue.watch(transaction)
+
     def _park(self, transaction: Transaction, why: str) -> Move:
         """Let an undecided transaction go; those that it held up may be free now."""
         transaction.move(Event.PARKED)
@@ -497,11 +504,12 @@ class Ledger:
         elif event is Event.CONTRADICTION:
             self.counts["contradiction"] += 1
             transaction.dispute()
-            transaction.due = 0
-            self._overdue.watch(transaction)
+            self._ask_at_once([transaction])
         else:
             self.counts[f"{entry.kind.name.lower()}_{source}"] += 1
             transaction.decide(entry, source)
+            if source in _WERE_ASKED:
+                self._parking.decided(transaction, self._overdue.ops_known_until())
 
     def _count_unknown(self, transaction: Transaction, entry: OpEntry) -> None:
         """An answer counts once: it carries the number of the check that it answers."""

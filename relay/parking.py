@@ -13,11 +13,16 @@ from itertools import takewhile
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW
 from relay.half import Half
 from relay.transaction import State, Transaction
+from relay.urgent import PATIENT, PRESSED, Urgent
 
 FULL = 0.75
 """A checkpoint string is nearly full: parking begins. The reading of halves stops at 1."""
+PRESSING = 0.9
+"""Reading stops so soon that answers are not waited for long."""
 ROOMY = 0.5
 """It has room again: parking ends."""
+LOOK_MS = 500
+"""While all that is in the way is in good hands, it is looked at so often: it may be very much."""
 RELIEF = 0.9
 """A group that exceeded its limit is brought down to this part of it, so that not every half of it is a case."""
 GRACE_MS = 1_000
@@ -93,7 +98,8 @@ class Parking:
         self._halves = 0
         self._heavy: set[str] = set()
         self._unanswered: deque[Transaction] = deque()
-        self._looked_at_age = 0
+        self._urgent = Urgent()
+        self._looked_at_age = self._look_again_at = 0
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -124,6 +130,10 @@ class Parking:
         """One more check of a transaction was answered UNKNOWN."""
         if transaction.unknown_answers >= self._policy.check_max and transaction.discarded is None:
             self._unanswered.append(transaction)
+
+    def decided(self, transaction: Transaction, now: int) -> None:
+        """Somebody who was asked about a transaction decided it, at this broker time (ms)."""
+        self._urgent.answered(transaction.group, now)
 
     def more(self) -> int:
         """How many halves more may pend."""
@@ -156,7 +166,11 @@ class Parking:
         yield from self._asked_too_often(pending)
         yield from self._too_old(pending, now)
         yield from self._of_heavy_groups(pending, now - GRACE_MS)
-        yield from _in_the_way(pending, room, now - GRACE_MS)
+        yield from self._in_the_way(pending, room, now)
+
+    def take_urgent(self) -> list[Transaction]:
+        """Transactions that `choose` did not park, because they are to be asked about now."""
+        return self._urgent.take()
 
     def _asked_too_often(self, pending: Mapping[str, Transaction]) -> Iterator[tuple[Transaction, str]]:
         while self._unanswered:
@@ -185,24 +199,27 @@ class Parking:
             if not self._exceeds(self._weights.get(group, Weight()), 1):
                 self._heavy.discard(group)
 
+    def _in_the_way(
+        self, pending: Mapping[str, Transaction], room: Callable[[], Room], now: int
+    ) -> Iterator[tuple[Transaction, str]]:
+        """While there is little room: of the group with most in the way, the oldest first."""
+        before = room()
+        if before.taken() < FULL or now < self._look_again_at:
+            return
+        patience = PRESSED if before.taken() >= PRESSING else PATIENT
+        self._urgent.look(pending, self._weights)
+        for group in _by_group(_undecided(pending, now - GRACE_MS), before.head - WINDOW // 2):
+            for transaction in self._urgent.not_in_good_hands(group, now, patience):
+                if room().taken() < ROOMY:
+                    return
+                yield transaction, "there was little room left for what pends in its half partition"
+        self._look_again_at = now + LOOK_MS
+
     def _exceeds(self, weight: Weight, part: float) -> bool:
         return weight.halves > self._most_halves * part or weight.bytes > self._most_bytes * part
 
 
-def _in_the_way(
-    pending: Mapping[str, Transaction], room: Callable[[], Room], append_time: int
-) -> Iterator[tuple[Transaction, str]]:
-    """While there is little room: of the group with most in the way, the oldest first."""
-    before = room()
-    if before.taken() < FULL:
-        return
-    for transaction in _by_group(_undecided(pending, append_time), before.head - WINDOW // 2):
-        if room().taken() < ROOMY:
-            return
-        yield transaction, "there was little room left for what pends in its half partition"
-
-
-def _by_group(undecided: Sequence[Transaction], middle: int) -> Iterator[Transaction]:
+def _by_group(undecided: Sequence[Transaction], middle: int) -> Iterator[list[Transaction]]:
     """First the group with the most that is older than the middle of the window: the young may be in good hands."""
     groups: dict[str, list[Transaction]] = {}
     for transaction in undecided:
@@ -210,7 +227,7 @@ def _by_group(undecided: Sequence[Transaction], middle: int) -> Iterator[Transac
     weights = {name: _halves_below(middle, group) for name, group in groups.items()}
     for name in sorted(groups, key=weights.__getitem__, reverse=True):
         if weights[name]:
-            yield from groups[name]
+            yield groups[name]
 
 
 def _halves_below(offset: int, group: Sequence[Transaction]) -> int:

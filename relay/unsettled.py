@@ -90,6 +90,7 @@ class Unsettled:
         """Offsets are settled, and the next checkpoint says so: what was delivered must not be delivered again."""
         for offset in offsets:
             self._remove(offset)
+        self._name_late_ones_no_more()
 
     def settle_late(self, offsets: Iterable[int]) -> None:
         """Offsets are settled without a delivery: they may be named a while longer if the string is full.
@@ -101,6 +102,10 @@ class Unsettled:
             return
         for offset in offsets:
             heapq.heappush(self._late, offset)
+        self._name_late_ones_no_more()
+
+    def _name_late_ones_no_more(self) -> None:
+        """As far as there is room, from below: the lowest offset that is named always fits, so that it moves on."""
         while self._late and self.fits((self._late[0],)):
             self._remove(heapq.heappop(self._late))
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, runs_of
+from outbox.protocol.half import HalfOptions
 from outbox.protocol.op import OpKind, OpSource
 from relay.discards import Move
 from relay.ledger import Ledger
 from relay.parking import DEFAULT, FULL, GRACE_MS, RELIEF, ROOMY, ParkingPolicy, Room
 from relay.settings import RelaySettings
+from relay.urgent import AT_ONCE, PATIENT, PRESSED
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import entry, half, new_ledger, op
 
@@ -64,6 +69,12 @@ def test_how_much_of_the_string_is_taken(room: Room, taken: float) -> None:
     assert room.taken() == taken
 
 
+def unanswered(ledger: Ledger, now: int, messages: int = ALL) -> list[int]:
+    """Who is parked at a time, when its group had its chance to be answered for before."""
+    assert parked(ledger, now - PATIENT.group, messages) == []
+    return parked(ledger, now, messages)
+
+
 def busy(ledger: Ledger, start: int, stop: int, *, dead_every: int = 0, time: int = NOW) -> list[int]:
     """Halves of other groups that are decided at once; of each so many, one belongs to a dead group."""
     dead = [number for number in range(start, stop) if dead_every and number % dead_every == 0]
@@ -83,7 +94,7 @@ def test_the_oldest_of_a_dead_group_make_room_and_no_more_than_is_needed() -> No
     dead = busy(ledger, 1, WINDOW * 3 // 4 - 1, dead_every=10)
     assert parked(ledger, NOW + HOUR) == []
     dead += busy(ledger, WINDOW * 3 // 4 - 1, WINDOW * 3 // 4 + 1, dead_every=10)
-    found = parked(ledger, NOW + HOUR)
+    found = unanswered(ledger, NOW + HOUR)
     assert found == dead[: len(found)]
     assert ledger._room().taken() < ROOMY < FULL
     assert ledger._room().islands == FEW * ROOMY - 1, "few are left, so that the slow one may pend on"
@@ -95,14 +106,14 @@ def test_a_single_one_in_the_way_is_parked_not_the_many_that_are_young() -> None
     busy(ledger, 1, WINDOW - 1_000)
     busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
     young = range(WINDOW - 1_000, WINDOW - 1, 2)
-    assert parked(ledger, NOW + HOUR) == [0]
+    assert unanswered(ledger, NOW + HOUR) == [0]
     assert ledger.pending() == len(young)
 
 
 def test_parking_goes_on_in_the_next_batch() -> None:
     ledger = new_ledger()
     dead = busy(ledger, 0, WINDOW, dead_every=2)
-    assert parked(ledger, NOW + HOUR, 3) == dead[:3]
+    assert unanswered(ledger, NOW + HOUR, 3) == dead[:3]
     assert parked(ledger, NOW + HOUR, 3) == dead[3:6]
 
 
@@ -114,6 +125,99 @@ def test_nobody_is_parked_whose_op_may_be_unread() -> None:
     assert parked(ledger, NOW + GRACE_MS - 1) == []
     assert ledger.needs_op_end(NOW + 2 * GRACE_MS), "they wait for it"
     assert parked(ledger, NOW + GRACE_MS) != []
+
+
+# --- who is answered for ---------------------------------------------------------------------------------------------
+
+
+def answer(ledger: Ledger, offset: int, requests: Iterable[CheckRequest], time: int) -> None:
+    """The checker commits every other transaction of those that it is asked about, and fences the rest."""
+    asked = [int(request.transaction_id[-12:], 16) for request in requests]
+    kinds = (OpKind.ROLLBACK, OpKind.COMMIT)
+    decisions = [entry(kinds[number % 2], number, "0", number, number) for number in asked]
+    ledger.read_ops([op(offset, *decisions, source=OpSource.CHECKER, time=time)])
+
+
+def asked_numbers(ledger: Ledger, now: int) -> list[int]:
+    return [int(request.transaction_id[-12:], 16) for request in ledger.take_due(now)]
+
+
+def crowded(answered: int) -> Ledger:
+    """Most of what the string can say is taken; the last answer about the group in the way came at a time."""
+    ledger = new_ledger()
+    *_, last = busy(ledger, 0, WINDOW * 4 // 5, dead_every=4)
+    commit = entry(OpKind.COMMIT, last, "0", last, last)
+    ledger.read_ops([op(1, commit, source=OpSource.CHECKER, time=answered)])
+    ledger.take_ready(ALL)
+    read_all_ops(ledger, NOW + HOUR)
+    ledger.take_due(NOW + HOUR)
+    return ledger
+
+
+@pytest.mark.parametrize("partition_halves", [WINDOW - 500, WINDOW + 2_000])
+def test_after_an_outage_nobody_is_parked_while_the_answers_come_in(partition_halves: int) -> None:
+    ledger, now, offset, delivered = new_ledger(), NOW, 0, list[int]()
+    ledger.read_halves(half(number, number, key=b"%d" % (number % 100)) for number in range(partition_halves))
+    while now < NOW + HOUR:  # asked in vain: their pauses grow, and spread
+        now += 30_000
+        read_all_ops(ledger, now)
+        ledger.take_due(now)
+    waiting: list[CheckRequest] = []
+    while ledger.pending():
+        now += 100
+        answer(ledger, offset, waiting[:400], now)
+        del waiting[:400]
+        assert parked(ledger, now) == []
+        delivered += [int(transaction.id[-12:], 16) for transaction in ledger.take_ready(ALL)]
+        waiting += ledger.take_due(now, 500)
+        offset += 1
+        assert now < NOW + 2 * HOUR, "they are all decided by then"
+    assert len(delivered) == partition_halves // 2
+    for key in range(100):
+        of_key = [number for number in delivered if number % 100 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once() -> None:
+    now = NOW + 2 * HOUR
+    ledger = crowded(answered=now - 1_000)
+    assert parked(ledger, now) == []
+    assert asked_numbers(ledger, NOW + HOUR) == [4 * number for number in range(AT_ONCE)]
+    assert parked(ledger, now + 600) == []
+    assert asked_numbers(ledger, NOW + HOUR) == [], "they wait for their answers"
+
+
+def test_a_group_for_which_answers_have_ceased_is_parked() -> None:
+    now = NOW + 2 * HOUR
+    ledger = crowded(answered=now)
+    assert parked(ledger, now + PATIENT.group - 1) == []
+    assert parked(ledger, now + PATIENT.group + 600) != []
+
+
+def test_one_whose_own_answer_does_not_come_is_parked_alone() -> None:
+    now = NOW + 2 * HOUR
+    ledger = crowded(answered=now)
+    assert parked(ledger, now) == []
+    first, *others = ledger.take_due(NOW + HOUR)
+    answer(ledger, 2, others, now + PATIENT.transaction - 1)
+    ledger.take_ready(ALL)
+    assert parked(ledger, now + PATIENT.transaction) == [int(first.transaction_id[-12:], 16)]
+
+
+def test_nobody_waits_long_when_reading_is_about_to_stop() -> None:
+    now = NOW + 2 * HOUR
+    ledger = crowded(answered=now)
+    busy(ledger, WINDOW * 4 // 5, WINDOW * 19 // 20, dead_every=4)
+    assert parked(ledger, now + PRESSED.group - 1) == []
+    assert parked(ledger, now + PRESSED.group + 600) != []
+
+
+def test_one_that_was_not_due_yet_waits_for_nobody() -> None:
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 0, group="slow", options=HalfOptions(immunity=2 * HOUR))])
+    busy(ledger, 1, WINDOW - 1_000)
+    busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
+    assert parked(ledger, NOW + HOUR) == [0], "its application may still work on it, and nobody else can tell"
 
 
 # --- the limits of a group --------------------------------------------------------------------------------------------

@@ -81,6 +81,19 @@ def test_within_a_wide_window_as_much_as_few_runs_can_say() -> None:
     assert middle not in unsettled, "there is room again"
 
 
+def test_what_was_settled_without_a_delivery_is_named_no_more_as_soon_as_anything_makes_room() -> None:
+    unsettled = read(WINDOW + 2_000)
+    for offset in range(2, 2 * FEW, 2):
+        unsettled.settle([offset])
+    assert unsettled.islands() == FEW
+    unsettled.settle_late([2 * FEW + 100])
+    unsettled.settle_late([1])
+    assert unsettled.lowest(-1) == 0
+    unsettled.settle([0])
+    assert unsettled.lowest(-1) == 3, "nothing that is settled stays the lowest: all else would wait for it for ever"
+    assert 2 * FEW + 100 not in unsettled
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_read_and_settled_as_it_may_be_the_string_is_short_enough(seed: int) -> None:
     dice, unsettled, head, wanted = random.Random(seed), Unsettled((), 0), 0, list[int]()

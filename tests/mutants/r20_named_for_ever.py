@@ -1,0 +1,29 @@
+"""R20: what was settled without a delivery is named no more as soon as there is room, whatever makes it.
+
+While the string is full, what was rolled back stays named. If only the next rollback looked again, and the lowest named
+offset were such a one, nothing above it could be said, and all that is committed there would wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from relay.unsettled import Unsettled
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def settle(self: Unsettled, offsets: Iterable[int]) -> None:
+    """Offsets are settled; nobody looks at the others."""
+    for offset in offsets:
+        self._remove(offset)
+
+
+MUTANT = Mutant(
+    "R20",
+    Harm.STUCK,
+    Unsettled.settle,
+    settle,
+    (
+        "tests/unit/test_unsettled.py::test_what_was_settled_without_a_delivery_is_named_no_more_as_soon_as_anything_makes_room",
+    ),
+)

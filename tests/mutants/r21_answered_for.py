@@ -1,0 +1,32 @@
+"""R21: a producer group whose checks are being answered is not parked for want of room.
+
+After an outage decisions come scattered, and fill the checkpoint string. Without the rule the undecided are parked while
+their database answers: they come late, and out of their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from relay.transaction import Transaction
+from relay.urgent import Patience, Urgent
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def not_in_good_hands(
+    self: Urgent, undecided: Iterable[Transaction], now: int, patience: Patience
+) -> Iterator[Transaction]:
+    """All of them."""
+    yield from undecided
+
+
+MUTANT = Mutant(
+    "R21",
+    Harm.OUT_OF_ORDER,
+    Urgent.not_in_good_hands,
+    not_in_good_hands,
+    (
+        "tests/unit/test_parking.py::test_after_an_outage_nobody_is_parked_while_the_answers_come_in",
+        "tests/unit/test_parking.py::test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once",
+    ),
+)

@@ -1,7 +1,7 @@
 """R21: a producer group whose checks are being answered is not parked for want of room.
 
-After an outage decisions come scattered, and fill the checkpoint string. Without the rule the undecided are parked while
-their database answers: they come late, and out of their order.
+After an outage decisions come scattered, and fill the checkpoint string. Without the rule the undecided are parked
+while their database answers: they come late, and out of their order.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ def not_in_good_hands(
     self: Urgent, undecided: Iterable[Transaction], now: int, patience: Patience
 ) -> Iterator[Transaction]:
     """All of them."""
+    del self, now, patience
     yield from undecided
 
 

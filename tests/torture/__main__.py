@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.signals import end_in_order
 from tests.torture.run import ROUND_SECONDS, torture
 
 SHOWN = 20
@@ -35,7 +34,7 @@ def main(
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/report.json"),
 ) -> None:
     """Kill, stop and cut everything at random, and check the invariants; ends with 2 if one is violated."""
-    signal.signal(signal.SIGTERM, _end)
+    end_in_order()
     seed = seed or time.time_ns() % 1_000_000
     again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"
     console.print(f"seed {seed}: repeat with `python -m tests.torture {again}`", highlight=False)
@@ -52,11 +51,6 @@ def main(
     console.print(f"report: {report}")
     if result["violations"]:
         raise SystemExit(2)
-
-
-def _end(_number: int, _frame: FrameType | None) -> None:
-    """Let the `with` blocks end what runs."""
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _table(result: Mapping[str, Any]) -> Table:

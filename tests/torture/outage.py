@@ -30,6 +30,7 @@ from outbox.testing import read_committed
 from stack import Stack, postgres_alone
 from tests.harness import Service, Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
+from tests.signals import end_in_order
 
 SECONDS = 300.0
 HALVES = 100_000
@@ -237,6 +238,7 @@ def main(
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/outage.json"),
 ) -> None:
     """Let a database be down for long while many halves wait; ends with 2 if something is wrong afterwards."""
+    end_in_order()
     console = Console(width=None if sys.stdout.isatty() else 120)
     result = outage(seconds, halves, console.print)
     report.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tests.torture.chart import draw_faults
+from tests.torture.outage import OutageResult
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -39,7 +40,9 @@ def document(reports: Sequence[Mapping[str, Any]], charts: Path) -> str:
         reports: Of the runs that are kept.
         charts: Folder for the charts, beside the document.
     """
-    sections = [_section(report, charts) for report in sorted(reports, key=lambda report: str(report["date"]))]
+    runs = sorted((report for report in reports if not _is_of_outage(report)), key=lambda report: str(report["date"]))
+    sections = [_section(report, charts) for report in runs]
+    sections += [_outage(OutageResult(**report)) for report in reports if _is_of_outage(report)]
     return "\n".join([_HEAD, *(sections or ["No report is kept yet.\n"])])
 
 
@@ -54,6 +57,20 @@ def _section(report: Mapping[str, Any], charts: Path) -> str:
         "### Faults\n\nHow often each kind was met, and the rate of violations for each that 0 violations leave open.",
         _table(["fault", "times", "violations for each, less than"], _faults(report)),
         f"![Faults]({charts.name}/{chart.name})",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_of_outage(report: Mapping[str, Any]) -> bool:
+    return "decided_seconds" in report
+
+
+def _outage(result: OutageResult) -> str:
+    what = "so many halves wait for a database that is down, while another database goes on"
+    parts = [
+        f"## {result.environment['date'][:10]}, an outage: {what}",
+        _where(result.environment),
+        _table(["figure", "value"], [*result.figures(), ("violations", f"{len(result.wrong):,}")]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -77,12 +94,13 @@ def _rate(trials: int) -> str:
 def _where(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     place = f"{machine['system']}, {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
+    invariants = report.get("invariants")
     return "\n".join(
         [
             f"- Command: `{report['command']}`, commit `{report['commit']}`, {report['date']}",
             f"- Machine: {place}, load before the run {machine['load_before']}",
             f"- Versions: {', '.join(f'{name} {version}' for name, version in report['versions'].items())}",
-            f"- Invariants: {', '.join(report['invariants'])}",
+            *([f"- Invariants: {', '.join(invariants)}"] if invariants else []),
         ]
     )
 
@@ -121,7 +139,11 @@ def keep(report: Path, folder: Path) -> Path:
     """Keep a report; where it lies now."""
     content = json.loads(report.read_text())
     folder.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copy(report, folder / f"{content['date'][:10]}-seed-{content['seed']}.json"))
+    if _is_of_outage(content):
+        name = f"{content['environment']['date'][:10]}-outage.json"
+    else:
+        name = f"{content['date'][:10]}-seed-{content['seed']}.json"
+    return Path(shutil.copy(report, folder / name))
 
 
 Folder = Annotated[Path, typer.Option(help="Folder with the reports that are kept.")]

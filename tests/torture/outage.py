@@ -11,17 +11,18 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.environment import environment
 from outbox import Message
 from outbox.callback_table import CallbackTable
 from outbox.protocol.names import LATE_HEADER
@@ -64,6 +65,7 @@ class OutageResult:
         late: Messages of it that came out of their order: their transactions were parked while decisions came in, for
             the checkpoint's string could not say which of them were settled (R20).
         wrong: What must not be, one sentence each.
+        environment: Machine, versions, command and commit.
     """
 
     seconds: float
@@ -74,6 +76,7 @@ class OutageResult:
     decided_seconds: float = 0.0
     late: int = 0
     wrong: list[str] = field(default_factory=list)
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     def figures(self) -> list[tuple[str, str]]:
         """For people: what, and how much."""
@@ -110,7 +113,7 @@ class _Outage:
         self._billed: list[str] = []
 
     def run(self, seconds: float) -> OutageResult:
-        halves, result = self._halves, OutageResult(seconds, self._halves)
+        halves, result = self._halves, OutageResult(seconds, self._halves, environment=environment(self._stack))
         checker, relay = self._checker(), self._relay()
         result.bills_before = [self._bill() for _ in range(BILLS_BEFORE)]
         relay.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.torture.cruelty import java_hash
 from tests.torture.document import FOLDER, document, keep, main, verdict
+from tests.torture.outage import OutageResult
 from tests.torture.run import Result
 
 ENVIRONMENT = {
@@ -66,6 +68,17 @@ def test_a_report_that_is_kept_is_in_the_document(report: dict[str, Any], tmp_pa
     assert (tmp_path / "torture.md").read_text() == first
     assert "60,000" in first
     assert keep(file, tmp_path / "results").name == "2026-01-01-seed-3.json"
+
+
+def test_an_outage_is_in_the_document_with_what_was_wrong(report: dict[str, Any], tmp_path: Path) -> None:
+    result = OutageResult(300.0, 100_000, 7, [1.0], [2.0], 10.0, 5, ["one is missing"], ENVIRONMENT)
+    file = tmp_path / "outage.json"
+    file.write_text(json.dumps(asdict(result)))
+    assert keep(file, tmp_path / "results").name == "2026-01-01-outage.json"
+    text = document([json.loads(file.read_text()), report], tmp_path / "torture")
+    assert "| halves that waited for it | 100,000 |" in text
+    assert "| wrong | one is missing |" in text
+    assert "| violations | 1 |" in text
 
 
 def test_the_document_is_made_from_the_reports_that_are_kept(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Record(NamedTuple):
     timestamp: int
 
 
-def deliver(transaction: Transaction, partition: int) -> Iterator[Record]:
+def deliver(transaction: Transaction, partition: int) -> list[Record]:
     """The records of a committed transaction on their real topics, in the order of their positions.
 
     What comes from the discard topic is out of its order, and a header says so.
@@ -35,14 +35,15 @@ def deliver(transaction: Transaction, partition: int) -> Iterator[Record]:
         transaction: A committed transaction that passed pre-flight.
         partition: Its half partition, for the origin header.
     """
-    late = [(LATE_HEADER, str(transaction.discarded.reason).encode())] if transaction.discarded else []
-    for half in transaction.counted():
-        if half.control is not None:
-            yield _real(half, half.control, partition, late)
+    records = [_real(half, half.control, partition) for half in transaction.counted() if half.control]
+    if transaction.discarded:
+        for record in records:
+            record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
+    return records
 
 
-def _real(half: Half, control: HalfControl, partition: int, late: list[tuple[str, bytes]]) -> Record:
-    headers = [*real_headers(control, half.headers, partition, half.offset), *late]
+def _real(half: Half, control: HalfControl, partition: int) -> Record:
+    headers = real_headers(control, half.headers, partition, half.offset)
     return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 

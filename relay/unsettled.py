@@ -112,7 +112,10 @@ class Unsettled:
 
     def _remove(self, offset: int) -> None:
         starts, stops = self._starts, self._stops
-        index = 0 if starts and starts[0] == offset else bisect_right(starts, offset) - 1
+        if starts and starts[0] == offset < stops[0] - 1:  # as nearly always
+            starts[0] = offset + 1
+            return
+        index = bisect_right(starts, offset) - 1
         if index < 0 or offset >= stops[index]:
             raise KeyError(offset)
         start, stop = starts[index], stops[index]

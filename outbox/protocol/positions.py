@@ -66,7 +66,7 @@ class Positions:
 
     def __len__(self) -> int:
         """How many positions count."""
-        return sum(last - first + 1 for first, last in self.runs)
+        return sum([last - first + 1 for first, last in self.runs])
 
     def __iter__(self) -> Iterator[int]:
         """The positions in ascending order."""

@@ -148,7 +148,8 @@ def _inspect_target(
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
     if not allowed.allows(group, target.topic):
         return Finding(DiscardReason.FORBIDDEN, f"producer group {group} may not write to {target.topic}")
-    return _inspect_topic(target, topics.get(target.topic))
+    topic = topics.get(target.topic)
+    return None if topic is not None and topic.takes(target.partition) else _inspect_topic(target, topic)
 
 
 @lru_cache(maxsize=4_096)
@@ -157,10 +158,8 @@ def _is_internal(topic: str, channel: str) -> bool:
     return is_internal_topic(topic, Channel(channel)) or looks_internal(topic)
 
 
-def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding | None:
-    """What keeps a message from its real topic, and may pass."""
-    if topic is not None and topic.takes(target.partition):
-        return None
+def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
+    """What keeps a message from a real topic that does not take it, and may pass."""
     if topic is None:
         return Finding(DiscardReason.TOPIC_MISSING, f"topic {target.topic} does not exist")
     if topic.lacks:
@@ -196,7 +195,5 @@ def record_size(half: Half) -> int:
     """An upper bound of the real record's size in bytes."""
     size = len(half.key or b"") + len(half.value or b"") + RECORD_OVERHEAD
     for name, value in half.headers:
-        size += len(name.encode()) + 10
-        if value:
-            size += len(value)
+        size += len(name.encode()) + len(value or b"") + 10
     return size

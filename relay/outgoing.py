@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.half import HalfControl, OutgoingHeaders, Truth, real_headers
@@ -15,15 +16,16 @@ from relay.half import Half
 from relay.transaction import Transaction
 
 
-class Record(NamedTuple):
+@dataclass(slots=True)
+class Record:
     """A record to be produced; partition -1 lets the key choose, timestamp in ms."""
 
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: OutgoingHeaders
-    timestamp: int
+    topic: Final[str]
+    partition: Final[int]
+    key: Final[bytes | None]
+    value: Final[bytes | None]
+    headers: Final[OutgoingHeaders]
+    timestamp: Final[int]
 
 
 def deliver(transaction: Transaction, partition: int) -> list[Record]:

@@ -114,18 +114,31 @@ class BatchProducer:
         """
         first = True
         try:
-            for topic, partition, key, value, headers, timestamp in records:
-                while True:
-                    try:
-                        self.client.produce(topic, value, key, partition, None, None, timestamp, headers)
-                        break
-                    except BufferError:
-                        self.client.poll(0.1)  # the local queue is full; wait until librdkafka has sent some of it
+            for record in records:
+                self._produce(record)
                 if first:
                     failpoint("relay.producing")
                     first = False
         except KafkaException as error:
             raise self._failure(Step.PRODUCE, error.args[0]) from error
+
+    def _produce(self, record: Record) -> None:
+        while True:
+            try:
+                self.client.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    None,
+                    None,
+                    record.timestamp,
+                    record.headers,
+                )
+            except BufferError:
+                self.client.poll(0.1)  # the local queue is full; wait until librdkafka has sent some of it
+            else:
+                return
 
     def flush(self) -> None:
         """Wait until all is acknowledged.

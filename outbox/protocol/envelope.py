@@ -12,7 +12,6 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import get_number, is_utf8
 from outbox.protocol.half import Header
 
-
 _COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 """`json.dumps` would make one each time."""
 

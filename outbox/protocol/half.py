@@ -214,12 +214,11 @@ def user_headers(headers: Headers) -> list[Header]:
 
 def real_headers(control: HalfControl, headers: Headers, origin_partition: int, origin_offset: int) -> OutgoingHeaders:
     """The headers of the record on the real topic: the user's own, then id, producer group and origin (R30)."""
-    return [
-        *user_headers(headers),
-        (names.MESSAGE_ID_HEADER, message_id(control.transaction_id, control.position).encode()),
-        _real_group_header(control.group),
-        (names.ORIGIN_HEADER, f"{origin_partition}/{origin_offset}".encode()),
-    ]
+    real: OutgoingHeaders = [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
+    real.append((names.MESSAGE_ID_HEADER, message_id(control.transaction_id, control.position).encode()))
+    real.append(_real_group_header(control.group))
+    real.append((names.ORIGIN_HEADER, f"{origin_partition}/{origin_offset}".encode()))
+    return real
 
 
 @lru_cache(maxsize=4096)

@@ -133,10 +133,10 @@ def parse_op(value: bytes | None, headers: Headers) -> tuple[OpSource, Sequence[
     if not value:
         raise ProtocolError("an op record without entries")
     try:
-        lines = value.decode().split("\n")
+        text = value.decode()
     except UnicodeDecodeError as error:
         raise ProtocolError("an op record that is not UTF-8") from error
-    return source, [_parse_entry(line) for line in lines]
+    return source, [_parse_entry(line) for line in text.split("\n")]
 
 
 def parse_kind(text: str) -> OpKind:

@@ -42,8 +42,6 @@ from relay.preflight import RealTopic, real_topic, targets
 from relay.transaction import Transaction
 
 READ_AT_ONCE = 5_000
-INBOX = 20_000
-"""Messages of one topic that may wait here before the service pauses that partition."""
 PROGRESS_SECONDS = 1.0
 """Progress without a delivery (rollbacks) is committed after so long."""
 HEARTBEAT_SECONDS = 3_600.0
@@ -143,9 +141,9 @@ class PartitionWorker(threading.Thread):
             self._op_end_wanted = False
             self._wake.notify()
 
-    def inbox_full(self) -> tuple[bool, bool]:
-        """Whether the half partition, and the op partition, should be paused."""
-        return len(self._halves) >= INBOX, len(self._ops) >= INBOX
+    def inbox(self) -> tuple[int, int]:
+        """How many records of the half partition, and of the op partition, wait here."""
+        return len(self._halves), len(self._ops)
 
     def head(self) -> int:
         """Offset of the half that is read next; more may be in the inbox."""

@@ -9,7 +9,7 @@ import gc
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from confluent_kafka import Message
@@ -46,6 +46,8 @@ _INCARNATION = "018f0000-0000-7000-8000-000000000002"
 _CHANNEL = Channel()
 _TOPIC = "orders"
 _BODY = b"x" * 256
+
+Header = tuple[str, str | bytes | None]
 
 T = TypeVar("T")
 
@@ -129,7 +131,7 @@ def _records(messages: int) -> tuple[list[Message], list[Message]]:
     return halves, ops
 
 
-def _message(topic: str, offset: int, value: bytes, headers: Sequence[tuple[str, object]], key: bytes = b"") -> Message:
+def _message(topic: str, offset: int, value: bytes, headers: Iterable[Header], key: bytes = b"") -> Message:
     return Message(
         topic=topic, partition=0, offset=offset, key=key, value=value, headers=list(headers), timestamp=(2, offset)
     )

@@ -12,7 +12,7 @@ from relay.discards import Move, record_keys, to_manifest
 from relay.half import Half
 from relay.ledger import Ledger
 from relay.outgoing import Record, deliver, discard, discard_malformed, malformed, remove, remove_halves
-from relay.preflight import RealTopic, inspect, targets
+from relay.preflight import RealTopic, inspect
 from relay.transaction import Finding, Transaction
 
 
@@ -55,8 +55,8 @@ class Batch:
 
     def halves_wanted(self) -> list[int]:
         """Half offsets of what goes from the half topic, and whose bodies were let go."""
-        ready = (half for found in self.ready if not found.discarded for half in found.all_halves())
-        moved = (half for move in self.moves for half in move.halves)
+        ready = [half for found in self.ready if not found.discarded for half in found.all_halves()]
+        moved = [half for move in self.moves for half in move.halves]
         return [half.offset for half in chain(ready, moved) if not half.has_body()]
 
     def put_in_halves(self, bodies: Mapping[int, Half]) -> None:
@@ -66,10 +66,6 @@ class Batch:
                 transaction.replace(bodies)
         for move in self.moves:
             move.halves[:] = [bodies.get(half.offset, half) for half in move.halves]
-
-    def targets(self) -> set[str]:
-        """The real topics of all that is ready; the bodies must be there."""
-        return {name for transaction in self.ready for name in targets(transaction)}
 
 
 def take_batch(ledger: Ledger, ready: Sequence[Transaction], now: int, messages: int) -> Batch:
@@ -93,11 +89,17 @@ class Outcome:
         records: What the Kafka transaction writes, in this order.
         delivered: Transactions that become visible with it.
         refused: Transactions that cannot be delivered, and why.
+        messages: How many become visible with it.
     """
 
     records: list[Record] = field(default_factory=list)
     delivered: list[Transaction] = field(default_factory=list)
     refused: list[tuple[Transaction, Finding]] = field(default_factory=list)
+    messages: int = 0
+
+    def topics(self) -> set[str]:
+        """The topics that it writes to."""
+        return {record.topic for record in self.records}
 
 
 def settle_batch(
@@ -139,7 +141,9 @@ def settle_batch(
 
 
 def _deliver(transaction: Transaction, partition: int, channel: Channel, outcome: Outcome) -> None:
-    outcome.records.extend(deliver(transaction, partition))
+    records = deliver(transaction, partition)
+    outcome.records += records
+    outcome.messages += len(records)
     outcome.delivered.append(transaction)
     if transaction.discarded:
         outcome.records.extend(remove(transaction, channel.discard_topic, partition))

@@ -51,8 +51,8 @@ class CheckSender:
                 self._producer.produce(self._topic, request.encode(), request.group.encode())
             except BufferError:
                 log.warning("check requests are dropped and asked again later: the local queue is full")
-                return
-            self._producer.poll(0)
+                break
+        self.poll()  # once: each time others take the interpreter, and give it back when they please
 
     def poll(self) -> None:
         """Serve delivery reports."""

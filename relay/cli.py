@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outbox.service.allocator import share_one_arena
+from outbox.service.allocator import collect_rarely, share_one_arena
 from outbox.service.described import Check, with_settings
 from outbox.service.exits import guarded
 from outbox.service.health import Health
@@ -51,6 +51,7 @@ def run(
 
 def _run(given: dict[str, str]) -> None:
     share_one_arena()
+    collect_rarely()
     settings = RelaySettings.model_validate(given)
     if settings.workers == 1:
         run_service(RelaySettings, given, metrics.REGISTRY, _service, RelayProgress(metrics.REGISTRY))

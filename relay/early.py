@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Final
 
 from outbox.protocol.op import OpEntry, OpSource
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EarlyOp:
     """A decision that came before its half.
 
@@ -21,9 +22,9 @@ class EarlyOp:
         entry: The decision.
     """
 
-    offset: int
-    source: OpSource
-    entry: OpEntry
+    offset: Final[int]
+    source: Final[OpSource]
+    entry: Final[OpEntry]
 
 
 class EarlyOps:
@@ -46,9 +47,10 @@ class EarlyOps:
         self._of[op.entry.transaction_id].append(serial)
         heapq.heappush(self._until, (op.entry.last_offset, serial))
 
-    def pop(self, transaction_id: str) -> list[EarlyOp]:
+    def pop(self, transaction_id: str) -> Sequence[EarlyOp]:
         """Take the ops of a transaction, in their order."""
-        return [self._ops.pop(serial) for serial in self._of.pop(transaction_id, ())]
+        serials = self._of.pop(transaction_id, None)
+        return () if serials is None else [self._ops.pop(serial) for serial in serials]
 
     def drop_below(self, head: int) -> Iterator[EarlyOp]:
         """Take the ops whose last half lies below the head, and was not met."""

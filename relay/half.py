@@ -10,8 +10,8 @@ from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, Header
 from outbox.protocol.op import OpEntry, OpSource
 
-OVERHEAD = 500
-"""Bytes of a half beside key and value, about: its headers, and what the ledger keeps of it."""
+OVERHEAD = 1_200
+"""Bytes of a half in memory beside key and value, about: its headers, as Python keeps them."""
 
 
 class Target(NamedTuple):
@@ -67,7 +67,7 @@ class Half:
 
     def size(self) -> int:
         """About how many bytes it holds in memory."""
-        return (len(self.key) if self.key else 0) + (len(self.value) if self.value else 0) + OVERHEAD
+        return len(self.key or b"") + len(self.value or b"") + OVERHEAD
 
     def timestamp(self) -> int:
         """The timestamp on the real topic: the user's own, else the time of its append; ms since 1970."""

@@ -14,6 +14,10 @@ from relay.restore import outside_the_topic
 
 log = structlog.get_logger()
 
+INBOX = 10_000
+"""Records of one partition that may wait for its worker; then it is paused, and librdkafka throws away what it has
+fetched. Each of them takes about a kilobyte."""
+
 _TIMEOUT = 2.0
 
 Place = tuple[str, int]
@@ -125,12 +129,12 @@ class Intake:
         return end <= self._next[self._op_topic, number]
 
     def throttle(self, workers: Mapping[int, PartitionWorker]) -> None:
-        """Pause partitions whose worker has a full inbox, resume them when it has room again."""
+        """Pause partitions whose worker has a full inbox, resume them when half of it is done."""
         for number, worker in workers.items():
-            for place, is_full in zip(self._places(number), worker.inbox_full(), strict=True):
-                if is_full and place not in self._paused:
+            for place, waiting in zip(self._places(number), worker.inbox(), strict=True):
+                if waiting >= INBOX and place not in self._paused:
                     self._pause([place])
-                elif not is_full and place in self._paused:
+                elif waiting <= INBOX // 2 and place in self._paused:
                     self._resume([place])
 
     def pause(self, number: int) -> None:

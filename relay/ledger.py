@@ -26,7 +26,7 @@ from relay.lanes import Lanes
 from relay.overdue import CheckPolicy, Overdue
 from relay.pacing import Ready
 from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
-from relay.transaction import Event, Finding, State, Transaction
+from relay.transaction import COMMITTED, READY, ROLLED_BACK, Event, Finding, Transaction
 from relay.unsettled import Unsettled
 
 EARLY_OPS = 100_000
@@ -34,6 +34,8 @@ EARLY_OPS = 100_000
 
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 _WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})
+_UNKNOWN, _CONTRADICTION, _FREED = Event.UNKNOWN, Event.CONTRADICTION, Event.FREED  # as relay.transaction says
+_COUNTED_AS = {(kind, source): f"{kind.name.lower()}_{source}" for kind in OpKind for source in OpSource}
 
 
 class Ledger:
@@ -74,7 +76,7 @@ class Ledger:
         self._unsettled = Unsettled(half.unsettled, half.head)
         self._pending: dict[str, Transaction] = {}
         self._lanes = Lanes(self._pending)
-        self._ready: deque[tuple[Transaction, Ready]] = deque()  # free, or they were when they came here
+        self._ready: deque[tuple[Transaction, int, int]] = deque()  # free, or they were when they came here
         self._ready_messages = self._ready_bytes = 0
         self._unsayable: list[Transaction] = []  # ready, but a checkpoint without them would be too long
         self._waiting: list[tuple[int, int, Transaction]] = []  # heap: the last offset that the decision lists
@@ -125,17 +127,19 @@ class Ledger:
 
     def read_ops(self, records: Iterable[OpRecord]) -> None:
         """Take op records in the order of their offsets."""
+        newest = 0
         for record in records:
             if record.offset < self._op_head:
                 self.counts["op_reread"] += 1
                 continue
             self._op_head = record.offset + 1
-            self._overdue.ops_read_until(record.append_time)
+            newest = max(newest, record.append_time)
             if record.source is None:
                 self.counts["op_malformed"] += 1
                 continue
             for entry in record.entries:
                 self._op(record.offset, record.source, entry)
+        self._overdue.ops_read_until(newest)
 
     def ops_read_until(self, broker_time: int) -> None:
         """The op partition was read to its end, seen at this broker time (ms)."""
@@ -174,7 +178,7 @@ class Ledger:
                 continue
             if not admits(transaction):
                 continue
-            transaction.move(Event.FREED)
+            transaction.move(_FREED)
             messages -= len(transaction.halves)
             size -= transaction.size
             self._settle(transaction)
@@ -198,7 +202,7 @@ class Ledger:
         """Whether the checkpoint string could say that a transaction is settled, among all that is not."""
         if self._unsettled.is_narrow():
             return True
-        offsets = [half.offset for _, half in transaction.by_offset()]
+        offsets = sorted([half.offset for half in transaction.all_halves()])
         if transaction.discarded:
             return not any(offset in self._unsettled for offset in offsets)
         return self._unsettled.fits(offsets, transaction.gaps)
@@ -344,7 +348,7 @@ class Ledger:
     def held(self) -> int:
         """How many committed transactions wait behind an earlier one of their ordering key."""
         behind = (transaction for transaction in self._pending.values() if not transaction.is_first)
-        return sum(transaction.state is State.COMMITTED for transaction in behind)
+        return sum(transaction.state is COMMITTED for transaction in behind)
 
     def oldest_pending(self) -> int | None:
         """Append time of the oldest pending transaction, ms of broker time; None if nothing is pending."""
@@ -367,7 +371,8 @@ class Ledger:
         gaps = transaction.gaps
         if not transaction.add(control.position, half):
             self.counts["half_copy"] += 1
-        self._unsettled.reserve(transaction.gaps - gaps)
+        if transaction.gaps != gaps:
+            self._unsettled.reserve(transaction.gaps - gaps)
         self._parking.added(transaction, half)
         self._bodies.added(transaction, half)
         early = self._early.pop(transaction.id)
@@ -479,7 +484,7 @@ class Ledger:
             self._discards.resume(transaction)
         else:
             self._discards.remove(transaction)
-        self.counts[f"{entry.kind.name.lower()}_{source}"] += 1
+        self.counts[_COUNTED_AS[entry.kind, source]] += 1
 
     def _drop_lost_ops(self) -> None:
         """Drop early ops whose offsets were read without their half; a lost COMMIT is an alarm.
@@ -498,15 +503,15 @@ class Ledger:
             self.counts["op_dropped"] += 1
             return
         transaction.move(event)
-        if event is Event.UNKNOWN:
-            self.counts[f"unknown_{source}"] += 1
+        if event is _UNKNOWN:
+            self.counts[_COUNTED_AS[entry.kind, source]] += 1
             self._count_unknown(transaction, entry)
-        elif event is Event.CONTRADICTION:
+        elif event is _CONTRADICTION:
             self.counts["contradiction"] += 1
             transaction.dispute()
             self._ask_at_once([transaction])
         else:
-            self.counts[f"{entry.kind.name.lower()}_{source}"] += 1
+            self.counts[_COUNTED_AS[entry.kind, source]] += 1
             transaction.decide(entry, source)
             if source in _WERE_ASKED:
                 self._parking.decided(transaction, self._overdue.ops_known_until())
@@ -528,24 +533,24 @@ class Ledger:
         if decision.last_offset >= self._head:
             heapq.heappush(self._waiting, (decision.last_offset, next(self._serial), transaction))
             return
-        if transaction.state is State.COMMITTED and not transaction.counted():
+        if transaction.state is COMMITTED and not transaction.counted():
             transaction.move(Event.STRAY)
             self.counts["stray"] += 1
-        if transaction.state is State.ROLLED_BACK:
+        if transaction.state is ROLLED_BACK:
             self._settle(transaction)
         elif self._is_free(transaction):
             self._push_ready(transaction)
 
     def _push_ready(self, transaction: Transaction) -> None:
-        weight = Ready(len(transaction.halves), transaction.size)
-        self._ready.append((transaction, weight))
-        self._ready_messages += weight.messages
-        self._ready_bytes += weight.bytes
+        messages, size = len(transaction.halves), transaction.size
+        self._ready.append((transaction, messages, size))
+        self._ready_messages += messages
+        self._ready_bytes += size
 
     def _pop_ready(self) -> Transaction:
-        transaction, weight = self._ready.popleft()
-        self._ready_messages -= weight.messages
-        self._ready_bytes -= weight.bytes
+        transaction, messages, size = self._ready.popleft()
+        self._ready_messages -= messages
+        self._ready_bytes -= size
         return transaction
 
     def _judge_waiting(self) -> None:
@@ -561,7 +566,7 @@ class Ledger:
     def _is_free(self, transaction: Transaction) -> bool:
         """Whether a transaction may go: committed, read to its last half, and first of its ordering key."""
         if (
-            transaction.state is not State.COMMITTED
+            transaction.state is not COMMITTED
             or transaction.decision is None
             or transaction.decision.last_offset >= self._head
         ):
@@ -572,11 +577,11 @@ class Ledger:
 
     def _settle(self, transaction: Transaction) -> None:
         """A transaction is through: it was handed out, or is never to be."""
-        if transaction.state is State.ROLLED_BACK and not transaction.discarded:
+        if transaction.state is ROLLED_BACK and not transaction.discarded:
             self.counts["rolled_back"] += 1
         if transaction.discarded is None:
             self._leave(transaction)
-        elif transaction.state is State.READY:
+        elif transaction.state is READY:
             self._discards.leave(transaction)
         else:
             self._unsettled.settle_late(half.offset for half in self._discards.remove(transaction))
@@ -586,9 +591,10 @@ class Ledger:
         del self._pending[transaction.id]
         self._parking.settled(transaction)
         self._bodies.settled(transaction)
-        self._unsettled.reserve(-transaction.gaps)
-        offsets = (half.offset for half in transaction.all_halves())
-        if transaction.state is State.ROLLED_BACK:
+        if transaction.gaps:
+            self._unsettled.reserve(-transaction.gaps)
+        offsets = [half.offset for half in transaction.all_halves()]
+        if transaction.state is ROLLED_BACK:
             self._unsettled.settle_late(offsets)
         else:
             self._unsettled.settle(offsets)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.half import HalfControl, OutgoingHeaders, Truth, real_headers
@@ -15,18 +16,19 @@ from relay.half import Half
 from relay.transaction import Transaction
 
 
-class Record(NamedTuple):
+@dataclass(slots=True)
+class Record:
     """A record to be produced; partition -1 lets the key choose, timestamp in ms."""
 
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: OutgoingHeaders
-    timestamp: int
+    topic: Final[str]
+    partition: Final[int]
+    key: Final[bytes | None]
+    value: Final[bytes | None]
+    headers: Final[OutgoingHeaders]
+    timestamp: Final[int]
 
 
-def deliver(transaction: Transaction, partition: int) -> Iterator[Record]:
+def deliver(transaction: Transaction, partition: int) -> list[Record]:
     """The records of a committed transaction on their real topics, in the order of their positions.
 
     What comes from the discard topic is out of its order, and a header says so.
@@ -35,14 +37,15 @@ def deliver(transaction: Transaction, partition: int) -> Iterator[Record]:
         transaction: A committed transaction that passed pre-flight.
         partition: Its half partition, for the origin header.
     """
-    late = [(LATE_HEADER, str(transaction.discarded.reason).encode())] if transaction.discarded else []
-    for half in transaction.counted():
-        if half.control is not None:
-            yield _real(half, half.control, partition, late)
+    records = [_real(half, half.control, partition) for half in transaction.counted() if half.control]
+    if transaction.discarded:
+        for record in records:
+            record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
+    return records
 
 
-def _real(half: Half, control: HalfControl, partition: int, late: list[tuple[str, bytes]]) -> Record:
-    headers = [*real_headers(control, half.headers, partition, half.offset), *late]
+def _real(half: Half, control: HalfControl, partition: int) -> Record:
+    headers = real_headers(control, half.headers, partition, half.offset)
     return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 

@@ -31,6 +31,7 @@ from relay.decode import decode_half, decode_op
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
 from relay.gate import Gate
+from relay.half import OpRecord
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers
@@ -41,8 +42,6 @@ from relay.preflight import RealTopic, real_topic, targets
 from relay.transaction import Transaction
 
 READ_AT_ONCE = 5_000
-INBOX = 20_000
-"""Messages of one topic that may wait here before the service pauses that partition."""
 PROGRESS_SECONDS = 1.0
 """Progress without a delivery (rollbacks) is committed after so long."""
 HEARTBEAT_SECONDS = 3_600.0
@@ -142,9 +141,9 @@ class PartitionWorker(threading.Thread):
             self._op_end_wanted = False
             self._wake.notify()
 
-    def inbox_full(self) -> tuple[bool, bool]:
-        """Whether the half partition, and the op partition, should be paused."""
-        return len(self._halves) >= INBOX, len(self._ops) >= INBOX
+    def inbox(self) -> tuple[int, int]:
+        """How many records of the half partition, and of the op partition, wait here."""
+        return len(self._halves), len(self._ops)
 
     def head(self) -> int:
         """Offset of the half that is read next; more may be in the inbox."""
@@ -210,33 +209,42 @@ class PartitionWorker(threading.Thread):
         halves = [decode_half(message) for message in self._take_halves()]
         if halves:
             self._half_read_at = time.monotonic()
-            self._clock.saw(max(half.append_time for half in halves), _ms())
+            self._clock.saw(max([half.append_time for half in halves]), _ms())
             self._ledger.read_halves(halves)
         self._read_ops()
 
     def _take_halves(self) -> list[Message]:
-        taken: list[Message] = []
-        limit = self._ledger.read_limit(self._halves[0].offset() or 0) if self._halves else 0
-        while self._halves and len(taken) < READ_AT_ONCE and (self._halves[0].offset() or 0) < limit:
-            taken.append(self._halves.popleft())
+        if not self._can_read_halves_of_inbox():
+            return []
+        limit = self._ledger.read_limit(self._halves[0].offset() or 0)
+        taken = [self._halves.popleft() for _ in range(min(len(self._halves), READ_AT_ONCE))]
+        while (taken[-1].offset() or 0) >= limit:
+            self._halves.appendleft(taken.pop())
         return taken
 
     def _read_ops(self) -> None:
         """Take ops; while too many wait for halves that can still be read, leave them in the inbox."""
         if self._ledger.early_ops_full() and self._can_read_halves():
             return
+        records: list[OpRecord] = []
         for _ in range(min(len(self._ops), READ_AT_ONCE)):
             item = self._ops.popleft()
             if isinstance(item, int):
+                self._ledger.read_ops(records)
                 self._ledger.ops_read_until(item)
+                records = []
             else:
-                self._ledger.read_ops([decode_op(item)])
+                records.append(decode_op(item))
+        self._ledger.read_ops(records)
 
     def _can_read_halves(self) -> bool:
         if not self._halves:
             return time.monotonic() - self._half_read_at < HALVES_AWAITED_SECONDS
-        offset = self._halves[0].offset() or 0
-        return offset < self._ledger.read_limit(offset)
+        return self._can_read_halves_of_inbox()
+
+    def _can_read_halves_of_inbox(self) -> bool:
+        offset = (self._halves[0].offset() or 0) if self._halves else 0
+        return bool(self._halves) and offset < self._ledger.read_limit(offset)
 
     def _settle(self) -> None:
         now = self._clock.now(_ms())
@@ -320,12 +328,13 @@ class PartitionWorker(threading.Thread):
 
     def _outcome(self, batch: Batch, now: int) -> Outcome:
         topics = self._gate.topics
+        outcome = settle_batch(batch, self._ledger, topics, self._channel.channel, now, self._gate.allowed)
         limits = [
-            topic.max_message_bytes for name in batch.targets() if (topic := topics.get(name)) and not topic.lacks
+            topic.max_message_bytes for name in outcome.topics() if (topic := topics.get(name)) and not topic.lacks
         ]
         if limits:
             self._delivery.limit_batches(min(limits))
-        return settle_batch(batch, self._ledger, topics, self._channel.channel, now, self._gate.allowed)
+        return outcome
 
     def _commit_is_due(self) -> bool:
         idle = time.monotonic() - self._committed_at

@@ -6,8 +6,9 @@ again and again, because of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from outbox.protocol.discard import DiscardReason
@@ -102,30 +103,39 @@ def inspect(
         now: The broker's time, ms; without it timestamps are not looked at.
         allowed: Who may write where.
     """
-    return _incomplete(transaction) or _gravest(
-        _inspect_target(transaction.group, half, topics, channel, allowed) or _inspect_record(half, topics, now)
-        for half in transaction.counted()
-    )
+    counted, group = transaction.counted(), transaction.group
+    gravest = _incomplete(transaction, counted)
+    for half in counted:
+        finding = _inspect_target(group, half, topics, channel, allowed) or _inspect_record(half, topics, now)
+        if finding is not None:
+            gravest = _graver(gravest, finding)
+    return gravest
 
 
 def inspect_targets(
     transaction: Transaction, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
 ) -> Finding | None:
     """As `inspect`, by what is known of a transaction whose bodies were let go: where its messages shall go."""
-    return _incomplete(transaction) or _gravest(
-        _inspect_target(transaction.group, half, topics, channel, allowed) for half in transaction.counted()
-    )
+    counted, group = transaction.counted(), transaction.group
+    gravest = _incomplete(transaction, counted)
+    for half in counted:
+        finding = _inspect_target(group, half, topics, channel, allowed)
+        if finding is not None:
+            gravest = _graver(gravest, finding)
+    return gravest
 
 
-def _incomplete(transaction: Transaction) -> Finding | None:
-    if transaction.complete():
+def _incomplete(transaction: Transaction, counted: Sequence[Half]) -> Finding | None:
+    decision = transaction.decision
+    missing = len(decision.positions) - len(counted) if decision else 0
+    if decision and not missing:
         return None
-    missing = len(transaction.decision.positions) - len(transaction.counted()) if transaction.decision else 0
     return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
 
 
-def _gravest(findings: Iterable[Finding | None]) -> Finding | None:
-    return min(filter(None, findings), key=lambda finding: finding.reason in PASSING, default=None)
+def _graver(known: Finding | None, finding: Finding) -> Finding:
+    """Of two findings the final one, else the first."""
+    return finding if known is None or (known.reason in PASSING and finding.reason not in PASSING) else known
 
 
 def _inspect_target(
@@ -134,27 +144,32 @@ def _inspect_target(
     target = half.target()
     if target is None:
         return Finding(DiscardReason.MALFORMED, half.error)
-    if is_internal_topic(target.topic, channel) or looks_internal(target.topic):
+    if _is_internal(target.topic, channel.name):
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
     if not allowed.allows(group, target.topic):
         return Finding(DiscardReason.FORBIDDEN, f"producer group {group} may not write to {target.topic}")
-    return _inspect_topic(target, topics.get(target.topic))
+    topic = topics.get(target.topic)
+    return None if topic is not None and topic.takes(target.partition) else _inspect_topic(target, topic)
 
 
-def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding | None:
-    """What keeps a message from its real topic, and may pass."""
+@lru_cache(maxsize=4_096)
+def _is_internal(topic: str, channel: str) -> bool:
+    """Very many halves have the same topic, and those of the channel are named anew each time."""
+    return is_internal_topic(topic, Channel(channel)) or looks_internal(topic)
+
+
+def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
+    """What keeps a message from a real topic that does not take it, and may pass."""
     if topic is None:
         return Finding(DiscardReason.TOPIC_MISSING, f"topic {target.topic} does not exist")
     if topic.lacks:
         return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks} on topic {target.topic}")
     if topic.unavailable:
         return Finding(DiscardReason.TOPIC_UNAVAILABLE, f"topic {target.topic}: {topic.unavailable}")
-    if not topic.takes(target.partition):
-        return Finding(
-            DiscardReason.PARTITION_OUT_OF_RANGE,
-            f"topic {target.topic} has {topic.partitions} partitions, the message names partition {target.partition}",
-        )
-    return None
+    return Finding(
+        DiscardReason.PARTITION_OUT_OF_RANGE,
+        f"topic {target.topic} has {topic.partitions} partitions, the message names partition {target.partition}",
+    )
 
 
 def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int | None) -> Finding | None:
@@ -178,5 +193,7 @@ def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int
 
 def record_size(half: Half) -> int:
     """An upper bound of the real record's size in bytes."""
-    headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in half.headers)
-    return len(half.key or b"") + len(half.value or b"") + headers + RECORD_OVERHEAD
+    size = len(half.key or b"") + len(half.value or b"") + RECORD_OVERHEAD
+    for name, value in half.headers:
+        size += len(name.encode()) + len(value or b"") + 10
+    return size

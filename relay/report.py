@@ -38,7 +38,7 @@ def written(batch: Batch, outcome: Outcome, partition: int) -> None:
             offsets = [half.offset for half in transaction.counted()]
             log.debug("delivered", transaction=transaction.id, partition=partition, first=offsets[0], last=offsets[-1])
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
-    metrics.MESSAGES.inc(sum(len(transaction.counted()) for transaction in outcome.delivered))
+    metrics.MESSAGES.inc(outcome.messages)
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW
 
@@ -77,14 +77,17 @@ class Unsettled:
         lowest = self.lowest(next_half)
         return max(lowest + WINDOW, min(next_half + FEW - self.islands(), lowest + FAR))
 
-    def fits(self, offsets: Iterable[int], reserved: int = 0) -> bool:
+    def fits(self, offsets: Sequence[int], reserved: int = 0) -> bool:
         """Whether the string could still name all if these ascending offsets were settled now.
+
+        Each of them makes one run more at most; only if there is no room for so many it is looked at closely.
 
         Args:
             offsets: Of one transaction.
             reserved: How many runs are reserved for it.
         """
-        return self.is_narrow() or self.islands() - reserved + sum(map(self._more, _groups(offsets))) <= FEW
+        room = FEW - self.islands() + reserved
+        return len(offsets) <= room or self.is_narrow() or sum(map(self._more, _groups(offsets))) <= room
 
     def settle(self, offsets: Iterable[int]) -> None:
         """Offsets are settled, and the next checkpoint says so: what was delivered must not be delivered again."""
@@ -117,7 +120,10 @@ class Unsettled:
 
     def _remove(self, offset: int) -> None:
         starts, stops = self._starts, self._stops
-        index = 0 if starts and starts[0] == offset else bisect_right(starts, offset) - 1
+        if starts and starts[0] == offset < stops[0] - 1:  # as nearly always
+            starts[0] = offset + 1
+            return
+        index = bisect_right(starts, offset) - 1
         if index < 0 or offset >= stops[index]:
             raise KeyError(offset)
         start, stop = starts[index], stops[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from benchmarks.place import start_place
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.latency import measure_dead_group, measure_latency
 from benchmarks.relay.limits import measure_memory, measure_restore
+from benchmarks.relay.stages import measure_stages
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from stack import Stack
@@ -32,6 +34,7 @@ class Part(enum.StrEnum):
     DEAD_GROUP = "dead-group"
     RESTORE = "restore"
     MEMORY = "memory"
+    STAGES = "stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +57,16 @@ class Size:
 
 
 def _figures(part: Part, size: Size, stack: Stack, site: Site, application: Application) -> list[Figure]:
-    match part:
-        case Part.DRAIN:
-            return measure_drain(stack, size.rounds, size.messages)
-        case Part.PENDING:
-            return measure_pending(stack, size.rounds, size.messages, size.pending)
-        case Part.LATENCY:
-            return measure_latency(site, application, size.rounds, size.seconds)
-        case Part.DEAD_GROUP:
-            return measure_dead_group(site, application, size.rounds, size.seconds)
-        case Part.RESTORE:
-            return measure_restore(stack, size.rounds)
-        case Part.MEMORY:
-            return measure_memory(stack)
+    measures: dict[Part, Callable[[], list[Figure]]] = {
+        Part.DRAIN: lambda: measure_drain(stack, size.rounds, size.messages),
+        Part.PENDING: lambda: measure_pending(stack, size.rounds, size.messages, size.pending),
+        Part.LATENCY: lambda: measure_latency(site, application, size.rounds, size.seconds),
+        Part.DEAD_GROUP: lambda: measure_dead_group(site, application, size.rounds, size.seconds),
+        Part.RESTORE: lambda: measure_restore(stack, size.rounds),
+        Part.MEMORY: lambda: measure_memory(stack),
+        Part.STAGES: lambda: measure_stages(size.rounds, size.messages),
+    }
+    return measures[part]()
 
 
 Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]

@@ -12,6 +12,9 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import get_number, is_utf8
 from outbox.protocol.half import Header
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+"""`json.dumps` would make one each time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -74,7 +77,7 @@ def parse_envelope(value: bytes | None) -> Envelope:
 
 def to_json(fields: Mapping[str, Any]) -> bytes:
     """Compact JSON, fields in the given order, text as UTF-8."""
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _COMPACT.encode(fields).encode()
 
 
 def parse_json(value: bytes | None, what: str) -> dict[str, Any]:

@@ -66,7 +66,10 @@ class Positions:
 
     def __len__(self) -> int:
         """How many positions count."""
-        return sum(last - first + 1 for first, last in self.runs)
+        count = 0
+        for first, last in self.runs:
+            count += last - first + 1
+        return count
 
     def __iter__(self) -> Iterator[int]:
         """The positions in ascending order."""

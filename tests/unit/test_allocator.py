@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import subprocess
 import sys
 
 import pytest
 
-from outbox.service.allocator import share_one_arena
+from outbox.service.allocator import collect_rarely, share_one_arena
 
 _COUNT = """
 import threading
@@ -38,3 +39,15 @@ def test_all_threads_share_one_arena(call: str, *, is_one: bool) -> None:
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not share_one_arena()
+
+
+def test_garbage_is_looked_for_rarely_and_not_among_the_modules() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] > 10 * before[0]
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
+from benchmarks.relay.stages import STAGES, measure_stages
 from benchmarks.report import checker_section, library_section, memory_section, relay_section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.spread import Spread, percentile
@@ -54,6 +55,18 @@ def test_variants_run_in_turn_with_a_rest_after_each() -> None:
     variants = {name: partial(variant, name) for name in ("a", "b")}
     assert interleave(variants, 3, lambda: order.append("-")) == {"a": ["A"] * 3, "b": ["B"] * 3}
     assert "".join(order) == "a-b-a-b-a-b-"
+
+
+def test_the_stages_of_the_relay_are_parts_of_one_whole() -> None:
+    figures = measure_stages(3, 20)
+    assert [figure.name for figure in figures] == [f"relay_stage_{stage}" for stage in STAGES]
+    assert all(sum(ours) == pytest.approx(whole[0]) for ours, whole in _by_round(figures))
+
+
+def _by_round(figures: list[Figure]) -> Iterator[tuple[list[float], list[float]]]:
+    """Of each round, what the stages took, and the whole that each stands beside."""
+    for number in range(len(figures[0].ours)):
+        yield [figure.ours[number] for figure in figures], [figure.beside[number] for figure in figures]
 
 
 def test_two_rounds_tell_no_spread() -> None:

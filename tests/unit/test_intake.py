@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from outbox.channel import ChannelDescription
 from outbox.protocol.names import Channel
-from relay.intake import Intake
+from relay.intake import INBOX, Intake
 from relay.partition import PartitionWorker
 
 HALF, OP = "outbox.half", "outbox.op"
@@ -40,10 +40,17 @@ class _Consumer:
 
     def __init__(self) -> None:
         self.sought: list[tuple[str, int]] = []
+        self.paused: set[str] = set()
         self.end = 0
 
     def seek(self, place: TopicPartition) -> None:
         self.sought.append((place.topic, place.offset))
+
+    def pause(self, places: Sequence[TopicPartition]) -> None:
+        self.paused |= {place.topic for place in places}
+
+    def resume(self, places: Sequence[TopicPartition]) -> None:
+        self.paused -= {place.topic for place in places}
 
     def get_watermark_offsets(self, _place: TopicPartition, _timeout: float) -> tuple[int, int]:
         return 0, self.end
@@ -54,6 +61,10 @@ class _Worker:
 
     def __init__(self) -> None:
         self.fed: list[tuple[str, int]] = []
+        self.waiting = (0, 0)
+
+    def inbox(self) -> tuple[int, int]:
+        return self.waiting
 
     def feed(self, halves: Sequence[_Record], ops: Sequence[_Record]) -> None:
         self.fed += [record.place for record in (*halves, *ops)]
@@ -70,6 +81,12 @@ class _Desk:
 
     def hand_over(self, *records: _Record) -> None:
         self.intake.hand_over(cast("Any", records), {0: cast("PartitionWorker", self.worker)})
+
+    def throttle(self, halves: int, ops: int) -> set[str]:
+        """What is paused while so much waits for the worker."""
+        self.worker.waiting = (halves, ops)
+        self.intake.throttle({0: cast("PartitionWorker", self.worker)})
+        return set(self.consumer.paused)
 
 
 class _Description:
@@ -148,6 +165,15 @@ def test_a_gap_that_a_former_worker_saw_is_looked_at_twice_by_the_next() -> None
     desk.hand_over(*_records(HALF, 15))
     assert desk.worker.fed == []
     assert desk.consumer.sought == [(HALF, 10), (HALF, 10)]
+
+
+def test_a_full_inbox_pauses_its_partition_until_half_of_it_is_done() -> None:
+    desk = _Desk()
+    assert desk.throttle(INBOX - 1, 0) == set()
+    assert desk.throttle(INBOX, 0) == {HALF}
+    assert desk.throttle(INBOX // 2 + 1, INBOX) == {HALF, OP}
+    assert desk.throttle(INBOX // 2, INBOX // 2 + 1) == {OP}
+    assert desk.throttle(0, 0) == set()
 
 
 def test_what_belongs_to_nobody_is_left_alone() -> None:

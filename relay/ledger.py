@@ -127,19 +127,17 @@ class Ledger:
 
     def read_ops(self, records: Iterable[OpRecord]) -> None:
         """Take op records in the order of their offsets."""
-        newest = 0
         for record in records:
             if record.offset < self._op_head:
                 self.counts["op_reread"] += 1
                 continue
             self._op_head = record.offset + 1
-            newest = max(newest, record.append_time)
+            self._overdue.ops_read_until(record.append_time)
             if record.source is None:
                 self.counts["op_malformed"] += 1
                 continue
             for entry in record.entries:
                 self._op(record.offset, record.source, entry)
-        self._overdue.ops_read_until(newest)
 
     def ops_read_until(self, broker_time: int) -> None:
         """The op partition was read to its end, seen at this broker time (ms)."""

@@ -36,6 +36,7 @@ PURE = sorted(
                 "preflight",
                 "transaction",
                 "unsettled",
+                "urgent",
                 "written",
             )
         ),

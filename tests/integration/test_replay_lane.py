@@ -78,18 +78,18 @@ def _status(service: Service) -> str:
         return file.read()
 
 
-@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("outcome", ["committed", "aborted"])
 def test_a_commit_in_doubt_is_looked_up(
     shared: Site,
     topic: str,
-    committed: bool,
+    outcome: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commit, failures = KafkaTransaction.commit, iter([True])
 
     def in_doubt(transaction: KafkaTransaction) -> None:
         fails = next(failures, False)
-        if committed or not fails:
+        if outcome == "committed" or not fails:
             commit(transaction)
         if fails:
             raise TransactionFailedError("no answer")

@@ -20,10 +20,10 @@ OP_COLUMNS = (
 )
 DISCARD_COLUMNS = (
     f"{_PLACE}, record string, removed boolean, alive boolean, transaction_id string, position int, "
-    "half_partition int, half_offset bigint, half_timestamp timestamp, producer_group string, topic string, topic_partition int, "
-    f"key binary, value binary, headers {_HEADERS}, truth string, topic_id string, reason string, detail string, "
-    "decision string, positions string, half_offsets array<bigint>, checks int, last_answer string, "
-    "ordering_key binary, incarnation string, problem string"
+    "half_partition int, half_offset bigint, half_timestamp timestamp, producer_group string, topic string, "
+    f"topic_partition int, key binary, value binary, headers {_HEADERS}, truth string, topic_id string, "
+    "reason string, detail string, decision string, positions string, half_offsets array<bigint>, checks int, "
+    "last_answer string, ordering_key binary, incarnation string, problem string"
 )
 
 

@@ -30,7 +30,7 @@ from spark_jobs.replays.lane_writer import LandedRecord, LaneWriter, Replay
 from spark_jobs.replays.lanes import in_order, parts_of, with_lanes
 from spark_jobs.replays.ledger import PARTITION, Entries, Ledger, make_ledger, plan_key
 from spark_jobs.replays.plan import Lane, Part, Place, Plan, Target
-from spark_jobs.replays.preflight import changed, complaints, internal_topics, warnings
+from spark_jobs.replays.preflight import changed, closed_topics, complaints, internal_topics, warnings
 from spark_jobs.replays.selection import absent_ids, select, up_to
 from spark_jobs.source import refuse_missing
 from spark_jobs.table import read_table
@@ -136,6 +136,8 @@ class ReplayJob:
                 "written to the former one is not in it; begin a replay with an id of its own"
             )
         refuse_missing(names, targets)
+        if closed := closed_topics(targets):
+            raise ConfigurationError(f"this client lacks rights on topic {', '.join(closed)}: grant them")
         return targets
 
     def _refuse_changed(self, plan: Plan, planned: Plan | None) -> None:

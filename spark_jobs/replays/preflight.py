@@ -20,6 +20,11 @@ def internal_topics(topics: Iterable[str]) -> list[str]:
     return sorted(topic for topic in set(topics) if looks_internal(topic))
 
 
+def closed_topics(targets: Mapping[str, TopicDescription]) -> list[str]:
+    """Those of the topics that this client may not write to, each with the right that it lacks."""
+    return [f"{name} ({topic.lacks})" for name, topic in sorted(targets.items()) if topic.lacks]
+
+
 def complaints(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now: int) -> Iterator[str]:
     """Why Kafka would refuse some of it, or keep it otherwise than it was.
 
@@ -38,8 +43,6 @@ def _complaints(part: Part, target: TopicDescription, now: int) -> Iterator[str]
     settings = target.settings
     if part.lane.partition >= target.partitions:
         yield f"it has {target.partitions} partitions, and no partition {part.lane.partition}"
-    if target.lacks:
-        yield f"this client lacks the right {target.lacks}"
     if part.largest + OVERHEAD_BYTES > target.max_message_bytes:
         yield f"the largest has {part.largest} bytes, and the topic takes {target.max_message_bytes} with all around"
     if part.keyless and "compact" in settings.get("cleanup.policy", ""):

@@ -9,7 +9,7 @@ from outbox.errors import ConfigurationError
 from spark_jobs.manifest import Checksum
 from spark_jobs.replays.lane_writer import cut
 from spark_jobs.replays.plan import Lane, Part, Place, Plan, Progress, Share, Target, advanced
-from spark_jobs.replays.preflight import changed, complaints, internal_topics, warnings
+from spark_jobs.replays.preflight import changed, closed_topics, complaints, internal_topics, warnings
 from tests.writing_lanes import landed_records
 
 NOW = 1_795_000_000_000
@@ -83,7 +83,6 @@ def test_records_are_cut_by_number_and_by_size() -> None:
     ("bad", "settings", "complaint"),
     [
         (part(3), topic(), "has 3 partitions, and no partition 3"),
-        (part(), topic(lacks="WRITE"), "lacks the right WRITE"),
         (part(largest=999_900), topic(), "the largest has 999900 bytes, and the topic takes 1000000"),
         (part(keyless=2), topic(cleanup_policy="compact"), "2 have no key, and the topic is compacted"),
         (part(oldest=0), topic(), "no timestamp, or one before 1970"),
@@ -116,6 +115,11 @@ def test_a_target_that_is_gone_or_was_made_again_is_seen() -> None:
     assert changed(TARGETS, topic()) == []
     assert changed(TARGETS, {}) == ["orders"]
     assert changed({"orders": Target("another id", 3)}, topic()) == ["orders"]
+
+
+def test_a_topic_that_this_client_may_not_write_to_is_named_with_the_right() -> None:
+    assert closed_topics(topic()) == []
+    assert closed_topics(topic(lacks="WRITE")) == ["orders (WRITE)"]
 
 
 def test_topics_of_channels_and_of_kafka_are_internal() -> None:

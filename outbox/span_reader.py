@@ -158,7 +158,9 @@ class SpanReader:
     def _read_beside(self, spans: list[Span], passed: Callable[[int], None]) -> Iterator[Message]:
         """The records of one span of each of some partitions."""
         unread = {(span.topic, span.partition): span for span in spans}
-        self._consumer.assign([TopicPartition(span.topic, span.partition, span.start) for span in spans])
+        places = [TopicPartition(span.topic, span.partition, span.start) for span in spans]
+        self._consumer.assign(places)
+        self._consumer.resume(places)  # one that was paused at the end of an earlier span still is
         heard = time.monotonic()
         try:
             while unread:

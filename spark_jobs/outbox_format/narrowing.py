@@ -58,7 +58,7 @@ def narrowed(filters: Iterable[Filter]) -> Bounds:
     """The bounds that filters give together; one of another kind gives none."""
     bounds = Bounds()
     for one in filters:
-        name = getattr(one, "attribute", ())
+        name: tuple[str, ...] = getattr(one, "attribute", ())
         if len(name) == 1 and name[0] in _NARROWING:
             bounds = _NARROWING[name[0]](bounds, one)
     return bounds

@@ -169,7 +169,7 @@ class ChannelReader:
         Raises:
             ConfigurationError: Kafka does not answer, or refuses.
         """
-        arrow = to_arrow_schema(schema)
+        arrow = to_arrow_schema(schema, timezone="UTC")
         with self.opened() as reader:
             records = (record for record in map(stored, reader.read([share.span])) if share.has(record.offset))
             rows = self._alive(records) if whole and self._options.what is What.DISCARDS else self._rows(records)

@@ -60,7 +60,8 @@ def with_lanes(records: DataFrame, target: str, partitions: Mapping[str, int], b
 def _lane(count: Column, by: PartitionBy) -> Column:
     if by is PartitionBy.ORIGINAL:
         return f.col("partition")
-    chosen = f.udf(_partition_for_key, "int")(f.col("key"), count)
+    # Without a lambda Spark would make an Arrow function of the type hints, which needs pandas.
+    chosen = f.udf(lambda key, partitions: _partition_for_key(key, partitions), "int")(f.col("key"), count)
     return f.when(f.col("key").isNull(), f.col("partition") % count).otherwise(chosen)
 
 

@@ -12,7 +12,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan, LessThanOrEqual
-from pyspark.sql.types import StructType
 
 from outbox.protocol.discard import manifest_key
 from outbox.span_reader import SpanReader
@@ -87,7 +86,7 @@ class Filled:
                 "clockskewms": "0",
             }
         )
-        reader = OutboxReader(options, StructType.fromDDL(options.what.columns))
+        reader = OutboxReader(options, session().createDataFrame([], options.what.columns).schema)
         reader.pushFilters(list(filters))
         for share in reader.partitions():
             for _ in reader.read(share):
@@ -224,7 +223,6 @@ def test_what_cannot_be_read_is_named(filled: Filled, options: dict[str, str], c
 
 def test_what_is_pending_is_no_stream(filled: Filled) -> None:
     reader = session().readStream.format("outbox").options(channel=filled.site.name, what="pending")
+    frame = reader.option("kafka.bootstrap.servers", filled.site.bootstrap_servers).load()
     with pytest.raises(PySparkException, match="what is pending is no stream"):
-        reader.option("kafka.bootstrap.servers", filled.site.bootstrap_servers).load().writeStream.format(
-            "noop"
-        ).start()
+        frame.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import AdminClient
 
 from outbox.cluster import end_offset
 from outbox.service.exits import Exit, UnsafeError
@@ -102,14 +102,14 @@ def test_a_commit_in_doubt_is_looked_up(
 def test_what_another_has_written_before_the_take_over_is_left_out(
     shared: Site, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = iter([True])
+    others, take_over = iter([True]), KafkaTransaction.__init__
 
-    def taking_over(kafka: Mapping[str, str], transactional_id: str, limit: int) -> KafkaTransaction:
+    def taking_over(made: KafkaTransaction, *arguments: Any) -> None:
         if next(others, False):  # another process is faster
             assert write(shared, topic, landed_records(RECORDS)) == RECORDS
-        return KafkaTransaction(kafka, transactional_id, limit)
+        take_over(made, *arguments)
 
-    monkeypatch.setattr(lane_writer, "KafkaTransaction", taking_over)
+    monkeypatch.setattr(KafkaTransaction, "__init__", taking_over)
     write(shared, topic, landed_records(RECORDS))
     assert visible(shared, topic) == WANTED
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_jobs.replays import lane_writer
+from spark_jobs.replays.kafka_transaction import KafkaTransaction
 from spark_jobs.replays.lane_writer import LandedRecord, LaneWriter
 from spark_jobs.replays.plan import advanced
 from tests.mutants.runner.mutant import Harm, Mutant
@@ -22,7 +22,7 @@ def _attempt(self: LaneWriter, part: Sequence[LandedRecord]) -> None:
     if not rest:
         return
     progress = advanced(self._progress, [(record.place, record.hashed) for record in rest])
-    with lane_writer.KafkaTransaction(self._replay.kafka, self._transactional_id, limit) as transaction:
+    with KafkaTransaction(self._replay.kafka, self._transactional_id, limit) as transaction:
         transaction.begin()
         transaction.write(self._outgoing(record) for record in rest)
         transaction.write([self._entry(progress)])

@@ -60,14 +60,10 @@ def with_lanes(records: DataFrame, target: str, partitions: Mapping[str, int], b
 def _lane(count: Column, by: PartitionBy) -> Column:
     if by is PartitionBy.ORIGINAL:
         return f.col("partition")
-    # Without a lambda Spark would make an Arrow function of the type hints, which needs pandas.
-    chosen = f.udf(lambda key, partitions: _partition_for_key(key, partitions), "int")(f.col("key"), count)
-    return f.when(f.col("key").isNull(), f.col("partition") % count).otherwise(chosen)
-
-
-def _partition_for_key(key: bytes | None, partitions: int) -> int | None:
-    # A function of Python is called for all rows, whatever the condition around it says.
-    return None if key is None else partition_for_key(bytes(key), partitions)
+    # A lambda, because Spark makes an Arrow function of type hints, which needs pandas. It is called for all rows,
+    # whatever the condition around it says.
+    of_key = f.udf(lambda key, partitions: None if key is None else partition_for_key(bytes(key), partitions), "int")
+    return f.when(f.col("key").isNull(), f.col("partition") % count).otherwise(of_key(f.col("key"), count))
 
 
 def _size() -> Column:

@@ -182,16 +182,15 @@ class KafkaTransaction:
             raise self._error(what, None) from error
 
     def _error(self, what: str, cause: KafkaError | None) -> OutboxError:
-        if cause is None or cause.code() == KafkaError._FATAL:  # noqa: SLF001 - as above
-            cause = self._fatal() or cause
-        if cause is not None and cause.code() in _FENCED:
+        """What an error means; one message's error does not tell whether another producer is there."""
+        befallen = self._befallen()
+        if any(error is not None and error.code() in _FENCED for error in (cause, befallen)):
             return FencedError(f"{what}: another process has taken over")
-        return TransactionFailedError(
-            f"{what} failed: {f'{cause.name()}: {cause.str()}' if cause else 'no reason told'}"
-        )
+        told = cause or befallen
+        return TransactionFailedError(f"{what} failed: {f'{told.name()}: {told.str()}' if told else 'no reason told'}")
 
-    def _fatal(self) -> KafkaError | None:
-        """What has befallen the producer: it tells it once more."""
+    def _befallen(self) -> KafkaError | None:
+        """What has befallen the producer: it tells it once more. One that could go on begins, and is let go all the same."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:

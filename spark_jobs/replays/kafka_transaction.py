@@ -22,6 +22,7 @@ from outbox.protocol.half import OutgoingHeaders
 TIMEOUT_MS = 30_000
 _CALL_SECONDS = TIMEOUT_MS / 1000
 _FLUSH_SECONDS = 20.0
+_ABORT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05
 _BATCH_BYTES = 1_000_000
 _BATCH_OVERHEAD = 256
@@ -109,7 +110,7 @@ class KafkaTransaction:
         """Let it go; what is open is aborted, so that no reader waits for it."""
         if error is not None:
             with suppress(KafkaException):
-                self._producer.abort_transaction(_PAUSE_SECONDS)
+                self._producer.abort_transaction(_ABORT_SECONDS)
         with suppress(KafkaException):
             self._producer.purge()
 
@@ -190,7 +191,7 @@ class KafkaTransaction:
         return TransactionFailedError(f"{what} failed: {f'{told.name()}: {told.str()}' if told else 'no reason told'}")
 
     def _befallen(self) -> KafkaError | None:
-        """What has befallen the producer: it tells it once more. One that could go on begins, and is let go all the same."""
+        """What has befallen the producer: it tells it once more. It is let go, whatever it says."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -60,9 +62,9 @@ class ChannelReader:
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def opened(self) -> SpanReader:
-        """A reader in the name of the relay's group, which whoever looks into the channel may read."""
-        return SpanReader(self._options.kafka, self._options.channel.relay_group)
+    @property
+    def _looking(self) -> tuple[AdminClient, SpanReader]:
+        return _clients(tuple(sorted(self._options.kafka.items())), self._options.channel.relay_group)
 
     def topic_id(self) -> str:
         """The id of the topic.
@@ -71,7 +73,7 @@ class ChannelReader:
             SourceError: It does not exist.
             ConfigurationError: Kafka does not answer, or refuses.
         """
-        found = describe_topics(admin_client(self._options.kafka), [self._options.topic])
+        found = describe_topics(self._looking[0], [self._options.topic])
         if not found:
             raise SourceError(f"topic {self._options.topic} does not exist: correct the channel, or create it")
         return found[self._options.topic].id
@@ -83,9 +85,8 @@ class ChannelReader:
             SourceError: It does not exist.
             ConfigurationError: Kafka does not answer, or refuses.
         """
-        topic = self._options.topic
-        with self.opened() as reader:
-            found = [reader.whole(topic, number) for number in reader.partitions(topic)]
+        topic, reader = self._options.topic, self._looking[1]
+        found = [reader.whole(topic, number) for number in reader.partitions(topic)]
         if not found:
             raise SourceError(f"topic {topic} does not exist: correct the channel, or create it")
         return found
@@ -147,14 +148,13 @@ class ChannelReader:
         numbers = [span.partition for span in spans]
         starts: dict[int, int] = {}
         stops: dict[int, int] = {}
-        with self.opened() as reader:
-            if bounds.since is not None:
-                found = reader.since(self._options.topic, numbers, bounds.since)
-                starts = {span.partition: span.start for span in found}
-            if bounds.until is not None:
-                # Another broker's clock may be behind: what comes later can have an earlier time.
-                behind = bounds.until + self._options.clock_skew + 1
-                stops = {span.partition: span.start for span in reader.since(self._options.topic, numbers, behind)}
+        topic, reader = self._options.topic, self._looking[1]
+        if bounds.since is not None:
+            starts = {span.partition: span.start for span in reader.since(topic, numbers, bounds.since)}
+        if bounds.until is not None:
+            # Another broker's clock may be behind: what comes later can have an earlier time.
+            behind = bounds.until + self._options.clock_skew + 1
+            stops = {span.partition: span.start for span in reader.since(topic, numbers, behind)}
         return starts, stops
 
     def batches(self, share: Share, schema: StructType, bounds: Bounds, *, whole: bool) -> Iterator[pa.RecordBatch]:
@@ -170,7 +170,7 @@ class ChannelReader:
             ConfigurationError: Kafka does not answer, or refuses.
         """
         arrow = to_arrow_schema(schema, timezone="UTC")
-        with self.opened() as reader:
+        with SpanReader(self._options.kafka, self._options.channel.relay_group) as reader:
             records = (record for record in map(stored, reader.read([share.span])) if share.has(record.offset))
             rows = self._alive(records) if whole and self._options.what is What.DISCARDS else self._rows(records)
             wanted = (row for row in rows if bounds.wants(row.get("transaction_id")))
@@ -191,6 +191,15 @@ class ChannelReader:
             alive = last[record.key] == record.offset and record.value is not None
             for row in decode(self._options.what, record):
                 yield {**row, "alive": alive}
+
+
+@lru_cache(maxsize=4)
+def _clients(kafka: tuple[tuple[str, str], ...], group: str) -> tuple[AdminClient, SpanReader]:
+    """What a stream looks with at every trigger, made once in its process.
+
+    The reader has the name of the relay's group, which whoever looks into the channel may read.
+    """
+    return admin_client(dict(kafka)), SpanReader(dict(kafka), group)
 
 
 def stored(message: Message) -> Stored:

@@ -158,11 +158,14 @@ class SpanReader:
     def _read_beside(self, spans: list[Span], passed: Callable[[int], None]) -> Iterator[Message]:
         """The records of one span of each of some partitions."""
         unread = {(span.topic, span.partition): span for span in spans}
-        self._consumer.assign([TopicPartition(span.topic, span.partition, span.start) for span in spans])
+        places = [TopicPartition(span.topic, span.partition, span.start) for span in spans]
+        self._consumer.assign(places)
+        self._consumer.resume(places)  # one that was paused at the end of an earlier span still is
+        at_once = min(_READ_AT_ONCE, sum(map(len, spans)))  # `consume` waits until it has as many as it is asked for
         heard = time.monotonic()
         try:
             while unread:
-                messages = self._consumer.consume(_READ_AT_ONCE, _POLL_SECONDS)
+                messages = self._consumer.consume(at_once, _POLL_SECONDS)
                 if messages:
                     heard = time.monotonic()
                 elif time.monotonic() > heard + REQUEST_TIMEOUT:

@@ -20,7 +20,7 @@ def count_records(rows: DataFrame) -> tuple[PartitionRows, ...]:
             f.max("offset").alias("last_offset"),
             f.count("message_id").alias("identified"),
             f.count("problem").alias("problems"),
-            *_halves(hashed),
+            *hash_sums(hashed),
         )
         .orderBy("topic", "partition", "day")
         .collect()
@@ -50,14 +50,14 @@ def count_units(table: str, rows: DataFrame) -> tuple[UnitRows, ...]:
 def content(rows: DataFrame) -> tuple[int, Checksum]:
     """The number of rows and the checksum of all that is in them, whatever their order; `batch_id` is left out."""
     hashed = f.xxhash64(*(_hashable(rows, name) for name in sorted(rows.columns) if name != "batch_id"))
-    total = rows.select(hashed.alias("_hash")).agg(f.count("*").alias("rows"), *_halves(f.col("_hash"))).collect()[0]
+    total = rows.select(hashed.alias("_hash")).agg(f.count("*").alias("rows"), *hash_sums(f.col("_hash"))).collect()[0]
     return total.rows, Checksum.of_halves(total.high, total.low)
 
 
 def identities(rows: DataFrame) -> Checksum:
     """The checksum of message ids, as manifests have it."""
     hashed = f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id"))
-    total = rows.agg(*_halves(hashed)).collect()[0]
+    total = rows.agg(*hash_sums(hashed)).collect()[0]
     return Checksum.of_halves(total.high, total.low)
 
 
@@ -70,7 +70,7 @@ def _day() -> Column:
     return f.col("day").cast("string").alias("day")
 
 
-def _halves(hashed: Column) -> list[Column]:
-    """The sums of a hash's upper and lower half: whole hashes would overflow a sum, which Spark refuses."""
+def hash_sums(hashed: Column) -> list[Column]:
+    """The sums `high` and `low` of a hash's halves: whole hashes would overflow a sum, which Spark refuses."""
     high, low = f.shiftright(hashed, 32), hashed.bitwiseAND(f.lit(0xFFFF_FFFF))
     return [f.coalesce(f.sum(half), f.lit(0)).alias(name) for half, name in ((high, "high"), (low, "low"))]

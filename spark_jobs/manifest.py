@@ -30,6 +30,11 @@ class Checksum:
     total: int = 0
 
     @classmethod
+    def of(cls, total: int) -> Checksum:
+        """From a sum of hashes, which may have any size and sign."""
+        return cls(total % _MODULUS)
+
+    @classmethod
     def of_halves(cls, high: int, low: int) -> Checksum:
         """From the sums of the hashes' upper (signed) and lower 32 bits, which cannot overflow as whole hashes do."""
         return cls(((high << 32) + low) % _MODULUS)

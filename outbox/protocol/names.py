@@ -32,12 +32,17 @@ PRODUCER_GROUP_HEADER = GROUP_HEADER
 ORIGIN_HEADER = "outbox-origin"
 LATE_HEADER = "outbox-late"
 
+# On real topics, behind all others, on what was sent again on purpose.
+REPLAY_HEADER = "outbox-replay"
+REPLAY_SOURCE_HEADER = "outbox-replay-source"
+
 DEFAULT_CHANNEL = "outbox"
 
 _CHANNEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_INTERNAL_SUFFIXES = (".half", ".op", ".check", ".discard")
+_LEDGER = ".replay-ledger"
+_INTERNAL_SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,11 @@ class Channel:
         return (self.op_topic, self.discard_topic, self.check_topic, self.half_topic)
 
     @property
+    def replay_ledger_topic(self) -> str:
+        """Progress of replays; made by the first one, and no part of what relay and checker need."""
+        return f"{self.name}{_LEDGER}"
+
+    @property
     def relay_group(self) -> str:
         """Consumer group of the relay."""
         return f"{self.name}-relay"
@@ -107,6 +117,17 @@ class Channel:
         """`transactional.id` of the owner of a half partition: taking over fences the former owner."""
         return f"{self.name}-relay-{partition}"
 
+    def replay_group(self, replay_id: str) -> str:
+        """In whose name a replay reads its ledger, and beginning of the names of its Kafka transactions.
+
+        The dot keeps it apart from those of every other channel.
+        """
+        return f"{self.name}-replay.{replay_id}"
+
+    def replay_transactional_id(self, replay_id: str, topic: str, partition: int) -> str:
+        """`transactional.id` of the writer of one target partition of a replay."""
+        return f"{self.replay_group(replay_id)}.{topic}-{partition}"
+
 
 def check_group(group: str) -> str:
     """Return a producer group's name if it is allowed.
@@ -126,7 +147,7 @@ def is_topic_name(topic: str) -> bool:
 
 def is_internal_topic(topic: str, channel: Channel) -> bool:
     """Whether a topic belongs to Kafka or to this channel, and so can never be a message's target."""
-    return topic.startswith("__") or topic in channel.topics
+    return topic.startswith("__") or topic in {*channel.topics, channel.replay_ledger_topic}
 
 
 def looks_internal(topic: str) -> bool:

@@ -71,6 +71,8 @@ def test_names_derive_from_the_channel() -> None:
     assert (channel.relay_group, channel.checker_group) == ("team-1_a-relay", "team-1_a-checker")
     assert channel.transactional_id(12) == "team-1_a-relay-12"
     assert Channel().half_topic == "outbox.half"
+    assert channel.replay_ledger_topic == "team-1_a.replay-ledger"
+    assert channel.replay_transactional_id("again", "orders", 3) == "team-1_a-replay.again.orders-3"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a" * 201, "a\n"])
@@ -88,9 +90,14 @@ def test_topic_names_are_those_of_kafka() -> None:
 
 def test_internal_topics_are_known_by_channel_and_by_form() -> None:
     channel = Channel("outbox")
-    assert all(is_internal_topic(name, channel) for name in [*channel.topics, "__consumer_offsets"])
+    assert all(
+        is_internal_topic(name, channel)
+        for name in [*channel.topics, channel.replay_ledger_topic, "__consumer_offsets"]
+    )
     assert not is_internal_topic("other.half", channel)
-    assert all(looks_internal(name) for name in [*Channel("other").topics, "__transaction_state"])
+    assert all(
+        looks_internal(name) for name in [*Channel("other").topics, "other.replay-ledger", "__transaction_state"]
+    )
     assert not looks_internal("orders")
 
 

@@ -1,0 +1,39 @@
+"""Replay ledger: a replay reads what is written after it has taken the lane over, and not before.
+
+Before, another process may still commit: what it commits between the look and the take-over is written once more by
+the one that has looked too early: doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_jobs.replays.kafka_transaction import KafkaTransaction
+from spark_jobs.replays.lane_writer import LandedRecord, LaneWriter
+from spark_jobs.replays.plan import advanced
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _attempt(self: LaneWriter, part: Sequence[LandedRecord]) -> None:
+    """Write what is not written of a part."""
+    limit = self._replay.max_message_bytes[self._lane.topic]
+    self._progress = self._ledger.read().progress.get(self._lane)
+    rest = self._unwritten(part)
+    if not rest:
+        return
+    progress = advanced(self._progress, [(record.place, record.hashed) for record in rest])
+    with KafkaTransaction(self._replay.kafka, self._transactional_id, limit) as transaction:
+        transaction.begin()
+        transaction.write(self._outgoing(record) for record in rest)
+        transaction.write([self._entry(progress)])
+        transaction.commit()
+    self._progress = progress
+
+
+MUTANT = Mutant(
+    "replay ledger",
+    Harm.DOUBLED,
+    LaneWriter._attempt,
+    _attempt,
+    ("tests/integration/test_replay_lane.py::test_what_another_has_written_before_the_take_over_is_left_out",),
+)

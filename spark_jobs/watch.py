@@ -32,6 +32,7 @@ from spark_jobs.watch_settings import WatchSettings
 from spark_jobs.watch_tables import WatchTables
 from spark_jobs.watch_topics import WatchedTopics, places_of
 from spark_jobs.watching.look import Look
+from spark_jobs.watching.partitions import held, standing
 from spark_jobs.watching.plan import plan
 from spark_jobs.watching.step import Step
 
@@ -57,7 +58,7 @@ def watch(spark: SparkSession, settings: WatchSettings, stop: threading.Event) -
         job = Watch(spark, settings, kafka)
         job.prepare()
         log.info("watching", channel=settings.channel, topics=",".join(settings.real_topics()), output=settings.output)
-        goal = job.ends().stable if settings.available_now else None
+        goal = job.goal() if settings.available_now else None
         while not stop.is_set():
             began = time.monotonic()
             with _told(stop):
@@ -118,14 +119,22 @@ class Watch:
             check_ids(self._step.topics, ids, self._step.offsets(), f"since batch {self._step.number}")
         return found
 
-    def ends(self) -> Ends:
-        """Where the partitions end now, and where the relay is."""
+    def goal(self) -> dict[Place, int]:
+        """Where a read_committed reader ends now."""
+        return self._kafka.stable(places_of(self.topics()))
+
+    def ends(self, now: int) -> Ends:
+        """Where the partitions end now, who holds them up, and where the relay is."""
         topics = self.topics()
         places = places_of(topics)
         ends = self._kafka.ends(places)
         stable = {place: min(offset, ends[place]) for place, offset in self._kafka.stable(places).items()}
+        before = {} if self._step is None else self._step.standing
+        stands = standing(ends, stable, before, now)
+        fresh = {place: one.offset for place, one in stands.items() if before.get(place) != one}
         channel = self._settings.channel_names()
-        return Ends(topics, ends, stable, self._kafka.relay_heads(channel.relay_group, topics[channel.half_topic]))
+        heads = self._kafka.relay_heads(channel.relay_group, topics[channel.half_topic])
+        return Ends(topics, ends, stable, held(stands, self._kafka.holders(fresh)), heads)
 
     def step(self, goal: Mapping[Place, int] | None) -> int:
         """Make a batch.
@@ -137,7 +146,7 @@ class Watch:
             How many offsets are left to read.
         """
         now = time.time_ns() // 1_000_000
-        ends = self.ends()
+        ends = self.ends(now)
         before = self._step or self._begin(ends, now)
         self._refuse_lost(before, ends)
         bound = ends.stable if goal is None else {place: min(end, ends.stable[place]) for place, end in goal.items()}

@@ -22,7 +22,7 @@ from spark_jobs.watching.events import HALF
 from spark_jobs.watching.look import Look, recent_figures
 from spark_jobs.watching.messages import Read, kept, messages, together
 from spark_jobs.watching.minutes import merged, minutes, totals_of
-from spark_jobs.watching.partitions import Partition, partition_rows, standing
+from spark_jobs.watching.partitions import Partition, Standing, partition_rows
 from spark_jobs.watching.plan import advanced
 from spark_jobs.watching.step import Step, added
 from spark_jobs.watching.waiting import oldest_unread, waiting, waiting_rows
@@ -36,12 +36,14 @@ class Ends:
         topics: The topics by name.
         ends: High watermarks.
         stable: Last stable offsets.
+        standing: Open transactions that hold readers back.
         heads: First offset that the relay has not read, by half partition.
     """
 
     topics: Mapping[str, Topic]
     ends: Mapping[Place, int]
     stable: Mapping[Place, int]
+    standing: Mapping[Place, Standing]
     heads: Mapping[int, int]
 
 
@@ -95,8 +97,7 @@ class Batch:
             What is to be published, and what was found.
         """
         counted = self._count(spans)
-        stands = standing(self._ends.ends, self._ends.stable, self._before.standing, self._now)
-        look = self._look(counted, {place: self._now - one.since_ms for place, one in stands.items()})
+        look = self._look(counted)
         limits = self._settings.thresholds()
         fresh = news(alerts(look, limits), self._before.firing, self._settings.channel, self._now)
         send_alerts(self._spark, self._settings, fresh.records)
@@ -107,7 +108,7 @@ class Batch:
                 self._before.topics,
                 advanced(self._before.position, spans),
                 counted.read.newest_ms,
-                stands,
+                self._ends.standing,
                 fresh.firing,
                 counted.totals,
             ),
@@ -133,16 +134,20 @@ class Batch:
         newest_ms = max(newest, self._before.newest_ms)
         return Read(half_ends, newest_ms, self._now, self._settings.forget, self._settings.real_topics())
 
-    def _look(self, counted: _Counted, standing_ms: Mapping[Place, int]) -> Look:
+    def _look(self, counted: _Counted) -> Look:
         found = waiting(counted.told, counted.read)
         oldest = oldest_unread(counted.told, counted.read, self._ends.heads)
-        partitions = [
-            self._with_relay(Partition(*place, end, self._ends.stable[place], standing_ms.get(place, 0)), oldest)
-            for place, end in self._ends.ends.items()
-        ]
+        partitions = [self._with_relay(self._partition(place), oldest) for place in self._ends.ends]
         self._write_rows("waiting", waiting_rows(found, self._now))
         self._write_rows("partitions", partition_rows(partitions, self._now))
         return Look(self._now, found, recent_figures(counted.recent), partitions)
+
+    def _partition(self, place: Place) -> Partition:
+        found = Partition(*place, self._ends.ends[place], self._ends.stable[place], 0)
+        stands = self._ends.standing.get(place)
+        if stands is None:
+            return found
+        return replace(found, standing_ms=max(self._now - stands.since_ms, 0), holder=stands.holder)
 
     def _with_relay(self, partition: Partition, oldest: Mapping[int, int]) -> Partition:
         head = self._ends.heads.get(partition.number)

@@ -124,7 +124,8 @@ def _partitions(look: Look, limits: Thresholds) -> Iterator[Alert]:
         place = f"{one.topic}/{one.number}"
         if one.standing_ms > limits.hung_ms:
             since = look.at_ms - one.standing_ms
-            detail = f"a Kafka transaction is open at offset {one.stable} and keeps back {one.held_back} offsets"
+            whose = f" of {one.holder}" if one.holder else ""
+            detail = f"a Kafka transaction{whose} is open at offset {one.stable} and keeps back {one.held_back} offsets"
             yield Alert(AlertKind.HUNG_TRANSACTION, place, since, one.standing_ms, limits.hung_ms, detail)
         if one.relay_lag_ms and one.relay_lag_ms > limits.relay_lag_ms:
             since = look.at_ms - one.relay_lag_ms + limits.relay_lag_ms

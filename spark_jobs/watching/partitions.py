@@ -7,8 +7,9 @@ the end of a Kafka transaction. Spark's own lag metric ends there too, and says 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from spark_jobs.java_admin import Place
 
@@ -19,11 +20,26 @@ class Standing:
 
     Args:
         offset: The offset, where a Kafka transaction begins that is open.
-        since_ms: When it was first seen there, ms since 1970.
+        since_ms: When its transaction began, else when it was first seen there, ms since 1970.
+        holder: Whose transaction it is: a transactional id, else a producer id; empty if that is not known.
     """
 
     offset: int
     since_ms: int
+    holder: str = ""
+
+
+class Holder(NamedTuple):
+    """Who holds a partition up.
+
+    Args:
+        name: A transactional id; `producer id 7` if Kafka's coordinators know of no such transaction: only an operator
+            can end it.
+        since_ms: When the transaction began, ms since 1970; None if that is not known.
+    """
+
+    name: str
+    since_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,7 @@ class Partition:
         end: High watermark.
         stable: Last stable offset.
         standing_ms: How long it has stood below the high watermark, ms; 0 if it does not.
+        holder: Whose transaction it is; empty if there is none, or if that is not known.
         relay_lag: Of a half partition, the offsets that the relay has not read; None of another one.
         relay_lag_ms: Age of the oldest half in there that is not decided or delivered, ms; 0 if there is none.
     """
@@ -45,6 +62,7 @@ class Partition:
     end: int
     stable: int
     standing_ms: int
+    holder: str = ""
     relay_lag: int | None = None
     relay_lag_ms: int | None = None
 
@@ -55,8 +73,8 @@ class Partition:
 
 
 PARTITIONS = (
-    "at timestamp, topic string, partition int, end bigint, stable bigint, standing_ms bigint, relay_lag bigint, "
-    "relay_lag_ms bigint"
+    "at timestamp, topic string, partition int, end bigint, stable bigint, standing_ms bigint, holder string, "
+    "relay_lag bigint, relay_lag_ms bigint"
 )
 """What each look finds, as rows."""
 
@@ -80,10 +98,19 @@ def standing(
     return found
 
 
+def held(found: Mapping[Place, Standing], holders: Mapping[Place, Holder]) -> dict[Place, Standing]:
+    """Where offsets stand, with what was found out about those who hold them."""
+    known = {
+        place: replace(found[place], holder=one.name, since_ms=one.since_ms or found[place].since_ms)
+        for place, one in holders.items()
+    }
+    return {**found, **known}
+
+
 def partition_rows(found: Iterable[Partition], at_ms: int) -> list[tuple[object, ...]]:
     """Rows of `PARTITIONS`."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return [
-        (at, one.topic, one.number, one.end, one.stable, one.standing_ms, one.relay_lag, one.relay_lag_ms)
+        (at, one.topic, one.number, one.end, one.stable, one.standing_ms, one.holder, one.relay_lag, one.relay_lag_ms)
         for one in found
     ]

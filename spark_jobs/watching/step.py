@@ -59,7 +59,7 @@ class Step:
 
     def encode(self) -> str:
         """The step as one line of JSON."""
-        standing = [[*place, one.offset, one.since_ms] for place, one in self.standing.items()]
+        standing = [[*place, one.offset, one.since_ms, one.holder] for place, one in self.standing.items()]
         return (
             json.dumps(
                 {
@@ -96,7 +96,7 @@ class Step:
                 content["topics"],
                 _places(content["position"]),
                 int(content["newest_ms"]),
-                {(topic, number): Standing(offset, since) for topic, number, offset, since in content["standing"]},
+                {(topic, number): Standing(*one) for topic, number, *one in content["standing"]},
                 content["firing"],
                 content["totals"],
             )

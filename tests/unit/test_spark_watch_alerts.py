@@ -17,7 +17,7 @@ from spark_jobs.watch_settings import WatchSettings
 from spark_jobs.watching.alerts import Thresholds, alerts, news
 from spark_jobs.watching.look import Look, Recent
 from spark_jobs.watching.messages import UNDECIDED, UNDELIVERED
-from spark_jobs.watching.partitions import Partition, Standing, standing
+from spark_jobs.watching.partitions import Holder, Partition, Standing, held, standing
 from spark_jobs.watching.plan import advanced, plan
 from spark_jobs.watching.step import Step, added
 from spark_jobs.watching.waiting import Waiting
@@ -59,13 +59,13 @@ def test_what_was_unusual_in_the_last_minutes_is_told(recent: Recent, expected: 
 
 
 def test_a_hung_transaction_and_a_relay_that_stands_are_told_by_partition() -> None:
-    hung = Partition("orders", 2, 110, 100, 61_000)
+    hung = Partition("orders", 2, 110, 100, 61_000, "shop-7")
     behind = Partition("outbox.half", 1, 50, 50, 0, relay_lag=7, relay_lag_ms=90_000)
     fine = Partition("outbox.half", 0, 50, 49, 59_000, relay_lag=7, relay_lag_ms=0)
     found = alerts(Look(NOW, partitions=[hung, behind, fine]), LIMITS)
     assert [alert.key for alert in found] == ["HUNG_TRANSACTION/orders/2", "RELAY_BEHIND/outbox.half/1"]
     assert found[0].since_ms == NOW - 61_000
-    assert "at offset 100 and keeps back 10 offsets" in found[0].detail
+    assert "of shop-7 is open at offset 100 and keeps back 10 offsets" in found[0].detail
 
 
 def test_an_alert_is_told_when_it_begins_and_when_it_is_over() -> None:
@@ -105,6 +105,17 @@ def test_an_offset_that_stands_below_the_end_stands_since_it_was_first_seen_ther
     assert standing({place: 12}, {place: 7}, first, NOW + 5) == first
     assert standing({place: 12}, {place: 8}, first, NOW + 5) == {place: Standing(8, NOW + 5)}
     assert standing({place: 12}, {place: 12}, first, NOW + 5) == {}
+
+
+def test_a_transaction_stands_since_it_began_where_kafka_knows() -> None:
+    known, gone, unknown = ("a", 0), ("a", 1), ("b", 0)
+    found = dict.fromkeys((known, gone, unknown), Standing(7, NOW))
+    holders = {known: Holder("shop-7", NOW - 9), gone: Holder("producer id 4", None)}
+    assert held(found, holders) == {
+        known: Standing(7, NOW - 9, "shop-7"),
+        gone: Standing(7, NOW, "producer id 4"),
+        unknown: Standing(7, NOW),
+    }
 
 
 def test_a_batch_takes_its_share_of_each_partition_and_one_offset_at_least() -> None:
@@ -169,7 +180,7 @@ def test_the_file_for_prometheus_shows_the_last_look_only(tmp_path: Path) -> Non
         NOW,
         [Waiting("shop", UNDECIDED, 600, 2, NOW - 90_000), Waiting("shop", UNDECIDED, None, 1, NOW - 95_000)],
         [Recent("shop", quantiles={"half_to_op": [1, 2, 3], "half_to_visible": None})],
-        [Partition("orders", 0, 12, 10, 4_000), Partition("outbox.half", 0, 9, 9, 0, 3, 1_500)],
+        [Partition("orders", 0, 12, 10, 4_000), Partition("outbox.half", 0, 9, 9, 0, relay_lag=3, relay_lag_ms=1_500)],
     )
     write_metrics(file, look, totals, 4)
     expected: dict[tuple[str, ...], float] = {

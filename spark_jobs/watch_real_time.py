@@ -74,6 +74,8 @@ def start(spark: SparkSession, settings: WatchSettings) -> StreamingQuery:
     sink = sink.options(**sink_options(settings)).option("checkpointLocation", settings.checkpoint_path)
     interval = f"{round(settings.trigger_seconds * 1000)} milliseconds"
     try:
-        return sink.queryName(settings.name).outputMode("update").trigger(realTime=interval).start()
+        named = sink.queryName(settings.name).outputMode("update")
+        query: StreamingQuery = named.trigger(realTime=interval).start()  # type: ignore[call-overload]  # PySpark 4.2 has it, its types do not
     except PySparkException as error:
         raise JobFailedError(f"the query does not start: {reason(error)}") from error
+    return query

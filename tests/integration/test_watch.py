@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ ROLLED_BACK = 2
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "60000"}
 """The relay asks about nothing while a test runs."""
 
+SPARK = {"OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json"}
+
 EAGER = {"OUTBOX_DANGLING": "1000", "OUTBOX_UNDELIVERED": "1000", "OUTBOX_HUNG": "500", "OUTBOX_RELAY_LAG": "600000"}
 """What waits for a second is worth an alert."""
 
@@ -53,12 +55,12 @@ class Watched:
     """A site, an application on it, and a job that watches it in a folder of the test."""
 
     def __init__(self, site: Site, folder: Path) -> None:
+        self.site = site
         site.create("orders")
         stock = NewTopic(site.topic("stock"), 1, 1, config={"message.timestamp.type": "LogAppendTime"})
         for future in site.admin.create_topics([stock, NewTopic(f"{site.name}-alerts", 1, 1)]).values():
             future.result(20)
         wait_until(lambda: {site.topic("stock"), self.alerts_topic} <= set(site.admin.list_topics(timeout=10).topics))
-        self.site = site
         self.shop = Shop(site)
         self.output = folder / "figures"
         self.file = folder / "outbox.prom"
@@ -116,13 +118,13 @@ class Watched:
         ]
         return ["--topics", topics, "--starting-offsets", "earliest", *places, *more]
 
-    def start(self, *more: str, **variables: str) -> Service:
+    def start(self, *more: str, extra: Mapping[str, str] | None = None) -> Service:
         """Start `outbox watch`."""
-        return self.site.start_module("outbox", "watch", *self.arguments(*more), extra=_spark(variables))
+        return self.site.start_module("outbox", "watch", *self.arguments(*more), extra={**SPARK, **(extra or {})})
 
-    def run(self, *more: str, code: int = Exit.OK, **variables: str) -> str:
+    def run(self, *more: str, code: int = Exit.OK, extra: Mapping[str, str] | None = None) -> str:
         """Run `outbox watch --available-now`; what it said."""
-        service = self.start("--available-now", *more, **variables)
+        service = self.start("--available-now", *more, extra=extra)
         assert service.wait(RUN_SECONDS) == code, service.output()
         return service.output()
 
@@ -146,10 +148,6 @@ class Watched:
         return {key: alert["state"] for key, alert in self.alerts().items()}
 
 
-def _spark(variables: dict[str, str]) -> dict[str, str | None]:
-    return {"OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json", **variables}
-
-
 TOLD = {
     "halves": 2 * TRANSACTIONS + ROLLED_BACK,
     "committed": 2 * TRANSACTIONS,
@@ -171,7 +169,7 @@ def test_a_history_is_counted_and_what_hangs_and_waits_is_told_until_it_is_over(
         watched.shop.publish(database, "orders", "no relay delivers it", "key")
     hung = f"HUNG_TRANSACTION/{watched.site.topic('orders')}/0"
     with watched.hung_transaction(), watched.open_transaction():
-        job = watched.start("--trigger-seconds", "0.2", **EAGER)
+        job = watched.start("--trigger-seconds", "0.2", extra=EAGER)
         expected = dict.fromkeys(("DANGLING/orders", "UNDELIVERED/orders", hung), "firing")
         wait_until(lambda: watched.states() == expected, RUN_SECONDS, job.output)
         assert 'state="UNDECIDED"' in watched.file.read_text()
@@ -189,10 +187,10 @@ def test_a_job_killed_at_any_place_counts_everything_once(watched: Watched) -> N
     watched.tell()
     small = {"OUTBOX_MAX_OFFSETS_PER_BATCH": "16"}
     for place in ("watch.written:1", "watch.written:2", "watch.published:1", "watch.written:1"):
-        watched.run(code=-signal.SIGKILL, **small, **{FAILPOINT: place})
-    watched.run(**small)
+        watched.run(code=-signal.SIGKILL, extra={**small, FAILPOINT: place})
+    watched.run(extra=small)
     assert watched.figures() == TOLD
-    watched.run(**small)
+    watched.run(extra=small)
     assert watched.figures() == TOLD
     rows = with_quantiles(read_minutes(session(), str(watched.output))).where("topic like '%stock'").collect()
     assert sum(row.delivered for row in rows) == TRANSACTIONS
@@ -206,7 +204,7 @@ def test_a_message_in_the_discard_topic_is_counted_with_its_reason(watched: Watc
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300", "OUTBOX_CHECK_MAX": "2"})
     with watched.open_transaction():  # nobody answers, so it is parked
         wait_until(lambda: len(read_committed(site.kafka(), [site.channel.check_topic])) > 0)
-        watched.run(OUTBOX_CHECK_PERCENT="0")
+        watched.run(extra={"OUTBOX_CHECK_PERCENT": "0"})
         assert watched.states() == {"CHECKED_OFTEN/orders": "firing"}
     found = watched.figures()
     assert (found["halves"], found["committed"]) == (1, 0)
@@ -257,7 +255,7 @@ def test_in_real_time_single_records_are_told(watched: Watched, tmp_path: Path) 
     service = site.start_module(
         *("outbox", "watch", "--real-time", "--alerts-topic", watched.alerts_topic),
         *("--checkpoint", str(tmp_path / "checkpoints"), "--trigger-seconds", "5", "--starting-offsets", "earliest"),
-        extra=_spark({}) | {"OUTBOX_SPARK": json.dumps({**SETTINGS, "spark.master": "local[8]"})},
+        extra={**SPARK, "OUTBOX_SPARK": json.dumps({**SETTINGS, "spark.master": "local[8]"})},
     )
     plain = Producer(site.kafka())
     for check in (1, 2, 3, 4):

@@ -25,7 +25,7 @@ from spark_jobs.kafka_offsets import Topic
 from spark_jobs.pairing import check_ids
 from spark_jobs.proof.window import Span
 from spark_jobs.source import refuse_missing
-from spark_jobs.spans import lost_spans
+from spark_jobs.spans import by_topic, lost_spans
 from spark_jobs.watch_batch import Batch, Ends
 from spark_jobs.watch_metrics import write_metrics
 from spark_jobs.watch_settings import WatchSettings
@@ -60,7 +60,7 @@ def watch(spark: SparkSession, settings: WatchSettings, stop: threading.Event) -
         log.info("watching", channel=settings.channel, topics=",".join(settings.real_topics()), output=settings.output)
         goal = job.goal() if settings.available_now else None
         while not stop.is_set():
-            began = time.monotonic()
+            began, behind = time.monotonic(), 0
             with _told(stop):
                 behind = job.step(goal)
             if goal is not None and not behind:
@@ -185,8 +185,8 @@ class Watch:
         return Step(-1, now, ids, {**ends.stable, **self._kafka.stable(half.places())})
 
     def _refuse_lost(self, before: Step, ends: Ends) -> None:
-        beginnings = Step(0, 0, {}, self._kafka.beginnings(ends.ends)).offsets()
-        if spans := lost_spans(before.offsets(), beginnings, Step(0, 0, {}, ends.ends).offsets()):
+        beginnings = by_topic(self._kafka.beginnings(ends.ends))
+        if spans := lost_spans(before.offsets(), beginnings, by_topic(ends.ends)):
             raise LostRecordsError(
                 f"records that were to be counted are gone from Kafka: {spans}. Watch from now on with another output"
             )
@@ -194,18 +194,16 @@ class Watch:
 
 @contextmanager
 def _told(stop: threading.Event) -> Iterator[None]:
-    """What ends a running job is told as one sentence; what a signal has interrupted is not told."""
+    """What ends a running job is told as one sentence; one that is asked to stop may end by the same signal."""
     try:
         yield
-    except JAVA_ERRORS as error:
+    except (*JAVA_ERRORS, *JVM_GONE, SourceError) as error:
+        if stop.is_set():
+            return
         if is_data_loss(error):
             raise LostRecordsError(reason(error)) from error
-        raise JobFailedError(f"the watch ended: {reason(error)}") from error
-    except SourceError as error:
-        raise JobFailedError(f"the watch ended: {error}") from error
-    except JVM_GONE as error:
-        if not stop.is_set():
-            raise JobFailedError("the watch ended: Spark's Java process is gone, killed or out of memory") from error
+        gone = "Spark's Java process is gone, killed or out of memory"
+        raise JobFailedError(f"the watch ended: {gone if isinstance(error, JVM_GONE) else reason(error)}") from error
 
 
 if __name__ == "__main__":

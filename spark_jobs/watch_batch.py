@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -11,6 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
 from spark_jobs.java_admin import Place
+from spark_jobs.jvm import JVM_GONE
 from spark_jobs.kafka_offsets import Topic
 from spark_jobs.proof.window import Span
 from spark_jobs.watch_alerts import send_alerts
@@ -84,8 +86,9 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         """Let go of what was kept."""
-        for frame in self._persisted:
-            frame.unpersist()
+        with suppress(*JVM_GONE):
+            for frame in self._persisted:
+                frame.unpersist()
 
     def make(self, spans: Mapping[Place, Span]) -> tuple[Step, Look]:
         """Count what is new, look at what waits, send alerts; all tables are written and not published yet.
@@ -130,7 +133,7 @@ class Batch:
     def _read(self, fresh: DataFrame, spans: Mapping[Place, Span]) -> Read:
         newest = fresh.where(f.col("side") == HALF).agg(f.unix_millis(f.max("time")).alias("ms")).collect()[0].ms or 0
         position = advanced(self._before.position, spans)
-        half_ends = {number: position.get(place, 0) for place in self._half.places() for number in place[1:]}
+        half_ends = {place[1]: position.get(place, 0) for place in self._half.places()}
         newest_ms = max(newest, self._before.newest_ms)
         return Read(half_ends, newest_ms, self._now, self._settings.forget, self._settings.real_topics())
 

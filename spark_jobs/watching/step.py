@@ -14,6 +14,7 @@ from typing import Any
 from spark_jobs.errors import OutputError
 from spark_jobs.java_admin import Place
 from spark_jobs.manifest import Offsets
+from spark_jobs.spans import by_topic
 from spark_jobs.watching.partitions import Standing
 
 FORMAT_VERSION = 1
@@ -48,14 +49,7 @@ class Step:
 
     def offsets(self) -> Offsets:
         """The position by topic and partition."""
-        found: dict[str, dict[str, int]] = {}
-        for (topic, number), offset in self.position.items():
-            found.setdefault(topic, {})[str(number)] = offset
-        return found
-
-    def half_ends(self, half_topic: str) -> dict[int, int]:
-        """The position in the half topic."""
-        return {number: offset for (topic, number), offset in self.position.items() if topic == half_topic}
+        return by_topic(self.position)
 
     def encode(self) -> str:
         """The step as one line of JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from datetime import timedelta
@@ -10,11 +11,13 @@ import pytest
 from pyspark.sql import functions as f
 
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.names import Channel as Names
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
 from spark_jobs.watching.messages import UNDECIDED, UNDELIVERED
 from spark_jobs.watching.minutes import MINUTES, SKETCH, merged, with_quantiles
-from tests.proving import BEGIN, START, TOPIC_ID
+from spark_jobs.watching.urgent import urgent_alerts
+from tests.proving import BEGIN, START, TOPIC_ID, frame
 from tests.spark import session
 from tests.watching import LISTS, Channel, Job, read
 
@@ -235,3 +238,29 @@ def test_records_of_strangers_are_no_events() -> None:
     channel.discards.append(replace(channel.discards[0], value=foreign))
     sides = [row.side for row in read({name: getattr(channel, name) for name in LISTS}).collect()]
     assert sorted(sides) == ["check", "discard", "half"]
+
+
+def test_what_one_record_gives_away_is_an_alert_at_once() -> None:
+    channel = Channel()
+    told = channel.tell()
+    for check in (1, 2, 3, 4):
+        channel.ask(told, check)
+    channel.park(told, DiscardReason.TOO_LARGE, removed=True)
+    records = frame([*channel.checks, *channel.discards, replace(channel.discards[0], key=b"\xff")])
+    alerts = [(row.key, json.loads(row.value)) for row in urgent_alerts(records, Names("outbox"), 3).collect()]
+    common = {"version": 1, "channel": "outbox", "subject": told.id}
+    discarded = {**common, "alert": "DISCARDED", "since_ms": round(BEGIN.timestamp() * 1000)}
+    asked = round((told.halves[0].time + timedelta(seconds=18)).timestamp() * 1000)
+    assert [value for _, value in alerts] == [
+        {
+            **common,
+            "alert": "CHECKED_OFTEN",
+            "state": "firing",
+            "producer_group": "orders",
+            "since_ms": asked,
+            "detail": "nobody knows what became of it after 2 checks",
+        },
+        {**discarded, "state": "firing", "producer_group": "orders", "detail": "TOO_LARGE"},
+        {**discarded, "state": "resolved"},
+    ]
+    assert [key for key, _ in alerts] == [f"CHECKED_OFTEN/{told.id}", *[f"DISCARDED/{told.id}"] * 2]

@@ -56,7 +56,7 @@ class Watched:
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site
-        self.topic_id = site.create("orders").half.topic_id
+        self.topic_id = site.create("orders").half.id
         stock = NewTopic(site.topic("stock"), 1, 1, config={"message.timestamp.type": "LogAppendTime"})
         for future in site.admin.create_topics([stock, NewTopic(f"{site.name}-alerts", 1, 1)]).values():
             future.result(20)
@@ -114,7 +114,7 @@ class Watched:
         assert producer.flush(20) == 0
 
     def discard(self, transaction: str) -> Iterator[None]:
-        """A transaction goes to the discard topic, as the relay writes it; then it leaves it. One was aborted before."""
+        """A transaction goes to the discard topic, after an aborted attempt, as the relay writes it; then it leaves it."""
         manifest = Manifest(
             *(transaction, "orders", Truth.ROW, self.topic_id, 1, DiscardReason.TOO_LARGE, "10 MB", None),
             *(Positions.first(1), ((0, 0),), 0),

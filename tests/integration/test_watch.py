@@ -114,7 +114,7 @@ class Watched:
         assert producer.flush(20) == 0
 
     def discard(self, transaction: str) -> Iterator[None]:
-        """A transaction goes to the discard topic, after an aborted attempt, as the relay writes it; then it leaves it."""
+        """A transaction goes to the discard topic after an aborted attempt, as the relay does it; then it leaves it."""
         manifest = Manifest(
             *(transaction, "orders", Truth.ROW, self.topic_id, 1, DiscardReason.TOO_LARGE, "10 MB", None),
             *(Positions.first(1), ((0, 0),), 0),

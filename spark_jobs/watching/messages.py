@@ -96,16 +96,25 @@ def _decisions(events: DataFrame) -> DataFrame:
 
 
 def waits_for(topics: Collection[str]) -> Column:
-    """What a message waits for; null if for nothing. A topic that is not read shows nothing, so nothing is awaited."""
+    """What a message waits for; null if for nothing. A topic that is not read shows nothing, so nothing is awaited.
+
+    What lies in the discard topic for good waits for its op marker, if that is not read yet, and for nothing else; a half
+    that cannot be read gets none.
+    """
     op, half, real, discard = (f.col(name) for name in ("op", "half", "real", "discard"))
-    there = half.isNotNull() & discard.isNull()
+    undecided = half.isNotNull() & op.isNull() & (discard.isNull() | half["producer_group"].isNotNull())
     read = half["topic"].isin(*topics) if topics else f.lit(False)
-    return f.when(there & op.isNull(), UNDECIDED).when(there & f.col("committed") & real.isNull() & read, UNDELIVERED)
+    undelivered = half.isNotNull() & f.col("committed") & real.isNull() & discard.isNull() & read
+    return f.when(undecided, UNDECIDED).when(undelivered, UNDELIVERED)
 
 
 def is_forgotten(read: Read) -> Column:
     """Whether a half is too old to be waited for."""
-    return f.unix_millis("half.time") < read.now_ms - read.forget_ms
+    return _is_old(f.col("half.time"), read)
+
+
+def _is_old(time: Column, read: Read) -> Column:
+    return f.unix_millis(time) < read.now_ms - read.forget_ms
 
 
 def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
@@ -119,7 +128,8 @@ def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
     waiting = told.where(waits_for(read.topics).isNotNull() & ~is_forgotten(read)).select("transaction_id")
     ahead = events.where(f.col("side").isin(OP, REAL, DISCARD) & _is_ahead(read)).select("transaction_id")
     open_ = waiting.union(ahead).distinct()
-    return events.where(f.col("side") != CHECK).join(open_, "transaction_id", "left_semi").drop("fresh")
+    over = (f.col("side") == CHECK) | ((f.col("side") == HALF) & _is_old(f.col("time"), read))
+    return events.where(~over).join(open_, "transaction_id", "left_semi").drop("fresh")
 
 
 def _is_ahead(read: Read) -> Column:

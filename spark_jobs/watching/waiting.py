@@ -80,8 +80,8 @@ def _time(ms: int) -> datetime:
 
 def _open(told: DataFrame, read: Read) -> DataFrame:
     state = waits_for(read.topics)
-    visible = f.col("real").isNotNull()  # only its op marker is not read yet
-    return told.select("*", state.alias("state")).where(f.col("state").isNotNull() & ~visible & ~is_forgotten(read))
+    settled = f.col("real").isNotNull() | f.col("discard").isNotNull()  # only its op marker is not read yet
+    return told.select("*", state.alias("state")).where(f.col("state").isNotNull() & ~settled & ~is_forgotten(read))
 
 
 def _bucket(age_ms: Column) -> Column:

@@ -76,8 +76,8 @@ def test_a_history_is_counted_and_what_is_done_is_forgotten() -> None:
         ("stock", UNDECIDED, 2),
         ("orders", UNDELIVERED, 2),
     }
-    shares = {(row["producer_group"], row["topic"]): row["halves"] for row in job.minutes()}
-    assert shares[("orders", "orders")] + shares[("orders", "stock")] == TOTALS["orders"]["halves"]
+    shares = [row["halves"] for row in job.minutes() if row["producer_group"] == "orders" and row["topic"]]
+    assert sum(shares) == TOTALS["orders"]["halves"]
     checked = [row for row in job.minutes() if row["checks"] or row["discarded"]]
     assert {row["topic"] for row in checked} == {None}
 
@@ -183,7 +183,7 @@ def test_a_half_that_cannot_be_read_waits_until_it_lies_in_the_discard_topic() -
     job = Job(channel)
     job.batch()
     assert job.open() == {f"malformed:0/{told.first}"}
-    channel.park(told, DiscardReason.MALFORMED)
+    channel.park(told, DiscardReason.MALFORMED)  # its op marker will never come
     job.batch()
     assert job.open() == set()
     assert job.totals() == {"": {"halves": 1}, "orders": {"discarded/MALFORMED": 1}}

@@ -98,8 +98,8 @@ def _decisions(events: DataFrame) -> DataFrame:
 def waits_for(topics: Collection[str]) -> Column:
     """What a message waits for; null if for nothing. A topic that is not read shows nothing, so nothing is awaited.
 
-    What lies in the discard topic for good waits for its op marker, if that is not read yet, and for nothing else; a half
-    that cannot be read gets none.
+    What lies in the discard topic for good waits for its op marker, if that is not read yet, and for nothing else; a
+    half that cannot be read gets none.
     """
     op, half, real, discard = (f.col(name) for name in ("op", "half", "real", "discard"))
     undecided = half.isNotNull() & op.isNull() & (discard.isNull() | half["producer_group"].isNotNull())

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from outbox.errors import ConfigurationError
 from outbox.service.exits import Exit, fail, guarded
 from outbox.service.logs import configure_logs
 from spark_jobs.audit import audit
 from spark_jobs.audit_settings import AuditSettings
 from spark_jobs.errors import reason
 from spark_jobs.jvm import JAVA_ERRORS, JVM_GONE
+from spark_jobs.options import only_given, pairs
 from spark_jobs.session import spark_session
 
 app: typer.Typer = typer.Typer(help="Prove that each committed message of a window is visible once, with Spark.")
@@ -67,8 +67,8 @@ def run(
     }
 
     def prove() -> None:
-        given["kafka_java"] = _properties(kafka or [])
-        settings = AuditSettings(**{name: value for name, value in given.items() if value is not None})
+        given["kafka_java"] = pairs("--kafka", kafka)
+        settings = AuditSettings(**only_given(given))
         settings.all_databases()  # before Spark starts, which takes a while
         configure_logs(settings.log_level, settings.log_format)
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells every call into the JVM
@@ -83,9 +83,3 @@ def run(
             raise SystemExit(code)
 
     guarded(prove)
-
-
-def _properties(texts: list[str]) -> dict[str, str] | None:
-    if wrong := [text.partition("=")[0] for text in texts if "=" not in text]:
-        raise ConfigurationError(f"--kafka {wrong[0]}: write NAME=VALUE")
-    return {name: value for name, _, value in (text.partition("=") for text in texts)} or None

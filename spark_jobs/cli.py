@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from spark_jobs.compact import compact
 from spark_jobs.delta import DELTA_LOCK
 from spark_jobs.errors import JobFailedError
 from spark_jobs.land import land
+from spark_jobs.options import only_given, pairs
 from spark_jobs.session import SPARK_LOCK, spark_session
 from spark_jobs.settings import CompactSettings, LandSettings, OutputSettings, SinkName
 from spark_jobs.topics import check_topics
@@ -88,11 +88,11 @@ def run(
     }
 
     def serve() -> None:
-        given["kafka_java"] = _pairs("--kafka", kafka or [])
-        given["parse"] = {name: _schema(text) for name, text in (_pairs("--parse", parse or []) or {}).items()} or None
-        settings = LandSettings(**_only_given(given))
+        given["kafka_java"] = pairs("--kafka", kafka)
+        given["parse"] = {name: _schema(text) for name, text in (pairs("--parse", parse) or {}).items()} or None
+        settings = LandSettings(**only_given(given))
         _configure(settings)
-        check_topics(settings)
+        check_topics(settings, settings.topic_names())
         locks = [SPARK_LOCK, DELTA_LOCK] if settings.sink is SinkName.DELTA else [SPARK_LOCK]
         with spark_session(settings.name, settings.spark, locks) as spark:
             try:
@@ -127,7 +127,7 @@ def run_compact(
     }
 
     def serve() -> None:
-        settings = CompactSettings(**_only_given(given))
+        settings = CompactSettings(**only_given(given))
         _configure(settings)
         with spark_session(settings.name, settings.spark, ()) as spark:
             try:
@@ -141,16 +141,6 @@ def run_compact(
 def _configure(settings: OutputSettings) -> None:
     configure_logs(settings.log_level, settings.log_format)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells every call into the JVM
-
-
-def _only_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _pairs(option: str, texts: list[str]) -> dict[str, str] | None:
-    if wrong := [text.partition("=")[0] for text in texts if "=" not in text]:
-        raise ConfigurationError(f"{option} {wrong[0]}: write NAME=VALUE")
-    return {name: value for name, _, value in (text.partition("=") for text in texts)} or None
 
 
 def _schema(text: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SourceError
-from spark_jobs.java_admin import JavaAdmin, Place
+from spark_jobs.java_admin import JavaAdmin
 from spark_jobs.manifest import Offsets
 from spark_jobs.settings import READ_COMMITTED, JobSettings
+from spark_jobs.spans import by_topic
 
 FETCH = {
     "max.poll.records": "10000",
@@ -72,11 +73,4 @@ class KafkaView(JavaAdmin):
         """The first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""
         described = self._described(self._topics)
         places = [(name, number) for name, topic in described.items() for number in range(len(topic.partitions()))]
-        return _by_topic(self._earliest(places)), _by_topic(self._latest(places))
-
-
-def _by_topic(offsets: Mapping[Place, int]) -> Offsets:
-    found: dict[str, dict[str, int]] = {}
-    for (name, number), offset in offsets.items():
-        found.setdefault(name, {})[str(number)] = offset
-    return found
+        return by_topic(self._earliest(places)), by_topic(self._latest(places))

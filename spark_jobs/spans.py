@@ -44,6 +44,14 @@ def read_text(start: Offsets, end: Offsets) -> str:
     )
 
 
+def by_topic(offsets: Mapping[tuple[str, int], int]) -> Offsets:
+    """Offsets by topic and partition, of those by place."""
+    found: dict[str, dict[str, int]] = {}
+    for (name, number), offset in offsets.items():
+        found.setdefault(name, {})[str(number)] = offset
+    return found
+
+
 def _flat(offsets: Offsets) -> Iterator[tuple[str, str, int]]:
     for topic, partitions in sorted(offsets.items()):
         for partition, offset in sorted(partitions.items(), key=lambda item: int(item[0])):

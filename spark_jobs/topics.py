@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from confluent_kafka import KafkaException
 
 from outbox.cluster import admin_client
 from spark_jobs.errors import SourceError
-from spark_jobs.settings import LandSettings
+from spark_jobs.settings import JobSettings
 from spark_jobs.source import refuse_missing
 
 ANSWER_SECONDS = 5.0
 
 
-def check_topics(settings: LandSettings) -> None:
+def check_topics(settings: JobSettings, topics: Sequence[str]) -> None:
     """See whether the topics exist, where librdkafka knows how to reach Kafka.
 
     A job that has properties for Kafka's Java client only, such as passwords, is not looked at: librdkafka would be
@@ -32,4 +34,4 @@ def check_topics(settings: LandSettings) -> None:
             f"Kafka at {settings.bootstrap_servers} cannot be used: {error.args[0].str()}: start it, or correct "
             "bootstrap_servers, the network or the credentials"
         ) from error
-    refuse_missing(settings.topic_names(), found)
+    refuse_missing(topics, found)

@@ -10,6 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import checker.metrics
 import relay.metrics
+import spark_jobs.watch_metrics
 from checker.settings import CheckerSettings
 from outbox.contract import STOPS, Rule
 from outbox.service.described import DescribedSetting, describe_settings
@@ -45,6 +46,7 @@ def _tables() -> dict[str, str]:
         ),
         "metrics of the relay": _metrics(relay.metrics),
         "metrics of the checker": _metrics(checker.metrics),
+        "metrics of the watch": _metrics(spark_jobs.watch_metrics),
     }
 
 

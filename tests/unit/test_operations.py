@@ -13,14 +13,17 @@ import yaml
 
 import checker.metrics
 import relay.metrics
+import spark_jobs.watch_metrics
 from checker.settings import CheckerSettings
 from outbox.service.described import describe_settings
 from outbox.service.settings import ServiceSettings
 from relay.settings import RelaySettings
+from spark_jobs.watch_settings import WatchSettings
 from tests.documents import OPERATIONS, exposed, filled, metrics_of
 
 ALERTS = Path(__file__).parents[2] / "docs/alerts.yml"
-METRICS = {exposed(metric): metric for module in (relay.metrics, checker.metrics) for metric in metrics_of(module)}
+MODULES = (relay.metrics, checker.metrics, spark_jobs.watch_metrics)
+METRICS = {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
 
 
 def _rules() -> list[Mapping[str, Any]]:
@@ -37,7 +40,7 @@ def test_the_tables_for_operators_are_those_of_the_code() -> None:
     assert filled(text) == text, "run `make tables`"
 
 
-@pytest.mark.parametrize("settings", [RelaySettings, CheckerSettings])
+@pytest.mark.parametrize("settings", [RelaySettings, CheckerSettings, WatchSettings])
 def test_each_setting_has_a_meaning_and_each_number_a_unit(settings: type[ServiceSettings]) -> None:
     rows = list(describe_settings(settings))
     assert [row.name for row in rows if not row.meaning] == []
@@ -50,6 +53,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
         *("database", "state"),
+        *("producer_group", "age", "stage", "quantile"),
     }
 
 

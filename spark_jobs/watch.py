@@ -1,0 +1,212 @@
+"""The job `watch`: figures of a channel by minute and producer group, what waits in it, what hangs, and alerts.
+
+Also the file to give to `spark-submit`; it takes the options of `outbox watch`.
+
+Batches are read with offsets of the job's own rather than by one of Spark's streaming queries: those run no batch while
+nothing is written, which is when halves grow old and transactions hang. docs/spark.md gives all reasons.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import structlog
+from pyspark.sql import SparkSession
+
+from outbox.failpoints import failpoint
+from spark_jobs.errors import JobFailedError, LostRecordsError, OutputError, SourceError, is_data_loss, reason
+from spark_jobs.folder import Folder
+from spark_jobs.java_admin import Place
+from spark_jobs.jvm import JAVA_ERRORS, JVM_GONE
+from spark_jobs.kafka_offsets import Topic
+from spark_jobs.pairing import check_ids
+from spark_jobs.proof.window import Span
+from spark_jobs.source import refuse_missing
+from spark_jobs.spans import by_topic, lost_spans
+from spark_jobs.watch_batch import Batch, Ends
+from spark_jobs.watch_metrics import write_metrics
+from spark_jobs.watch_settings import WatchSettings
+from spark_jobs.watch_tables import WatchTables
+from spark_jobs.watch_topics import WatchedTopics, places_of
+from spark_jobs.watching.look import Look
+from spark_jobs.watching.partitions import held, standing
+from spark_jobs.watching.plan import plan
+from spark_jobs.watching.step import Step
+
+log = structlog.get_logger()
+
+
+def watch(spark: SparkSession, settings: WatchSettings, stop: threading.Event) -> None:
+    """Watch a channel until asked to stop, or until what was there at the start is counted.
+
+    Args:
+        spark: Session with Spark's Kafka source.
+        settings: What to watch.
+        stop: Set when the job is asked to stop.
+
+    Raises:
+        OutputError: The output cannot be used, or is of other topics.
+        SourceError: Kafka does not answer at the start, or a topic is missing.
+        LostRecordsError: Records that were to be counted are gone from Kafka, or a topic was made again.
+        ConfigurationError: The file for Prometheus cannot be written.
+        JobFailedError: The job ended on its own; started again it goes on where it stopped.
+    """
+    with WatchedTopics(spark, settings) as kafka:
+        job = Watch(spark, settings, kafka)
+        job.prepare()
+        log.info("watching", channel=settings.channel, topics=",".join(settings.real_topics()), output=settings.output)
+        goal = job.goal() if settings.available_now else None
+        while not stop.is_set():
+            began, behind = time.monotonic(), 0
+            with _told(stop):
+                behind = job.step(goal)
+            if goal is not None and not behind:
+                break
+            if goal is None and not behind:
+                stop.wait(max(settings.trigger_seconds - (time.monotonic() - began), 0))
+    log.info("watched", batches=job.batches)
+
+
+class Watch:
+    """One job on one output.
+
+    Args:
+        spark: Session with Spark's Kafka source.
+        settings: What to watch.
+        kafka: What is asked of Kafka.
+
+    Attributes:
+        batches: Batches made.
+    """
+
+    def __init__(self, spark: SparkSession, settings: WatchSettings, kafka: WatchedTopics) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._kafka = kafka
+        self._tables = WatchTables(spark, Folder(spark, settings.output))
+        self._step: Step | None = None
+        self.batches = 0
+
+    def prepare(self) -> None:
+        """Look at output and topics.
+
+        Raises:
+            OutputError: The output cannot be used, or is of other topics.
+            SourceError: Kafka does not answer, or a topic is missing.
+            LostRecordsError: Records are gone, or a topic is another one.
+        """
+        refuse_missing(self._settings.topic_names(), self._kafka.topics(self._settings.topic_names()))
+        self._step = self._tables.prepare()
+        if self._step is not None and set(self._step.topics) != set(self._settings.watched_topics()):
+            raise OutputError(
+                f"{self._settings.output} is of topics {', '.join(sorted(self._step.topics))}: name those real topics "
+                "and that channel, or another output"
+            )
+        self.topics()
+
+    def topics(self) -> dict[str, Topic]:
+        """The topics, as they are now.
+
+        Raises:
+            LostRecordsError: One is gone, or another one than it was.
+        """
+        found = self._kafka.topics(self._settings.watched_topics())
+        if self._step is not None:
+            ids = {name: topic.id for name, topic in found.items()}
+            check_ids(self._step.topics, ids, self._step.offsets(), f"since batch {self._step.number}")
+        return found
+
+    def goal(self) -> dict[Place, int]:
+        """Where a read_committed reader ends now."""
+        return self._kafka.stable(places_of(self.topics()))
+
+    def ends(self, now: int) -> Ends:
+        """Where the partitions end now, who holds them up, and where the relay is."""
+        topics = self.topics()
+        places = places_of(topics)
+        ends = self._kafka.ends(places)
+        stable = {place: min(offset, ends[place]) for place, offset in self._kafka.stable(places).items()}
+        before = {} if self._step is None else self._step.standing
+        stands = standing(ends, stable, before, now)
+        fresh = {place: one.offset for place, one in stands.items() if before.get(place) != one}
+        channel = self._settings.channel_names()
+        heads = self._kafka.relay_heads(channel.relay_group, topics[channel.half_topic])
+        return Ends(topics, ends, stable, held(stands, self._kafka.holders(fresh)), heads)
+
+    def step(self, goal: Mapping[Place, int] | None) -> int:
+        """Make a batch.
+
+        Args:
+            goal: Offsets to go to at most; None: as far as there is something.
+
+        Returns:
+            How many offsets are left to read.
+        """
+        now = time.time_ns() // 1_000_000
+        ends = self.ends(now)
+        before = self._step or self._begin(ends, now)
+        self._refuse_lost(before, ends)
+        bound = ends.stable if goal is None else {place: min(end, ends.stable[place]) for place, end in goal.items()}
+        spans = plan(before.position, bound, self._settings.max_offsets_per_batch)
+        with Batch(self._spark, self._settings, self._tables, before, ends, now) as batch:
+            step, look = batch.make(spans)
+            failpoint("watch.written")
+            self._tables.publish(step, self._settings.keep_batches)
+        failpoint("watch.published")
+        self._step = step
+        self.batches += 1
+        behind = sum(max(end - step.position.get(place, 0), 0) for place, end in bound.items())
+        if self._settings.prometheus_file is not None:
+            write_metrics(self._settings.prometheus_file, look, step.totals, behind)
+        self._tell(step, look, spans)
+        return behind
+
+    def _tell(self, step: Step, look: Look, spans: Mapping[Place, Span]) -> None:
+        log.info(
+            "batch watched",
+            batch=step.number,
+            offsets=sum(end - start for start, end in spans.values()),
+            waiting=sum(one.messages for one in look.waiting),
+            hanging=sum(1 for _ in look.hanging()),
+            alerts=len(step.firing),
+            seconds=round(time.time_ns() / 1e9 - step.at_ms / 1000, 2),
+        )
+
+    def _begin(self, ends: Ends, now: int) -> Step:
+        """Where a job begins whose output is empty; as if batch -1 had been there."""
+        ids = {name: topic.id for name, topic in ends.topics.items()}
+        if self._settings.starting_offsets == "earliest":
+            return Step(-1, now, ids, self._kafka.beginnings(places_of(ends.topics)))
+        # The half topic last: of a half that is read all that follows is read, too.
+        half = ends.topics[self._settings.channel_names().half_topic]
+        return Step(-1, now, ids, {**ends.stable, **self._kafka.stable(half.places())})
+
+    def _refuse_lost(self, before: Step, ends: Ends) -> None:
+        beginnings = by_topic(self._kafka.beginnings(ends.ends))
+        if spans := lost_spans(before.offsets(), beginnings, by_topic(ends.ends)):
+            raise LostRecordsError(
+                f"records that were to be counted are gone from Kafka: {spans}. Watch from now on with another output"
+            )
+
+
+@contextmanager
+def _told(stop: threading.Event) -> Iterator[None]:
+    """What ends a running job is told as one sentence; one that is asked to stop may end by the same signal."""
+    try:
+        yield
+    except (*JAVA_ERRORS, *JVM_GONE, SourceError) as error:
+        if stop.is_set():
+            return
+        if is_data_loss(error):
+            raise LostRecordsError(reason(error)) from error
+        gone = "Spark's Java process is gone, killed or out of memory"
+        raise JobFailedError(f"the watch ended: {gone if isinstance(error, JVM_GONE) else reason(error)}") from error
+
+
+if __name__ == "__main__":
+    from spark_jobs.watch_cli import app
+
+    app()

@@ -1,0 +1,152 @@
+"""The job under torture: it is started, killed at a point, and run to its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox.service.exits import Exit
+from tests.harness import Site, wait_until
+from tests.land_torture.points import CHECKPOINTS, COMMITS, JOB_ID, LANDED, TABLE, Kind, Point
+from tests.spark import DELTA_IN_TESTS, SETTINGS
+
+OFFSETS_AT_ONCE = 1_000
+MOST_HITS = 3
+"""A failpoint kills when it is passed for the first to the third time."""
+
+_RUNNING_SECONDS = 2.0
+_STARTING_SECONDS = 10.0
+_RUN_SECONDS = 240.0
+_DEAD_SECONDS = 30.0
+_MARK = "spark.outbox.torture"
+_SHOWN = 3_000
+
+
+class UnexpectedEndError(AssertionError):
+    """The job ended as it should not, or did not end; with what it said last."""
+
+
+class Job:
+    """A job that lands topics into a folder of its own.
+
+    Args:
+        site: Kafka; its name marks the job's Java process.
+        topics: Full names of the topics.
+        sink: `parquet`, `delta` or `naive`.
+        folder: For table, checkpoint and log; it must not exist yet.
+    """
+
+    def __init__(self, site: Site, topics: Sequence[str], sink: str, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.table = folder / TABLE
+        self.log = folder / "land.log"
+        self._mark = f"{_MARK}={site.name}"
+        naive = sink == "naive"
+        self._command = ["tests.land_torture.naive"] if naive else ["outbox", "land"]
+        self._environment = {
+            **os.environ,
+            "OUTBOX_BOOTSTRAP_SERVERS": site.bootstrap_servers,
+            "OUTBOX_TOPICS": ",".join(topics),
+            "OUTBOX_OUTPUT": str(self.table),
+            "OUTBOX_CHECKPOINT": str(folder / CHECKPOINTS),
+            "OUTBOX_JOB_ID": JOB_ID,
+            "OUTBOX_SINK": "parquet" if naive else sink,
+            "OUTBOX_MAX_OFFSETS_PER_TRIGGER": str(OFFSETS_AT_ONCE),
+            "OUTBOX_TRIGGER_SECONDS": "0",
+            "OUTBOX_LOG_FORMAT": "json",
+            "OUTBOX_SPARK": json.dumps({**SETTINGS, **DELTA_IN_TESTS, _MARK: site.name}),
+        }
+
+    def kill_at(self, point: Point, chance: random.Random) -> None:
+        """Start it, and kill it there.
+
+        Raises:
+            UnexpectedEndError: It ended by itself, or did not come there.
+        """
+        if point.kind is Kind.FAILPOINT:
+            process = self._start(**{FAILPOINT: f"{point.place}:{chance.randint(1, MOST_HITS)}"})
+            self._await_end(process, -signal.SIGKILL)
+            return
+        sight = point if point.kind is Kind.SIGHT else LANDED
+        before = sight.names(self.folder)
+        process = self._start()
+        if point.kind is Kind.STARTING:
+            time.sleep(chance.uniform(0, _STARTING_SECONDS))  # where it dies is the point, and left to chance
+        else:
+            self._await(process, lambda: bool(sight.names(self.folder) - before))
+        if point.kind in (Kind.RUNNING, Kind.JAVA):
+            time.sleep(chance.uniform(0, _RUNNING_SECONDS))  # as above
+        if point.kind is Kind.JAVA:
+            self._kill_java()
+            self._await_end(process, Exit.FAILED)
+        else:
+            process.kill()
+            self._await_end(process, -signal.SIGKILL)
+
+    def forget_commit(self) -> None:
+        """Delete the last file of the checkpoint's `commits`: Spark hands that batch over again."""
+        wait_until(lambda: not list(self._java()), _DEAD_SECONDS)
+        last = max(map(int, LANDED.names(self.folder)), default=None)
+        for name in (f"{last}", f".{last}.crc"):
+            (self.folder / COMMITS / name).unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Land what is there.
+
+        Raises:
+            UnexpectedEndError: It failed.
+        """
+        wait_until(lambda: not list(self._java()), _DEAD_SECONDS)
+        self._await_end(self._start(OUTBOX_AVAILABLE_NOW="true"), Exit.OK)
+
+    def _start(self, **more: str) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", *self._command]
+            return subprocess.Popen(command, env={**self._environment, **more}, stdout=log, stderr=log)
+
+    def _await_end(self, process: subprocess.Popen[bytes], code: int) -> None:
+        try:
+            found = process.wait(_RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise UnexpectedEndError(f"it did not end within {_RUN_SECONDS:.0f} s\n{self._said()}") from None
+        if found != code:
+            raise UnexpectedEndError(f"it ended with {found}, not {code}\n{self._said()}")
+
+    def _await(self, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _RUN_SECONDS
+        while not condition():
+            if process.poll() is not None:
+                raise UnexpectedEndError(f"it ended with {process.returncode} by itself\n{self._said()}")
+            if time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise UnexpectedEndError(f"nothing was seen within {_RUN_SECONDS:.0f} s\n{self._said()}")
+            time.sleep(0.001)
+
+    def _kill_java(self) -> None:
+        for process_id in self._java():
+            os.kill(process_id, signal.SIGKILL)
+
+    def _java(self) -> Iterator[int]:
+        """The Java processes of this job."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = path.read_bytes()
+            except OSError:
+                continue
+            if self._mark.encode() in command and b"java" in command.partition(b"\0")[0]:
+                yield int(path.parent.name)
+
+    def _said(self) -> str:
+        return self.log.read_text(errors="replace")[-_SHOWN:]

@@ -124,7 +124,7 @@ def _audited(spark: SparkSession, site: Site, span: Span) -> float:
     """
     with tempfile.TemporaryDirectory(prefix="outbox-audit-") as folder:
         began = time.monotonic()
-        code = audit(spark, AuditSettings(**_settings(site, span, folder)))
+        code = audit(spark, AuditSettings.model_validate(_settings(site, span, folder)))
         seconds = time.monotonic() - began
     if code is not Exit.OK:
         raise RuntimeError(f"the audit ended with {code.name}")
@@ -134,7 +134,7 @@ def _audited(spark: SparkSession, site: Site, span: Span) -> float:
 
 def _read(spark: SparkSession, site: Site, topic: str) -> float:
     """Seconds to read all records of the three topics."""
-    settings = AuditSettings(bootstrap_servers=site.bootstrap_servers, output="nowhere")
+    settings = AuditSettings.model_validate({"bootstrap_servers": site.bootstrap_servers, "output": "nowhere"})
     topics = [site.channel.half_topic, site.channel.op_topic, topic]
     began = time.monotonic()
     spark.read.format("kafka").options(**source_options(settings, topics)).load().write.format("noop").mode(

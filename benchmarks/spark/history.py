@@ -79,8 +79,8 @@ class _Writer:
         self._real = Producer({**site.kafka(), **_SEND, "transactional.id": f"{site.name}-history"})
         self._real.init_transactions()
         with site.connect() as connection:
-            found = connection.execute(f"SELECT key, value FROM {site.tables.meta}".encode()).fetchall()
-            self._options = HalfOptions(incarnation=str(dict(found)["incarnation"]))
+            query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'"  # noqa: S608 - the site's own name
+            self._options = HalfOptions(incarnation=str((connection.execute(query.encode()).fetchone() or ("",))[0]))
 
     def write(self, partition: int, transactions: int) -> None:
         """Write the transactions of one half partition, and the checkpoint behind them."""

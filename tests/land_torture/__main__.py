@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import json
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -36,7 +38,8 @@ def main(
     sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: parquet and delta.")] = None,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/land-torture/report.json"),
 ) -> None:
-    """Kill the driver of `outbox land` again and again, and check the table; ends with 2 if an invariant is hurt."""
+    """Kill the driver of `outbox land` again and again, check the table; ends with 2 if an invariant is violated."""
+    signal.signal(signal.SIGTERM, _end)
     seed = seed or time.time_ns() % 1_000_000
     sinks = sink or [Sink.PARQUET, Sink.DELTA]
     folder = report.parent
@@ -60,6 +63,11 @@ def main(
     console.print(f"report: {report}")
     if any(result.violations for result in results):
         raise SystemExit(2)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    """Let the `with` blocks end what runs."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _table(result: Result) -> Table:

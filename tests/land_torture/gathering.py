@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import dataset
 
 from outbox.testing import read_committed
@@ -44,7 +45,8 @@ def gather(site: Site, topics: Sequence[str], sink: str, table: Path, committed:
 
 
 def _landed(sink: str, table: Path, batches: Counter[int]) -> Iterator[Row]:
-    for row in _rows(sink, table):
+    rows: list[dict[str, Any]] = _table(sink, table).to_pylist()
+    for row in rows:
         if "batch_id" in row:
             batches[row["batch_id"]] += 1
         headers = [(header["key"], header["value"]) for header in row["headers"]]
@@ -52,16 +54,15 @@ def _landed(sink: str, table: Path, batches: Counter[int]) -> Iterator[Row]:
         yield _row(*place, row["key"], row["value"], headers, row["message_id"])
 
 
-def _rows(sink: str, table: Path) -> Iterable[Mapping[str, Any]]:
+def _table(sink: str, table: Path) -> pa.Table:
     match sink:
         case "parquet":
-            return read_landed(str(table), [*_COLUMNS, "batch_id"]).to_pylist()
+            return read_landed(str(table), [*_COLUMNS, "batch_id"])
         case "delta":
-            found = read_table(session(), str(table)).select(*_COLUMNS, "batch_id")
-            return found.toArrow().to_pylist()
+            return read_table(session(), str(table)).select(*_COLUMNS, "batch_id").toArrow()
         case _:
             files = dataset.dataset(table / RECORDS, format="parquet", partitioning="hive")
-            return files.to_table(columns=list(_COLUMNS)).to_pylist()
+            return files.to_table(columns=list(_COLUMNS))
 
 
 def _row(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from outbox.failpoints import VARIABLE as FAILPOINT
@@ -22,6 +23,7 @@ OFFSETS_AT_ONCE = 1_000
 MOST_HITS = 3
 """A failpoint kills when it is passed for the first to the third time."""
 
+_LOOK_SECONDS = 0.001
 _RUNNING_SECONDS = 2.0
 _STARTING_SECONDS = 10.0
 _RUN_SECONDS = 240.0
@@ -73,20 +75,24 @@ class Job:
             UnexpectedEndError: It ended by itself, or did not come there.
         """
         if point.kind is Kind.FAILPOINT:
-            process = self._start(**{FAILPOINT: f"{point.place}:{chance.randint(1, MOST_HITS)}"})
-            self._await_end(process, -signal.SIGKILL)
+            with self._started(**{FAILPOINT: f"{point.place}:{chance.randint(1, MOST_HITS)}"}) as process:
+                self._await_end(process, -signal.SIGKILL)
             return
         sight = point if point.kind is Kind.SIGHT else LANDED
         before = sight.names(self.folder)
-        process = self._start()
-        if point.kind is Kind.STARTING:
-            time.sleep(chance.uniform(0, _STARTING_SECONDS))  # where it dies is the point, and left to chance
-        else:
-            self._await(process, lambda: bool(sight.names(self.folder) - before))
-        if point.kind in (Kind.RUNNING, Kind.JAVA):
-            time.sleep(chance.uniform(0, _RUNNING_SECONDS))  # as above
+        with self._started() as process:
+            if point.kind is Kind.STARTING:
+                time.sleep(chance.uniform(0, _STARTING_SECONDS))  # where it dies is the point, and left to chance
+            else:
+                self._await_sight(process, lambda: bool(sight.names(self.folder) - before))
+            if point.kind in {Kind.RUNNING, Kind.JAVA}:
+                time.sleep(chance.uniform(0, _RUNNING_SECONDS))  # as above
+            self._kill(process, point)
+
+    def _kill(self, process: subprocess.Popen[bytes], point: Point) -> None:
         if point.kind is Kind.JAVA:
-            self._kill_java()
+            for process_id in self._java():
+                os.kill(process_id, signal.SIGKILL)
             self._await_end(process, Exit.FAILED)
         else:
             process.kill()
@@ -106,37 +112,38 @@ class Job:
             UnexpectedEndError: It failed.
         """
         wait_until(lambda: not list(self._java()), _DEAD_SECONDS)
-        self._await_end(self._start(OUTBOX_AVAILABLE_NOW="true"), Exit.OK)
+        with self._started(OUTBOX_AVAILABLE_NOW="true") as process:
+            self._await_end(process, Exit.OK)
 
-    def _start(self, **more: str) -> subprocess.Popen[bytes]:
-        with self.log.open("ab") as log:
-            command = [sys.executable, "-m", *self._command]
-            return subprocess.Popen(command, env={**self._environment, **more}, stdout=log, stderr=log)
+    @contextmanager
+    def _started(self, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of the job, gone after the block."""
+        command = [sys.executable, "-m", *self._command]
+        with (
+            self.log.open("ab") as log,
+            subprocess.Popen(command, env={**self._environment, **more}, stdout=log, stderr=log) as process,
+        ):
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def _await_end(self, process: subprocess.Popen[bytes], code: int) -> None:
         try:
             found = process.wait(_RUN_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
             raise UnexpectedEndError(f"it did not end within {_RUN_SECONDS:.0f} s\n{self._said()}") from None
         if found != code:
             raise UnexpectedEndError(f"it ended with {found}, not {code}\n{self._said()}")
 
-    def _await(self, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+    def _await_sight(self, process: subprocess.Popen[bytes], seen: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _RUN_SECONDS
-        while not condition():
+        while not seen():
             if process.poll() is not None:
                 raise UnexpectedEndError(f"it ended with {process.returncode} by itself\n{self._said()}")
             if time.monotonic() > deadline:
-                process.kill()
-                process.wait()
                 raise UnexpectedEndError(f"nothing was seen within {_RUN_SECONDS:.0f} s\n{self._said()}")
-            time.sleep(0.001)
-
-    def _kill_java(self) -> None:
-        for process_id in self._java():
-            os.kill(process_id, signal.SIGKILL)
+            time.sleep(_LOOK_SECONDS)
 
     def _java(self) -> Iterator[int]:
         """The Java processes of this job."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +18,6 @@ from sqlalchemy.orm import Session
 
 from outbox import Message
 from outbox.failpoints import VARIABLE as FAILPOINT
-from outbox.protocol.half import HalfControl, Truth, real_headers
-from outbox.protocol.identifiers import make_transaction_id
 from outbox.service.exits import Exit
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
@@ -31,9 +25,9 @@ from spark_jobs import land as land_module
 from spark_jobs.session import SPARK_LOCK
 from spark_jobs.table import read_landed, read_table
 from tests.harness import Site, wait_until
+from tests.relaying import RelayedTopics
 from tests.spark import SETTINGS, session
 
-KILLS = 10
 RUN_SECONDS = 120
 DEAD_SECONDS = 30
 
@@ -49,27 +43,7 @@ class Land:
         self.topic = site.topic("orders")
         self.table = folder / "table"
         self.checkpoint = folder / "checkpoint"
-        self.producer = Producer({**site.kafka(), "transactional.id": f"{site.name}-relay-0", "retry.backoff.ms": 5})
-        self.producer.init_transactions()
-        self._offsets = count()
-
-    def produce(self, rows: int, *, commit: bool = True) -> None:
-        """One Kafka transaction, as the relay writes it; a few keys and values are null."""
-        transaction_id = make_transaction_id(1_800_000_000_000, os.urandom(10))
-        self.producer.begin_transaction()
-        for position in range(rows):
-            control = HalfControl(self.topic, -1, transaction_id, position, "orders", Truth.ROW)
-            self.producer.produce(
-                self.topic,
-                key=None if position % 7 == 6 else b"key-%d" % position,
-                value=None if position % 5 == 4 else os.urandom(20),
-                headers=real_headers(control, [("trace", b"\xff")], 0, next(self._offsets)),
-            )
-        if commit:
-            self.producer.commit_transaction()
-        else:
-            self.producer.flush()
-            self.producer.abort_transaction()
+        self.produce = RelayedTopics(site, [self.topic]).write
 
     def arguments(self, *more: str) -> list[str]:
         """The options of the command."""
@@ -307,39 +281,3 @@ def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land
     after = read_landed(str(job.table))
     assert sorted(after.drop_columns(["batch_id"]).to_pylist(), key=str) == before
     assert min(after["batch_id"].to_pylist()) < 0
-
-
-@contextmanager
-def traffic(job: Land) -> Iterator[None]:
-    """Transactions of all sizes all the time, one in four aborted."""
-    stop = threading.Event()
-
-    def run() -> None:
-        chance = random.Random(1)
-        while not stop.wait(0.02):
-            job.produce(chance.randint(1, 200), commit=chance.random() < 0.75)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_driver_killed_at_random_leaves_each_record_once(job: Land) -> None:
-    chance = random.Random(2)
-    with traffic(job):
-        for _ in range(KILLS):
-            before = len(job.landed())
-            process = job.start("--trigger-seconds", "0", "--max-offsets-per-trigger", "2000")
-            wait_until(lambda before=before: len(job.landed()) > before)  # type: ignore[misc]
-            time.sleep(chance.uniform(0, 2))  # where in a batch it dies is the point, and left to chance
-            process.kill()
-            finish(process, -signal.SIGKILL)
-    job.run()
-    assert job.landed() == job.visible()
-    job.await_no_jvm()

@@ -14,7 +14,7 @@ WORKERS ?= 3
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench-library bench-memory bench-relay bench-checker bench-spark lint format stack tables lock clean
+.PHONY: help setup demo demo-report test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench-library bench-memory bench-relay bench-checker bench-spark lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +29,11 @@ $(VENV)/.installed: requirements.txt requirements-build.txt pyproject.toml
 setup: $(VENV)/.installed ## Install everything into .venv, exact versions with hashes, and fetch the jars
 	$(BIN)/outbox stack fetch
 
-demo: setup ## Run the flights demo and reconcile it (ROWS=25000, or ROWS=all)
+demo: setup ## Run the flights demo, audit it and reconcile it (ROWS=25000, or ROWS=all)
 	$(BIN)/python -m examples.flights --rows $(ROWS)
+
+demo-report: setup ## Keep the audit's report of the last demo, and its charts, in docs/audit
+	$(BIN)/python -m examples.flights keep
 
 # Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
 test: setup ## Run all tests but the long ones, on three workers with servers of their own (under 12 minutes on 2 cores)

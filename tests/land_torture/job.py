@@ -20,6 +20,11 @@ from tests.land_torture.points import CHECKPOINTS, COMMITS, JOB_ID, LANDED, TABL
 from tests.spark import DELTA_IN_TESTS, SETTINGS
 
 OFFSETS_AT_ONCE = 1_000
+"""Of a batch, so that there are many to be killed in."""
+
+OFFSETS_AT_THE_END = 20_000
+"""Of a batch while nothing is killed, and what was not landed meanwhile is."""
+
 MOST_HITS = 3
 """A failpoint kills when it is passed for the first to the third time."""
 
@@ -112,7 +117,9 @@ class Job:
             UnexpectedEndError: It failed.
         """
         wait_until(lambda: not list(self._java()), _DEAD_SECONDS)
-        with self._started(OUTBOX_AVAILABLE_NOW="true") as process:
+        with self._started(
+            OUTBOX_AVAILABLE_NOW="true", OUTBOX_MAX_OFFSETS_PER_TRIGGER=str(OFFSETS_AT_THE_END)
+        ) as process:
             self._await_end(process, Exit.OK)
 
     @contextmanager

@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from tests.harness import Site, wait_until
 from tests.relaying import RelayedTopics
 
-_PAUSE_SECONDS = 0.1
+_PAUSE_SECONDS = 0.2
 _MOST_ROWS = 60
 _COMMITS = 0.75
 """Share of the transactions that commit."""

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -50,14 +51,16 @@ def main(
         console.print(f"{time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
 
     say(f"seed {seed}; starting Kafka")
-    results: list[Result] = []
-    with Stack() as stack:
-        content = {**environment(stack), "runs": []}
-        for each in sinks:
+    with Stack() as stack, ThreadPoolExecutor(len(sinks)) as together:
+
+        def run(each: Sink) -> Result:
             with Site(stack.bootstrap_servers, stack.postgres_url) as site:
-                results.append(Run(site, each, seed, folder / "work" / each, say).run(kills))
-            content["runs"] = [result.report() for result in results]
-            report.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+                return Run(site, each, seed, folder / "work" / each, say).run(kills)
+
+        content = environment(stack)
+        results = list(together.map(run, sinks))
+    content["runs"] = [result.report() for result in results]
+    report.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     for result in results:
         console.print(_table(result))
     console.print(f"report: {report}")

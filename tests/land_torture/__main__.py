@@ -5,12 +5,10 @@ from __future__ import annotations
 import enum
 import json
 import shutil
-import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -18,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.environment import environment
+from outbox.service.signals import stop_on_signals
 from stack import Stack
 from tests.harness import Site
 from tests.land_torture.run import Result, Run
@@ -39,8 +38,11 @@ def main(
     sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: parquet and delta.")] = None,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/land-torture/report.json"),
 ) -> None:
-    """Kill the driver of `outbox land` again and again, check the table; ends with 2 if an invariant is violated."""
-    signal.signal(signal.SIGTERM, _end)
+    """Kill the driver of `outbox land` again and again, check the table; ends with 2 if an invariant is violated.
+
+    SIGTERM and Ctrl-C end it sooner, with a check of what was killed until then.
+    """
+    stop = stop_on_signals()
     seed = seed or time.time_ns() % 1_000_000
     sinks = sink or [Sink.PARQUET, Sink.DELTA]
     folder = report.parent
@@ -55,7 +57,7 @@ def main(
 
         def run(each: Sink) -> Result:
             with Site(stack.bootstrap_servers, stack.postgres_url) as site:
-                return Run(site, each, seed, folder / "work" / each, say).run(kills)
+                return Run(site, each, seed, folder / "work" / each, say).run(kills, stop.is_set)
 
         content = environment(stack)
         results = list(together.map(run, sinks))
@@ -66,11 +68,6 @@ def main(
     console.print(f"report: {report}")
     if any(result.violations for result in results):
         raise SystemExit(2)
-
-
-def _end(_number: int, _frame: FrameType | None) -> None:
-    """Let the `with` blocks end what runs."""
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _table(result: Result) -> Table:

@@ -111,14 +111,20 @@ class Run:
         self._job = Job(site, list(self._partitions), sink, folder)
         self._traffic = Traffic(site, list(self._partitions), seed)
 
-    def run(self, kills: int) -> Result:
-        """Rounds until the job was killed so many times, or something is found."""
+    def run(self, kills: int, stopped: Callable[[], bool] = lambda: False) -> Result:
+        """Rounds until the job was killed so many times, or something is found.
+
+        Args:
+            kills: How often.
+            stopped: Whether to end sooner; what was killed until then is checked.
+        """
         began = time.monotonic()
         try:
-            while (left := kills - self.result.kills.total()) > 0 and not self.result.violations:
+            while (left := kills - self.result.kills.total()) > 0 and not (self.result.violations or stopped()):
                 with self._traffic.on():
                     for _ in range(min(left, ROUND_KILLS)):
-                        self._kill()
+                        if not stopped():
+                            self._kill()
                 self._job.finish()
                 self._check()
         except UnexpectedEndError as error:

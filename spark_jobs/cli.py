@@ -12,6 +12,7 @@ import typer
 
 from outbox.errors import ConfigurationError
 from outbox.service.exits import Exit, fail, guarded
+from outbox.service.java import find_java, spark_java_home
 from outbox.service.logs import configure_logs
 from outbox.service.maven import fetch
 from outbox.service.signals import stop_on_signals
@@ -145,6 +146,12 @@ def show_jars(
 ) -> None:
     """Print the jars that spark-submit needs, for --jars; those that are missing are fetched."""
     guarded(lambda: typer.echo(",".join(str(jar) for lock in _locks(sink) for jar in fetch(lock))))
+
+
+@app.command("java-home")
+def show_java_home() -> None:
+    """Print the JAVA_HOME to run spark-submit with: of the Java that is installed, or of the one of a wheel."""
+    guarded(lambda: typer.echo(spark_java_home(find_java())))
 
 
 def _locks(sink: SinkName) -> list[Path]:

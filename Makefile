@@ -9,11 +9,12 @@ MINUTES ?= 10
 SEED ?= 0
 SECONDS_DOWN ?= 300
 HALVES ?= 100000
+KILLS ?= 40
 WORKERS ?= 3
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage bench-library bench-memory bench-relay bench-checker lint format stack tables lock clean
+.PHONY: help setup demo demo-report test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench-library bench-memory bench-relay bench-checker bench-spark lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +29,11 @@ $(VENV)/.installed: requirements.txt requirements-build.txt pyproject.toml
 setup: $(VENV)/.installed ## Install everything into .venv, exact versions with hashes, and fetch the jars
 	$(BIN)/outbox stack fetch
 
-demo: setup ## Run the flights demo and reconcile it (ROWS=25000, or ROWS=all)
+demo: setup ## Run the flights demo, audit it and reconcile it (ROWS=25000, or ROWS=all)
 	$(BIN)/python -m examples.flights --rows $(ROWS)
+
+demo-report: setup ## Keep the audit's report of the last demo, and its charts, in docs/audit
+	$(BIN)/python -m examples.flights keep
 
 # Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
 test: setup ## Run all tests but the long ones, on three workers with servers of their own (under 12 minutes on 2 cores)
@@ -57,6 +61,12 @@ torture-document: setup ## Make docs/torture.md from the reports that are kept (
 outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000 wait for it, and see all decided afterwards
 	$(BIN)/python -m tests.torture.outage --seconds $(SECONDS_DOWN) --halves $(HALVES)
 
+land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times for each sink, and check that each record landed once (SEED=7)
+	$(BIN)/python -m tests.land_torture --kills $(KILLS) --seed $(SEED)
+
+land-torture-document: setup ## Write its table in docs/spark.md from the reports that are kept (KEEP=build/land-torture/report.json keeps one)
+	$(BIN)/python -m tests.land_torture.document $(if $(KEEP),--keep $(KEEP))
+
 bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--part throughput")
 	$(BIN)/python -m benchmarks.library $(BENCH)
 	$(BIN)/python -m benchmarks.report
@@ -71,6 +81,10 @@ bench-relay: setup ## Measure how fast the relay is, and make docs/performance.m
 
 bench-checker: setup ## Measure how fast the checker is, and make docs/performance.md (BENCH="--part fence")
 	$(BIN)/python -m benchmarks.checker $(BENCH)
+	$(BIN)/python -m benchmarks.report
+
+bench-spark: setup ## Measure how fast topics are landed and windows audited, and make docs/performance.md (BENCH="--part land")
+	$(BIN)/python -m benchmarks.spark $(BENCH)
 	$(BIN)/python -m benchmarks.report
 
 lint: setup ## ruff, mypy --strict, import-linter

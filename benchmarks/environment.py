@@ -19,9 +19,9 @@ import psycopg
 from stack import Stack
 from stack.locks import KAFKA_LOCK
 
-_PACKAGES = ("kafka-transactional-outbox", "confluent-kafka", "psycopg", "sqlalchemy")
+_PACKAGES = ("kafka-transactional-outbox", "confluent-kafka", "psycopg", "pyspark", "sqlalchemy")
 _GIB = 2**30
-_CODE = ("outbox", "relay", "checker", "stack", "benchmarks", "tests")
+_CODE = ("outbox", "relay", "checker", "spark_jobs", "stack", "benchmarks", "tests")
 
 
 def environment(stack: Stack) -> dict[str, Any]:

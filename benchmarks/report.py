@@ -113,6 +113,28 @@ def checker_section(results: Mapping[str, Any], charts: Path) -> str:
     return _ratios("How fast the checker is", results, _CHECKER, charts / "checker.svg")
 
 
+_SPARK = (
+    "**How to read it.** Landing is timed from the start of the query to its end, in a warm session, with all that a "
+    "run does once. The append job writes the same columns with Spark's own file writer and keeps no promise: a batch "
+    "that is handed over again is there twice. `land` reads back beside it what it wrote, to count it, looks whether "
+    "the topics are still the same, renames, and writes a manifest. Reading to nowhere takes the records out of Kafka, "
+    "headers included, and drops them.\n\n"
+    "The rows of an audit are halves, op markers, real records and callback rows together, divided by the time of the "
+    "whole audit and by the machine's cores, on which Kafka and Postgres run, too. Its baseline reads the same records "
+    "and drops them: no audit can be faster than that."
+)
+
+
+def spark_section(results: Mapping[str, Any], charts: Path) -> str:
+    """How fast the Spark jobs are.
+
+    Args:
+        results: Of `benchmarks.spark`.
+        charts: Folder for the charts, beside the document.
+    """
+    return _ratios("How fast the Spark jobs are", results, _SPARK, charts / "spark.svg")
+
+
 def _ratios(title: str, results: Mapping[str, Any], why: str, chart: Path) -> str:
     draw_ratios(results["figures"], chart)
     table, picture = _table(results["figures"]), f"![Ratios]({chart.parent.name}/{chart.name})"
@@ -181,7 +203,13 @@ def _memory(series: Mapping[str, Any]) -> str:
     )
 
 
-_SECTIONS = {"library": library_section, "memory": memory_section, "relay": relay_section, "checker": checker_section}
+_SECTIONS = {
+    "library": library_section,
+    "memory": memory_section,
+    "relay": relay_section,
+    "checker": checker_section,
+    "spark": spark_section,
+}
 """By the name of its results file; what was not measured yet has none."""
 
 

@@ -1,4 +1,4 @@
-"""`outbox land`: land topics in tables; `outbox land compact`: keep the tables."""
+"""`outbox land`: land topics in tables; `outbox land compact`: keep the tables; `outbox land jars`: for clusters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import typer
 
 from outbox.errors import ConfigurationError
 from outbox.service.exits import Exit, fail, guarded
+from outbox.service.java import find_java, spark_java_home
 from outbox.service.logs import configure_logs
+from outbox.service.maven import fetch
 from outbox.service.signals import stop_on_signals
 from spark_jobs.compact import compact
 from spark_jobs.delta import DELTA_LOCK
@@ -93,8 +95,7 @@ def run(
         settings = LandSettings(**only_given(given))
         _configure(settings)
         check_topics(settings, settings.topic_names())
-        locks = [SPARK_LOCK, DELTA_LOCK] if settings.sink is SinkName.DELTA else [SPARK_LOCK]
-        with spark_session(settings.name, settings.spark, locks) as spark:
+        with spark_session(settings.name, settings.spark, _locks(settings.sink)) as spark:
             try:
                 # After the start of Spark, which sets a handler of its own for Ctrl-C.
                 land(spark, settings, stop_on_signals())
@@ -136,6 +137,25 @@ def run_compact(
                 fail(str(error), Exit.FAILED)
 
     guarded(serve)
+
+
+@app.command("jars")
+def show_jars(
+    *,
+    sink: Annotated[SinkName, typer.Option(help="How tables will be written.")] = SinkName.PARQUET,
+) -> None:
+    """Print the jars that spark-submit needs, for --jars; those that are missing are fetched."""
+    guarded(lambda: typer.echo(",".join(str(jar) for lock in _locks(sink) for jar in fetch(lock))))
+
+
+@app.command("java-home")
+def show_java_home() -> None:
+    """Print the JAVA_HOME to run spark-submit with: of the Java that is installed, or of the one of a wheel."""
+    guarded(lambda: typer.echo(spark_java_home(find_java())))
+
+
+def _locks(sink: SinkName) -> list[Path]:
+    return [SPARK_LOCK, DELTA_LOCK] if sink is SinkName.DELTA else [SPARK_LOCK]
 
 
 def _configure(settings: OutputSettings) -> None:

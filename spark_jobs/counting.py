@@ -22,9 +22,9 @@ def count_records(rows: DataFrame) -> tuple[PartitionRows, ...]:
             f.count("problem").alias("problems"),
             *hash_sums(hashed),
         )
-        .orderBy("topic", "partition", "day")
         .collect()
     )
+    in_order = sorted(parts, key=lambda part: (part.topic, part.partition, part.day))  # there are few of them
     return tuple(
         PartitionRows(
             part.topic,
@@ -37,14 +37,14 @@ def count_records(rows: DataFrame) -> tuple[PartitionRows, ...]:
             part.problems,
             str(Checksum.of_halves(part.high, part.low)),
         )
-        for part in parts
+        for part in in_order
     )
 
 
 def count_units(table: str, rows: DataFrame) -> tuple[UnitRows, ...]:
     """Count the rows of another table by topic and day."""
-    parts = rows.groupBy("topic", _day()).agg(f.count("*").alias("rows")).orderBy("topic", "day").collect()
-    return tuple(UnitRows(table, part.topic, part.day, part.rows) for part in parts)
+    parts = rows.groupBy("topic", _day()).agg(f.count("*").alias("rows")).collect()
+    return tuple(UnitRows(table, topic, day, rows) for topic, day, rows in sorted(map(tuple, parts)))
 
 
 def content(rows: DataFrame) -> tuple[int, Checksum]:

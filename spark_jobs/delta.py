@@ -8,7 +8,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from outbox.errors import ConfigurationError
 from spark_jobs.folder import Folder
+from spark_jobs.jvm import JavaPackage, jvm
 from spark_jobs.layout import PARTITIONED_BY
 
 DELTA_LOCK = Path(__file__).with_name("delta.lock")
@@ -33,9 +35,17 @@ class DeltaSink:
         spark: Session with `DELTA_SETTINGS` and Delta's jars.
         output: The output of the job.
         application: Gives the writer's name. It must differ when batches are counted from 0 again.
+
+    Raises:
+        ConfigurationError: The session has no Delta.
     """
 
     def __init__(self, spark: SparkSession, output: Folder, application: Callable[[], str]) -> None:
+        if isinstance(jvm(spark).io.delta.tables.DeltaTable, JavaPackage):
+            settings = " ".join(f"--conf {name}={value}" for name, value in DELTA_SETTINGS.items())
+            raise ConfigurationError(
+                f'Spark has no Delta: start it with spark-submit --jars "$(outbox land jars --sink delta)" {settings}'
+            )
         self._spark = spark
         self._output = output
         self._application = application

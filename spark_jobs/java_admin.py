@@ -36,8 +36,8 @@ class JavaAdmin:
         client = self._kafka.clients.admin.AdminClient
         if isinstance(client, JavaPackage):
             raise SourceError(
-                "Spark has no Kafka source: give spark-submit the jars that docs/spark.md names, with --jars or "
-                "--packages"
+                'Spark has no Kafka source: start it with spark-submit --jars "$(outbox land jars)", which fetches '
+                "what is missing, or in the image that docs/containers.md tells of"
             )
         properties = self._java.java.util.Properties()
         for name, value in settings.java_connection().items():

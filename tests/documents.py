@@ -25,13 +25,22 @@ OPERATIONS = Path(__file__).parents[1] / "docs/operations.md"
 def filled(text: str) -> str:
     """A document with its tables as they must be."""
     for name, table in _tables().items():
-        start = f"<!-- table: {name} -->\n"
-        before, found, rest = text.partition(start)
-        _, end, after = rest.partition(END)
-        if not found or not end or start in after:
-            raise ValueError(f"the document must have one place for the table {name!r}")
-        text = before + start + table + END + after
+        text = filled_place(text, name, table)
     return text
+
+
+def filled_place(text: str, name: str, content: str) -> str:
+    """A document with the one place of this name filled.
+
+    Raises:
+        ValueError: It has not one place of this name.
+    """
+    start = f"<!-- table: {name} -->\n"
+    before, found, rest = text.partition(start)
+    _, end, after = rest.partition(END)
+    if not found or not end or start in after:
+        raise ValueError(f"the document must have one place for the table {name!r}")
+    return before + start + content + END + after
 
 
 def _tables() -> dict[str, str]:

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from examples.flights import places
 from examples.flights.application import GROUP, TOPICS, flight_table, make_engine, metadata
+from examples.flights.auditing import Window, keep_report, load_window
 from examples.flights.chart import draw_chart
 from examples.flights.kills import Application, load_kills
 from examples.flights.plan import make_plan
@@ -54,7 +55,7 @@ Folder = Annotated[Path, typer.Option(help="Where results go.")]
 
 @app.callback(invoke_without_command=True)
 def demo(context: typer.Context, rows: Rows = "25000", folder: Folder = Path("build/demo")) -> None:
-    """Run everything: servers, relay, checker, application, kills, Spark, reconciliation."""
+    """Run everything: servers, relay, checker, application, kills, Spark, audit, reconciliation."""
     if context.invoked_subcommand is None:
         guarded(lambda: _everything(rows, folder))
 
@@ -63,6 +64,18 @@ def demo(context: typer.Context, rows: Rows = "25000", folder: Folder = Path("bu
 def publish(rows: Rows = "25000", folder: Folder = Path("build/demo")) -> None:
     """Run the application, with its kills, on the servers that the environment names, until all is settled."""
     guarded(lambda: _publish(rows, folder, os.environ))
+
+
+@app.command("audit")
+def audit_command(folder: Folder = Path("build/demo")) -> None:
+    """Audit what was published: a verdict for each message; ends as `outbox audit` does."""
+    guarded(lambda: _end_with(_audit(folder, os.environ)))
+
+
+@app.command()
+def keep(folder: Folder = Path("build/demo"), documents: Folder = Path("docs/audit")) -> None:
+    """Keep the audit's report of the last run, and its charts, among the documents."""
+    guarded(lambda: keep_report(folder / "audit", documents))
 
 
 @app.command("reconcile")
@@ -87,7 +100,9 @@ def _everything(rows: str, folder: Path) -> None:
             cleanup.enter_context(_service(service, folder, environ))
         _publish(rows, folder, environ)
         _land(folder, environ)
+        audited = _audit(folder, environ)
         _reconcile(folder, environ)
+        _end_with(audited)
 
 
 @contextlib.contextmanager
@@ -108,6 +123,7 @@ def _publish(rows: str, folder: Path, environ: Mapping[str, str]) -> None:
     engine = make_engine(environ["OUTBOX_POSTGRES_URL"])
     metadata.create_all(engine)
     _create_topics(environ)
+    window = Window.begin()
     plan = make_plan(None if rows == "all" else int(rows))
     _say(f"{sum(len(transaction.flights) for transaction in plan):,} flights in {len(plan):,} local transactions")
     application = Application(rows, len(plan), folder, {**environ, "OUTBOX_GROUP": GROUP})
@@ -122,12 +138,16 @@ def _publish(rows: str, folder: Path, environ: Mapping[str, str]) -> None:
         f"the application is done; {len(application.kills)} of its processes were killed; waiting until all is settled"
     )
     _wait(lambda: settled(_kafka(environ), Channel()), QUIET_SECONDS, "the relay has not settled everything")
+    window.end().save(folder / "window.json")
 
 
 def _create_topics(environ: Mapping[str, str]) -> None:
     admin = admin_client(_kafka(environ))
     known = admin.list_topics(timeout=10).topics
-    topics = [NewTopic(name, num_partitions=6, replication_factor=-1) for name in TOPICS if name not in known]
+    # With the broker's time on them, records tell the audit how long they took.
+    config = {"message.timestamp.type": "LogAppendTime"}
+    missing = [name for name in TOPICS if name not in known]
+    topics = [NewTopic(name, num_partitions=6, replication_factor=-1, config=config) for name in missing]
     for future in admin.create_topics(topics).values() if topics else ():
         future.result(30)
 
@@ -163,6 +183,20 @@ def _land(folder: Path, environ: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "outbox", "land", "--topics", ",".join(TOPICS), *output, "--available-now"]
     if subprocess.run(command, env={**environ, "OUTBOX_LOG_FORMAT": "text"}, check=False).returncode:
         raise SystemExit(Exit.FAILED)
+
+
+def _audit(folder: Path, environ: Mapping[str, str]) -> int:
+    """Its exit code: 0 if each message is proven to be where it belongs."""
+    window = load_window(folder / "window.json")
+    _wait(window.is_closed, QUIET_SECONDS, "the window is not closed")
+    _say("Spark audits what became of each message")
+    command = [sys.executable, "-m", "outbox", "audit", *window.arguments(), "--output", str(folder / "audit")]
+    return subprocess.run(command, env={**environ, "OUTBOX_LOG_FORMAT": "text"}, check=False).returncode
+
+
+def _end_with(code: int) -> None:
+    if code:
+        raise SystemExit(code)
 
 
 def _reconcile(folder: Path, environ: Mapping[str, str]) -> None:

@@ -2,129 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from pyarrow import parquet
 from sqlalchemy.orm import Session
 
-from outbox import Message, Receipt
+from outbox import Message
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
 from outbox.service.exits import Exit
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
-from outbox.testing import VisibleRecord
 from spark_jobs import audit as audit_module
 from spark_jobs.proof.verdicts import Verdict
 from spark_jobs.session import SPARK_LOCK
 from tests.harness import Site, wait_until
+from tests.integration.auditing import GRACE_MS, QUICK, ROLLED_BACK, TRANSACTIONS, Audited, findings_of, now, summary_of
 from tests.integration.shop import Shop
 from tests.servers import Servers
-from tests.spark import SETTINGS
-
-GRACE_MS = 3_000
-RUN_SECONDS = 240
-TRANSACTIONS = 12
-ROLLED_BACK = 3
-
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
-
-
-@dataclass
-class Audited:
-    """A window on a site: what was told in it, and audits of it."""
-
-    site: Site
-    folder: Path
-    start: int = 0
-    end: int = 0
-    told: list[Receipt] = field(default_factory=list)
-
-    def tell(self) -> None:
-        """Transactions of two messages each, a few of them rolled back; all are settled afterwards."""
-        self.start = _now()
-        with Shop(self.site) as shop:
-            for number in range(TRANSACTIONS):
-                with shop.session() as session:
-                    self.told += [shop.publish(session, topic, str(number), "key") for topic in ("orders", "stock")]
-            for number in range(ROLLED_BACK):
-                self.withdraw(shop, str(number))
-        self.site.wait_visible(2 * TRANSACTIONS, "orders", "stock")
-        self.site.wait_settled()
-        self.end = _now() + 1
-        wait_until(lambda: _now() > self.end + GRACE_MS)
-
-    def withdraw(self, shop: Shop, value: str) -> None:
-        """A transaction that is rolled back after its half was stored."""
-        before = len(self.site.halves())
-        with Session(shop.engine) as session:
-            shop.outbox.publish(session, Message(self.site.topic("orders"), value, "key"), eager=True)
-            wait_until(lambda: len(self.site.halves()) > before)
-            session.rollback()
-
-    def arguments(self, output: str, *more: str) -> list[str]:
-        """The options of an audit of the window."""
-        window = () if "--spans" in more else ("--from", str(self.start), "--to", str(self.end))
-        return [*window, "--grace", str(GRACE_MS), "--output", str(self.folder / output), *more]
-
-    def run(self, output: str, *more: str, code: Exit, **variables: str) -> Path:
-        """Run `outbox audit`; where its report is."""
-        command = [sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)]
-        return self.finish(command, output, code, **variables)
-
-    def finish(self, command: Sequence[str], output: str, code: Exit, **variables: str) -> Path:
-        """Run a command to its end."""
-        environment = {**self.site.environment(), "OUTBOX_SPARK": json.dumps(SETTINGS), **variables}
-        result = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
-        )
-        assert result.returncode == code, result.stdout + result.stderr
-        [report] = (self.folder / output).iterdir()
-        return report
-
-    def clean(self) -> Path:
-        """The report of the window as it was when all had gone right."""
-        output = self.folder / "clean"
-        return next(output.iterdir()) if output.exists() else self.run("clean", code=Exit.OK)
-
-    def records(self) -> dict[str, VisibleRecord]:
-        """What is visible, by message id."""
-        return {record.message_id: record for record in self.site.read("orders", "stock")}
-
-    def produce(self, topic: str, key: bytes | None, value: bytes | None, headers: Any) -> None:
-        """A record that no relay wrote."""
-        producer = Producer(self.site.kafka())
-        producer.produce(topic, value, key, headers=list(headers))
-        assert producer.flush(20) == 0
-
-    def execute(self, query: str, *parameters: object) -> None:
-        """Change the callback tables."""
-        with self.site.connect() as connection:
-            connection.execute(query.format(site=self.site.tables).encode(), parameters)
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def summary_of(report: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((report / "summary.json").read_text())
-    return found
-
-
-def findings_of(report: Path) -> dict[str, str]:
-    rows = parquet.read_table(report / "findings").to_pylist()
-    return {f"{row['transaction_id']}/{row['position']}": row["verdict"] for row in rows if row["verdict"] != "LATE"}
 
 
 @pytest.fixture(scope="module")
@@ -236,15 +135,15 @@ def test_records_that_are_gone_leave_their_topic_unproven(audited: Audited) -> N
 @pytest.mark.long
 def test_what_is_on_its_way_is_neither_lost_nor_made_up(site: Site, tmp_path: Path) -> None:
     site.create("orders", "stock")
-    audited = Audited(site, tmp_path, start=_now())
+    audited = Audited(site, tmp_path, start=now())
     with Shop(site) as shop, Session(shop.engine) as open_session:
         with shop.session() as session:
             shop.publish(session, "orders", "committed, and no relay delivers it", "key")
         message = Message(site.topic("stock"), "its local transaction is open", "key")
         shop.outbox.publish(open_session, message, eager=True)
         wait_until(lambda: len(site.halves()) == 2)
-        audited.end = _now() + 1
-        wait_until(lambda: _now() > audited.end + GRACE_MS)
+        audited.end = now() + 1
+        wait_until(lambda: now() > audited.end + GRACE_MS)
         report = audited.run("early", code=Exit.FINDINGS)
         open_session.rollback()
     assert summary_of(report)["verdicts"] == {Verdict.DANGLING: 2}

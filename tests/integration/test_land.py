@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
 from outbox import Message
 from outbox.failpoints import VARIABLE as FAILPOINT
-from outbox.protocol.half import HalfControl, Truth, real_headers
-from outbox.protocol.identifiers import make_transaction_id
 from outbox.service.exits import Exit
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
@@ -31,114 +20,8 @@ from spark_jobs import land as land_module
 from spark_jobs.session import SPARK_LOCK
 from spark_jobs.table import read_landed, read_table
 from tests.harness import Site, wait_until
-from tests.spark import SETTINGS, session
-
-KILLS = 10
-RUN_SECONDS = 120
-DEAD_SECONDS = 30
-
-Landed = tuple[str, int, int, bytes | None, bytes | None, str | None]
-
-
-class Land:
-    """One topic of a site, and a job that lands it in a folder of the test."""
-
-    def __init__(self, site: Site, folder: Path, partitions: int = 3) -> None:
-        site.create_topics("orders", partitions=partitions)
-        self.site = site
-        self.topic = site.topic("orders")
-        self.table = folder / "table"
-        self.checkpoint = folder / "checkpoint"
-        self.producer = Producer({**site.kafka(), "transactional.id": f"{site.name}-relay-0", "retry.backoff.ms": 5})
-        self.producer.init_transactions()
-        self._offsets = count()
-
-    def produce(self, rows: int, *, commit: bool = True) -> None:
-        """One Kafka transaction, as the relay writes it; a few keys and values are null."""
-        transaction_id = make_transaction_id(1_800_000_000_000, os.urandom(10))
-        self.producer.begin_transaction()
-        for position in range(rows):
-            control = HalfControl(self.topic, -1, transaction_id, position, "orders", Truth.ROW)
-            self.producer.produce(
-                self.topic,
-                key=None if position % 7 == 6 else b"key-%d" % position,
-                value=None if position % 5 == 4 else os.urandom(20),
-                headers=real_headers(control, [("trace", b"\xff")], 0, next(self._offsets)),
-            )
-        if commit:
-            self.producer.commit_transaction()
-        else:
-            self.producer.flush()
-            self.producer.abort_transaction()
-
-    def arguments(self, *more: str) -> list[str]:
-        """The options of the command."""
-        places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
-        return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *more]
-
-    def start(self, *more: str, extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start `outbox land`."""
-        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {})
-
-    def run(self, *more: str, extra: Mapping[str, str] | None = None, code: int = Exit.OK) -> str:
-        """Run `outbox land --available-now`; what it said."""
-        return finish(self.start("--available-now", *more, extra=extra), code)
-
-    def landed(self) -> list[Landed]:
-        """The table's rows, in order."""
-        rows = read_landed(str(self.table)).to_pylist()
-        return sorted(
-            (row["topic"], row["partition"], row["offset"], row["key"], row["value"], row["message_id"]) for row in rows
-        )
-
-    def visible(self) -> list[Landed]:
-        """What a read_committed consumer sees of the topic."""
-        return sorted(
-            (record.topic, record.partition, record.offset, record.key, record.value, record.message_id)
-            for record in self.site.read("orders")
-        )
-
-    def manifests(self) -> list[dict[str, Any]]:
-        """The manifests in the order of batches."""
-        files = (self.table / "_manifests").glob("[0-9]*.json")
-        return sorted((json.loads(file.read_text()) for file in files), key=lambda found: int(found["batch_id"]))
-
-    def cut(self) -> dict[int, int]:
-        """Delete all records of the topic; where each partition begins then."""
-        cut = [TopicPartition(self.topic, partition, -1) for partition in range(3)]
-        futures = self.site.admin.delete_records(cut)
-        return {place.partition: future.result(20).low_watermark for place, future in futures.items()}
-
-    def jvm_runs(self) -> bool:
-        """Whether a JVM of this job is there."""
-        return any(f"spark.app.name=outbox-{self.site.name}" in command for command in commands())
-
-    def await_no_jvm(self) -> None:
-        """Wait until the JVM has followed its driver."""
-        wait_until(lambda: not self.jvm_runs(), DEAD_SECONDS)
-
-
-def start(command: Sequence[str], extra: Mapping[str, str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json", **extra}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str], code: int) -> str:
-    try:
-        output, _ = process.communicate(timeout=RUN_SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == code, output
-    return output
-
-
-def commands() -> Iterator[str]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
+from tests.integration.land_job import RUN_SECONDS, Land, commands, finish, start
+from tests.spark import session
 
 
 @pytest.fixture
@@ -307,39 +190,3 @@ def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land
     after = read_landed(str(job.table))
     assert sorted(after.drop_columns(["batch_id"]).to_pylist(), key=str) == before
     assert min(after["batch_id"].to_pylist()) < 0
-
-
-@contextmanager
-def traffic(job: Land) -> Iterator[None]:
-    """Transactions of all sizes all the time, one in four aborted."""
-    stop = threading.Event()
-
-    def run() -> None:
-        chance = random.Random(1)
-        while not stop.wait(0.02):
-            job.produce(chance.randint(1, 200), commit=chance.random() < 0.75)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_driver_killed_at_random_leaves_each_record_once(job: Land) -> None:
-    chance = random.Random(2)
-    with traffic(job):
-        for _ in range(KILLS):
-            before = len(job.landed())
-            process = job.start("--trigger-seconds", "0", "--max-offsets-per-trigger", "2000")
-            wait_until(lambda before=before: len(job.landed()) > before)  # type: ignore[misc]
-            time.sleep(chance.uniform(0, 2))  # where in a batch it dies is the point, and left to chance
-            process.kill()
-            finish(process, -signal.SIGKILL)
-    job.run()
-    assert job.landed() == job.visible()
-    job.await_no_jvm()

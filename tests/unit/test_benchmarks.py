@@ -13,7 +13,7 @@ import pytest
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.relay.stages import STAGES, measure_stages
-from benchmarks.report import checker_section, library_section, memory_section, relay_section
+from benchmarks.report import checker_section, library_section, memory_section, relay_section, spark_section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.spread import Spread, percentile
 
@@ -129,7 +129,9 @@ def test_the_report_says_what_the_file_says(tmp_path: Path) -> None:
         assert (tmp_path / "charts" / f"{chart}.svg").read_text().count("<svg") == 1
 
 
-@pytest.mark.parametrize(("name", "section"), [("relay", relay_section), ("checker", checker_section)])
+@pytest.mark.parametrize(
+    ("name", "section"), [("relay", relay_section), ("checker", checker_section), ("spark", spark_section)]
+)
 def test_a_services_section_says_what_its_file_says(
     tmp_path: Path, name: str, section: Callable[[Mapping[str, Any], Path], str]
 ) -> None:

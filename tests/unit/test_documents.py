@@ -48,3 +48,9 @@ def test_each_test_that_is_named_for_a_behaviour_of_rocketmq_exists() -> None:
     named = {name for row in rows for name in re.findall(r"`(test_\w+)`", row.split("|")[-2])}
     assert without == []
     assert sorted(name for name in named if f"def {name}(" not in tests) == []
+
+
+@pytest.mark.parametrize("picture", ["verdicts.svg", "latencies.svg"])
+def test_the_pictures_of_the_audit_are_those_of_its_report(picture: str) -> None:
+    audit = ROOT / "docs/audit"
+    assert (audit / picture).read_text() in (audit / "report.html").read_text()

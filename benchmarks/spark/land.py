@@ -1,0 +1,147 @@
+"""How fast `land` is, beside the same without its promises, and beside reading alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.figures import Figure, Target
+from benchmarks.interleaved import interleave
+from spark_jobs.land import land, read
+from spark_jobs.layout import MANIFESTS, RECORDS
+from spark_jobs.settings import LandSettings
+from tests.harness import Site
+from tests.land_torture.naive import append_all
+
+_LONGEST_SECONDS = 300.0
+_LOOK_SECONDS = 0.02
+
+
+def measure_land(spark: SparkSession, site: Site, topic: str, records: int, rounds: int) -> list[Figure]:
+    """Land a topic again and again, beside both baselines, in one warm session.
+
+    Args:
+        spark: The session.
+        site: Kafka.
+        topic: Full name of a topic that holds so many records.
+        records: How many.
+        rounds: How often all variants run, in turn.
+    """
+    variants = {
+        "land": partial(_timed, site, topic, records, lambda settings: land(spark, settings, threading.Event())),
+        "append": partial(_timed, site, topic, records, lambda settings: _end(append_all(spark, settings))),
+        "noop": partial(_timed, site, topic, records, lambda settings: _end(_read_only(spark, settings))),
+    }
+    for run in variants.values():
+        run()  # compiles what is hot
+    found = interleave(variants, rounds)
+    title = f"land {records:,} records of 256 B, Parquet, warm session, 2 batches or more"
+    return [
+        Figure(
+            "land_vs_parquet",
+            title,
+            "records/s",
+            "Kafka source to Parquet append, same columns, no exactly-once",
+            found["land"],
+            found["append"],
+            Target("ratio", "at least", 0.8),
+        ),
+        Figure(
+            "land_vs_noop",
+            title,
+            "records/s",
+            "Kafka source with headers to nowhere",
+            found["land"],
+            found["noop"],
+            Target("ratio", "at least", 0.4),
+        ),
+    ]
+
+
+def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
+    """Start the command in a new process, until the first rows are landed.
+
+    Args:
+        site: Kafka.
+        topic: Full name of a topic with records.
+        rounds: How often both run, in turn.
+    """
+    variants = {
+        "land": partial(_first_rows, site, topic, ["outbox", "land"], f"{MANIFESTS}/0.json"),
+        "append": partial(_first_rows, site, topic, ["tests.land_torture.naive"], f"{RECORDS}/*/*/*.parquet"),
+    }
+    found = interleave(variants, rounds)
+    return [
+        Figure(
+            "land_cold_start",
+            "start of the process until the first rows are landed, Java and Spark included",
+            "s",
+            "the append job, until its first file",
+            found["land"],
+            found["append"],
+            Target("ours", "at most", 20),
+        )
+    ]
+
+
+def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], None]) -> float:
+    """Records per second of a whole run, from its start to its end."""
+    with tempfile.TemporaryDirectory(prefix="outbox-land-") as folder:
+        settings = LandSettings.model_validate({**_settings(site, topic, folder), "available_now": True})
+        began = time.monotonic()
+        job(settings)
+        return records / (time.monotonic() - began)
+
+
+def _settings(site: Site, topic: str, folder: str) -> dict[str, str]:
+    return {
+        "topics": topic,
+        "output": f"{folder}/table",
+        "checkpoint": f"{folder}/checkpoint",
+        "bootstrap_servers": site.bootstrap_servers,
+    }
+
+
+def _end(query: StreamingQuery) -> None:
+    query.awaitTermination()
+
+
+def _read_only(spark: SparkSession, settings: LandSettings) -> StreamingQuery:
+    stream = read(spark, settings).writeStream.format("noop").trigger(availableNow=True)
+    return stream.option("checkpointLocation", settings.checkpoint_path).start()
+
+
+def _first_rows(site: Site, topic: str, module: list[str], sign: str) -> float:
+    """Seconds from the start of a process to a sign in its output.
+
+    Raises:
+        TimeoutError: There was none.
+    """
+    folder = tempfile.mkdtemp(prefix="outbox-land-")
+    variables = {f"OUTBOX_{name.upper()}": value for name, value in _settings(site, topic, folder).items()}
+    variables |= {"OUTBOX_MAX_OFFSETS_PER_TRIGGER": "10000", "OUTBOX_SPARK": json.dumps({})}
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-m", *module], env={**site.environment(), **variables}, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            while not any(Path(folder, "table").glob(sign)):
+                if time.monotonic() > began + _LONGEST_SECONDS or process.poll() is not None:
+                    raise TimeoutError(f"{' '.join(module)} landed nothing within {_LONGEST_SECONDS} s")
+                time.sleep(_LOOK_SECONDS)
+            return time.monotonic() - began
+        finally:
+            process.kill()
+            process.wait()
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,87 @@
+"""`python -m tests.land_torture --kills 200`: kill, check, report."""
+
+from __future__ import annotations
+
+import enum
+import json
+import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.environment import environment
+from outbox.service.signals import stop_on_signals
+from stack import Stack
+from tests.harness import Site
+from tests.land_torture.run import Result, Run
+
+console = Console(width=None if sys.stdout.isatty() else 120)
+
+
+class Sink(enum.StrEnum):
+    """What may be tortured; the naive one must be found out."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    NAIVE = "naive"
+
+
+def main(
+    kills: Annotated[int, typer.Option(min=1, help="How often, for each sink.")] = 40,
+    seed: Annotated[int, typer.Option(help="Of all choices; 0: any.")] = 0,
+    sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: parquet and delta.")] = None,
+    report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/land-torture/report.json"),
+) -> None:
+    """Kill the driver of `outbox land` again and again, check the table; ends with 2 if an invariant is violated.
+
+    SIGTERM and Ctrl-C end it sooner, with a check of what was killed until then.
+    """
+    stop = stop_on_signals()
+    seed = seed or time.time_ns() % 1_000_000
+    sinks = sink or [Sink.PARQUET, Sink.DELTA]
+    folder = report.parent
+    shutil.rmtree(folder / "work", ignore_errors=True)
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
+
+    say(f"seed {seed}; starting Kafka")
+    with Stack() as stack, ThreadPoolExecutor(len(sinks)) as together:
+
+        def run(each: Sink) -> Result:
+            with Site(stack.bootstrap_servers, stack.postgres_url) as site:
+                return Run(site, each, seed, folder / "work" / each, say).run(kills, stop.is_set)
+
+        content = environment(stack)
+        results = list(together.map(run, sinks))
+    content["runs"] = [result.report() for result in results]
+    report.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    for result in results:
+        console.print(_table(result))
+    console.print(f"report: {report}")
+    if any(result.violations for result in results):
+        raise SystemExit(2)
+
+
+def _table(result: Result) -> Table:
+    table = Table("figure", "value", title=f"land, {result.sink}")
+    found = result.report()
+    for name, value in found.items():
+        if isinstance(value, int):
+            table.add_row(name.replace("_", " "), f"{value:,}")
+    for name, count in found["kills_by_point"].items():
+        table.add_row(f"killed: {name}", f"{count:,}")
+    for violation in result.violations:
+        table.add_row(violation.invariant, violation.detail)
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,131 @@
+"""What must hold of a table, whatever was killed. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from spark_jobs.manifest import Manifest
+
+SHOWN = 5
+"""Examples of what is wrong that are named."""
+
+
+class Row(NamedTuple):
+    """A record, and where it is.
+
+    Args:
+        topic: Topic.
+        partition: Partition.
+        offset: Offset.
+        digest: Of key, value and headers.
+        message_id: As the headers have it.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    digest: bytes
+    message_id: str
+
+
+class Violation(NamedTuple):
+    """An invariant that does not hold.
+
+    Args:
+        invariant: Its name.
+        detail: What contradicts it.
+    """
+
+    invariant: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was found.
+
+    Args:
+        visible: What a read_committed reader of the topics sees.
+        committed: How many records were committed.
+        landed: The rows of the table.
+        batches: How many of them each batch has.
+        manifests: All manifests, in the order of batches.
+        leftovers: Names of what still lies where nothing is being written.
+    """
+
+    visible: Sequence[Row]
+    committed: int
+    landed: Sequence[Row]
+    batches: Mapping[int, int]
+    manifests: Sequence[Manifest]
+    leftovers: Collection[str] = ()
+
+
+def check(evidence: Evidence) -> list[Violation]:
+    """All that contradicts an invariant."""
+    return [Violation(name, detail) for name, rule in RULES.items() for detail in rule(evidence)]
+
+
+def _reader_sees_what_was_committed(evidence: Evidence) -> Iterator[str]:
+    if len(evidence.visible) != evidence.committed:
+        yield f"{evidence.committed} records were committed, {len(evidence.visible)} are visible"
+
+
+def _none_lost(evidence: Evidence) -> Iterator[str]:
+    yield from _named({row[:3] for row in evidence.visible} - {row[:3] for row in evidence.landed})
+
+
+def _none_doubled(evidence: Evidence) -> Iterator[str]:
+    places = Counter(row[:3] for row in evidence.landed)
+    yield from _named({place for place, times in places.items() if times > 1})
+
+
+def _none_made_up(evidence: Evidence) -> Iterator[str]:
+    yield from _named({row[:3] for row in evidence.landed} - {row[:3] for row in evidence.visible})
+
+
+def _none_changed(evidence: Evidence) -> Iterator[str]:
+    visible = {row[:3]: row for row in evidence.visible}
+    yield from _named({row[:3] for row in evidence.landed if visible.get(row[:3], row) != row})
+
+
+def _batches_follow_each_other(evidence: Evidence) -> Iterator[str]:
+    numbers = [manifest.batch_id for manifest in evidence.manifests]
+    if numbers != list(range(len(numbers))):
+        yield f"the manifests are of the batches {numbers}"
+    for before, after in pairwise(evidence.manifests):
+        if before.end != after.start:
+            yield f"batch {before.batch_id} ends at {before.end}, batch {after.batch_id} starts at {after.start}"
+
+
+def _batches_have_what_their_manifests_say(evidence: Evidence) -> Iterator[str]:
+    told = {manifest.batch_id: manifest.rows for manifest in evidence.manifests if manifest.rows}
+    for batch in sorted(told.keys() | evidence.batches.keys()):
+        if told.get(batch, 0) != evidence.batches.get(batch, 0):
+            yield f"batch {batch} has {evidence.batches.get(batch, 0)} rows, its manifest says {told.get(batch, 0)}"
+
+
+def _nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
+    yield from evidence.leftovers
+
+
+def _named(places: Collection[tuple[str, int, int]]) -> Iterator[str]:
+    if places:
+        shown = ", ".join(f"{topic}/{partition}@{offset}" for topic, partition, offset in sorted(places)[:SHOWN])
+        yield f"{len(places)} records: {shown}"
+
+
+RULES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
+    "a reader sees what was committed": _reader_sees_what_was_committed,
+    "no record is lost": _none_lost,
+    "no record is there twice": _none_doubled,
+    "no record is made up": _none_made_up,
+    "no record is changed": _none_changed,
+    "batches follow each other without a gap": _batches_follow_each_other,
+    "batches have the rows that their manifests say": _batches_have_what_their_manifests_say,
+    "nothing is left over": _nothing_is_left_over,
+}

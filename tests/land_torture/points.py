@@ -1,0 +1,93 @@
+"""Where a job is killed: at failpoints, at the sight of a file, at the end of its Java process, or at any moment."""
+
+from __future__ import annotations
+
+import enum
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class Kind(enum.Enum):
+    """How the moment is found."""
+
+    FAILPOINT = enum.auto()
+    """The process kills itself there."""
+    SIGHT = enum.auto()
+    """It is killed as soon as a file or folder is seen that was not there before."""
+    RUNNING = enum.auto()
+    """At any moment, once something was landed."""
+    STARTING = enum.auto()
+    """At any moment from the start of the process on."""
+    JAVA = enum.auto()
+    """Its Java process is killed at any moment, once something was landed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where to kill.
+
+    Args:
+        name: For the report.
+        kind: How the moment is found.
+        place: The failpoint, or the folder to look into, below the folder of the job.
+        pattern: What the names there look like.
+    """
+
+    name: str
+    kind: Kind
+    place: str = ""
+    pattern: str = ""
+
+    def names(self, folder: Path) -> set[str]:
+        """What is there to be seen, below the folder of the job."""
+        try:
+            return {path.name for path in (folder / self.place).iterdir() if re.fullmatch(self.pattern, path.name)}
+        except FileNotFoundError:
+            return set()
+
+
+JOB_ID = "torture"
+CHECKPOINTS = "checkpoints"
+COMMITS = f"{CHECKPOINTS}/{JOB_ID}/commits"
+TABLE = "table"
+
+LANDED = Point("batch committed by Spark", Kind.SIGHT, COMMITS, r"\d+")
+
+_ALWAYS = (
+    Point("at any moment", Kind.RUNNING),
+    Point("while it starts", Kind.STARTING),
+    Point("its Java process", Kind.JAVA),
+    Point("batch planned", Kind.SIGHT, f"{CHECKPOINTS}/{JOB_ID}/offsets", r"\d+"),
+    LANDED,
+    Point("land.data_written", Kind.FAILPOINT, "land.data_written"),
+)
+_LAND = (
+    Point("land.records_written", Kind.FAILPOINT, "land.records_written"),
+    Point("land.manifest_written", Kind.FAILPOINT, "land.manifest_written"),
+    Point("manifest there", Kind.SIGHT, f"{TABLE}/_manifests", r"\d+\.json"),
+)
+
+POINTS = {
+    "parquet": (
+        *_ALWAYS,
+        *_LAND,
+        Point("folder being written", Kind.SIGHT, f"{TABLE}/_writing", r"[0-9a-f]{32}-\d+"),
+        Point("folder renamed", Kind.SIGHT, f"{TABLE}/records", r"batch_id=\d+"),
+    ),
+    "delta": (
+        *_ALWAYS,
+        *_LAND,
+        Point("Delta transaction committed", Kind.SIGHT, f"{TABLE}/records/_delta_log", r"\d+\.json"),
+    ),
+    "naive": _ALWAYS,
+}
+"""By sink."""
+
+
+def in_turn(points: Sequence[Point], chance: random.Random) -> Iterator[Point]:
+    """All points, in another order each time, without end."""
+    while True:
+        yield from chance.sample(points, len(points))

@@ -1,0 +1,161 @@
+"""A run: the job is killed again and again while records come; then it runs to its end, and the table is checked."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness import Site
+from tests.land_torture.gathering import gather
+from tests.land_torture.invariants import RULES, Violation, check
+from tests.land_torture.job import Job, UnexpectedEndError
+from tests.land_torture.points import POINTS, in_turn
+from tests.land_torture.traffic import Traffic
+
+ROUND_KILLS = 15
+"""Kills until the table is checked."""
+
+FORGET_EVERY = 4
+"""After every fourth kill the last file of `commits` is deleted."""
+
+GROW_EVERY = 7
+"""After every seventh kill a topic gets one more partition, up to the most."""
+
+MOST_PARTITIONS = 8
+
+_REPLAYED = '"event": "batch was landed before"'
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a run.
+
+    Args:
+        sink: `parquet`, `delta` or `naive`.
+        seed: Of its choices.
+        kills: How often it was killed, by point.
+        commits_deleted: How often the last file of `commits` was.
+        partitions_added: How often a topic got one more partition.
+        replayed: Batches that Spark handed over again after their manifest stood.
+        batches: Batches that have a manifest.
+        committed: Records of committed transactions.
+        aborted: Records of aborted ones.
+        lingering: Transactions that stayed open for a while.
+        checks: How often the table was checked.
+        seconds: How long it took.
+        violations: What must not be.
+    """
+
+    sink: str
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    commits_deleted: int = 0
+    partitions_added: int = 0
+    replayed: int = 0
+    batches: int = 0
+    committed: int = 0
+    aborted: int = 0
+    lingering: int = 0
+    checks: int = 0
+    seconds: float = 0.0
+    violations: list[Violation] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        """The report, ready for JSON."""
+        return {
+            "sink": self.sink,
+            "seed": self.seed,
+            "seconds": round(self.seconds),
+            "kills": self.kills.total(),
+            "kills_by_point": dict(sorted(self.kills.items())),
+            "commits_deleted": self.commits_deleted,
+            "partitions_added": self.partitions_added,
+            "batches": self.batches,
+            "batches_replayed_after_their_manifest": self.replayed,
+            "records_committed": self.committed,
+            "records_aborted": self.aborted,
+            "transactions_that_stayed_open": self.lingering,
+            "checks": self.checks,
+            "invariants": list(RULES),
+            "violations": len(self.violations),
+            "found": [list(violation) for violation in self.violations],
+        }
+
+
+class Run:
+    """One run with one sink.
+
+    Args:
+        site: Kafka; its topics are made here.
+        sink: `parquet`, `delta` or `naive`.
+        seed: Of all choices.
+        folder: For table, checkpoint and log; it must not exist yet.
+        say: Takes lines about the progress.
+    """
+
+    def __init__(self, site: Site, sink: str, seed: int, folder: Path, say: Say) -> None:
+        self.result = Result(sink, seed)
+        self._site = site
+        self._say = say
+        self._chance = random.Random(seed)
+        self._points = in_turn(POINTS[sink], self._chance)
+        site.create_topics("orders", "stock", partitions=3)
+        self._partitions = {site.topic("orders"): 3, site.topic("stock"): 3}
+        self._job = Job(site, list(self._partitions), sink, folder)
+        self._traffic = Traffic(site, list(self._partitions), seed)
+
+    def run(self, kills: int, stopped: Callable[[], bool] = lambda: False) -> Result:
+        """Rounds until the job was killed so many times, or something is found.
+
+        Args:
+            kills: How often.
+            stopped: Whether to end sooner; what was killed until then is checked.
+        """
+        began = time.monotonic()
+        try:
+            while (left := kills - self.result.kills.total()) > 0 and not (self.result.violations or stopped()):
+                with self._traffic.on():
+                    for _ in range(min(left, ROUND_KILLS)):
+                        if not stopped():
+                            self._kill()
+                self._job.finish()
+                self._check()
+        except UnexpectedEndError as error:
+            self.result.violations.append(Violation("the job ends only when it is killed or done", str(error)))
+        self.result.seconds = time.monotonic() - began
+        return self.result
+
+    def _kill(self) -> None:
+        point = next(self._points)
+        self._job.kill_at(point, self._chance)
+        self.result.kills[point.name] += 1
+        killed = self.result.kills.total()
+        self._say(f"{self.result.sink}: killed {killed} times, last: {point.name}")
+        if killed % FORGET_EVERY == 0:
+            self._job.forget_commit()
+            self.result.commits_deleted += 1
+        if killed % GROW_EVERY == 0:
+            self._grow()
+
+    def _grow(self) -> None:
+        topic = min(self._partitions, key=lambda name: self._partitions[name])
+        if self._partitions[topic] < MOST_PARTITIONS:
+            self._partitions[topic] = self._traffic.grow(topic)
+            self.result.partitions_added += 1
+
+    def _check(self) -> None:
+        result, traffic = self.result, self._traffic
+        evidence = gather(self._site, list(self._partitions), result.sink, self._job.table, traffic.committed)
+        result.violations += check(evidence)
+        result.checks += 1
+        result.batches = len(evidence.manifests)
+        result.committed, result.aborted, result.lingering = traffic.committed, traffic.aborted, traffic.lingering
+        result.replayed = self._job.log.read_text(errors="replace").count(_REPLAYED)
+        self._say(f"{result.sink}: {len(evidence.landed)} records landed, {len(result.violations)} violations")

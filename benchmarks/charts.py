@@ -23,9 +23,10 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw the ratio of each figure to its baseline, with the spread over the rounds and the target.
 
     Args:
-        figures: Records of the results' file.
+        figures: Records of the results' file; those without a ratio are left out.
         path: The SVG.
     """
+    figures = [figure for figure in figures if figure["ratio"] is not None]
     picture, axes = plt.subplots(figsize=(8, 0.6 + 0.42 * len(figures)), layout="constrained")
     for place, figure in enumerate(figures):
         spread = figure["spread"]["ratio"]

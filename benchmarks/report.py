@@ -139,17 +139,25 @@ def _row(figure: Mapping[str, Any]) -> list[str]:
     target = figure["target"]
     return [
         figure["title"],
-        f"{_number(figure['ours'])} {figure['unit']}",
-        f"{_number(figure['baseline_value'])} ({figure['baseline']})",
-        f"{_spread(figure, 'ratio')}",
-        f"{_spread(figure, 'difference')}",
+        "not measured" if figure["ours"] is None else f"{_number(figure['ours'])} {figure['unit']}",
+        _baseline(figure),
+        _spread(figure, "ratio"),
+        _spread(figure, "difference"),
         "" if target is None else f"{target['measure']} {target['sense']} {target['value']:g}",
         {None: "", True: "**met**", False: "missed"}[figure["met"]],
     ]
 
 
+def _baseline(figure: Mapping[str, Any]) -> str:
+    if figure["baseline_value"] is None:
+        return f"{figure['baseline']}: not measured, {figure['not_measured']}"
+    return f"{_number(figure['baseline_value'])} ({figure['baseline']})"
+
+
 def _spread(figure: Mapping[str, Any], measure: str) -> str:
     spread = figure["spread"][measure]
+    if spread is None:
+        return ""
     if figure["runs"] == 1:
         return _number(spread["median"])
     return f"{_number(spread['median'])} ({_number(spread['minimum'])} to {_number(spread['maximum'])})"

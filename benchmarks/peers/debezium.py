@@ -20,6 +20,7 @@ from benchmarks.peers.debezium_settings import (
     CONNECTOR,
     Variant,
     connector_properties,
+    drop_statements,
     properties,
     table_statements,
     worker_properties,
@@ -28,20 +29,23 @@ from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK
 from benchmarks.peers.jvm import PeerError, Room, make_room
 from outbox.service.maven import fetch
 from stack.ports import HOST
+from tests.harness import wait_until
 
 _HEAP = "-Xmx1g"
 _ANSWER_SECONDS = 10.0
 _END_SECONDS = 10.0
 _MAIN = "org.apache.kafka.connect.cli.ConnectStandalone"
 _INSERT = "INSERT INTO {table} (aggregatetype, aggregateid, type, payload) VALUES (:topic, :key, 'changed', :payload)"
-# Each row in a transaction of its own, as an application writes them; nobody waits for the disk meanwhile.
+# As an application writes them, in many small transactions.
 _FILL = """
-DO $$ BEGIN
-  SET synchronous_commit = off;
-  FOR number IN 0..{last} LOOP
+DO $$ DECLARE body bytea; BEGIN
+  SELECT payload INTO body FROM debezium_body;
+  FOR number IN 1..{count} LOOP
     INSERT INTO {table} (aggregatetype, aggregateid, type, payload)
-    VALUES ('{topic}', 'key' || number, 'changed', decode(repeat('78', {size}), 'hex'));
-    COMMIT;
+    VALUES ('{topic}', 'key' || number - 1, 'changed', body);
+    IF number % {each} = 0 THEN
+      COMMIT;
+    END IF;
   END LOOP;
 END $$
 """
@@ -95,9 +99,16 @@ class Debezium:
         self._room.wait_for("connect", self._reads)
 
     def kill(self) -> None:
-        """Kill Kafka Connect (SIGKILL) and wait until it is gone and Postgres has noticed."""
+        """Kill Kafka Connect (SIGKILL) and wait until it is gone."""
         self._room.processes.signal("connect", signal.SIGKILL)
         self._room.processes.wait("connect", _END_SECONDS)
+
+    def forget(self) -> None:
+        """Drop what `prepare()` made, above all the slot, for which Postgres would keep its log for ever."""
+        wait_until(lambda: not self._slot_is_read())
+        with psycopg.connect(self._postgres_url, autocommit=True) as connection:
+            for statement in drop_statements(self.variant):
+                connection.execute(statement.encode())
 
     def rest(self) -> None:
         """Stop the connector, in good order; the process stays, warm. What is committed now waits in the slot.
@@ -121,17 +132,20 @@ class Debezium:
         self.resume()
         self._room.wait_for("connect", self._reads)
 
-    def fill(self, topic: str, count: int, size: int) -> None:
-        """Commit rows, each in a transaction of its own, with the keys `key0`, `key1`, …
+    def fill(self, topic: str, count: int, body: bytes, each: int = 1) -> None:
+        """Commit rows, with the keys `key0`, `key1` and so on.
 
         Args:
             topic: Where they are routed to.
             count: How many.
-            size: Bytes of a body.
+            body: Of each.
+            each: Rows in a transaction.
         """
         with psycopg.connect(self._postgres_url, autocommit=True) as connection:
-            said = _FILL.format(table=self.variant.table, topic=topic, last=count - 1, size=size)
-            connection.execute(said.encode())
+            connection.execute("SET synchronous_commit = off")
+            connection.execute("CREATE TEMPORARY TABLE debezium_body (payload bytea)")
+            connection.execute("INSERT INTO debezium_body VALUES (%b)", (body,))
+            connection.execute(_FILL.format(table=self.variant.table, topic=topic, count=count, each=each).encode())
 
     def insert(self, application: Application, session: Session, key: bytes) -> None:
         """Tell others, in a session's transaction: a row of Debezium's outbox table."""
@@ -189,5 +203,9 @@ def start_debezium(variant: Variant, postgres_url: str, bootstrap_servers: str) 
     with make_room(f"debezium-{variant.name}") as room:
         debezium = Debezium(room, variant, postgres_url, bootstrap_servers)
         debezium.prepare()
-        debezium.start()
-        yield debezium
+        try:
+            debezium.start()
+            yield debezium
+        finally:
+            debezium.kill()
+            debezium.forget()

@@ -12,6 +12,12 @@ from stack.ports import HOST
 
 CONNECTOR = "outbox"
 
+_COLUMNS = (
+    "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype varchar(255) NOT NULL,"
+    " aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload bytea"
+)
+"""The router's default columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -104,8 +110,17 @@ def table_statements(variant: Variant) -> list[str]:
     """The outbox table with the router's default columns, its publication, and the slot that keeps its log."""
     table = variant.table
     return [
-        f"CREATE TABLE {table} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype varchar(255) NOT NULL,"
-        " aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload bytea)",
+        f"CREATE TABLE {table} ({_COLUMNS})",
         f"CREATE PUBLICATION {table} FOR TABLE {table}",
         f"SELECT pg_create_logical_replication_slot('{table}', 'pgoutput')",
+    ]
+
+
+def drop_statements(variant: Variant) -> list[str]:
+    """What undoes `table_statements`."""
+    table = variant.table
+    return [
+        f"SELECT pg_drop_replication_slot('{table}')",
+        f"DROP PUBLICATION {table}",
+        f"DROP TABLE {table}",
     ]

@@ -98,7 +98,9 @@ class Client:
         options = ["-Xmx1g", f"-Duser.home={room.folder}", f"-Drocketmq.client.logRoot={room.folder}"]
         command = [str(find_java().command), *options, "-cp", path, str(_CLIENT), name_server, jdbc_url]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 

@@ -56,7 +56,7 @@ def measure_restore(stack: Stack, rounds: int) -> list[Figure]:
         found = interleave({"full": partial(_restore, full), "empty": partial(_restore, empty)}, rounds)
     return [
         Figure(
-            "relay_restore_s_1000_pending_of_1m",
+            "restart_1000_of_1m_seconds",
             f"start of the process until all is restored: {pending:,} pending among {SETTLED:,} settled halves",
             "s",
             "empty channel",

@@ -28,10 +28,11 @@ from benchmarks.peers.debezium_settings import (
 from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK
 from benchmarks.peers.jvm import PeerError, Room, make_room
 from outbox.service.maven import fetch
+from stack.kafka import LOG4J
 from stack.ports import HOST
 from tests.harness import wait_until
 
-_HEAP = "-Xmx1g"
+_OPTIONS = ("-Xmx1g", f"-Dlog4j2.configurationFile={LOG4J}")
 _ANSWER_SECONDS = 10.0
 _END_SECONDS = 10.0
 _MAIN = "org.apache.kafka.connect.cli.ConnectStandalone"
@@ -95,7 +96,7 @@ class Debezium:
             PeerError: It does not.
         """
         files = [str(self._room.folder / f"{name}.properties") for name in ("worker", "connector")]
-        self._room.run_java("connect", CONNECT_LOCK, [_HEAP], [_MAIN, *files])
+        self._room.run_java("connect", CONNECT_LOCK, _OPTIONS, [_MAIN, *files])
         self._room.wait_for("connect", self._reads)
 
     def kill(self) -> None:

@@ -17,7 +17,7 @@ from stack.ports import Ports
 from stack.processes import Command, Processes
 from tests.harness import wait_until
 
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 
 T = TypeVar("T")
 

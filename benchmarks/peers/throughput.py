@@ -1,4 +1,4 @@
-"""What messaging leaves of an application's transactions per second: `publish()` beside RocketMQ, each in its own share."""
+"""What messaging leaves of an application's transactions per second: the shares of `publish()` and of RocketMQ."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _measure(site: Site, application: Application, rounds: int, load: Load) -> l
         found.figure(
             f"app_tps_share_vs_rocketmq_{load.suffix}",
             f"transactions/s with messaging, as a share of those without: {title}",
-            "× no messaging",
+            "of no messaging",
             beside,
             lambda run: run.share,
         ),

@@ -10,10 +10,11 @@ SEED ?= 0
 SECONDS_DOWN ?= 300
 HALVES ?= 100000
 WORKERS ?= 3
+BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage bench-library bench-memory bench-relay bench-checker lint format stack tables lock clean
+.PHONY: help setup demo test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage bench bench-check bench-library bench-memory bench-relay bench-checker bench-peers lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +58,14 @@ torture-document: setup ## Make docs/torture.md from the reports that are kept (
 outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000 wait for it, and see all decided afterwards
 	$(BIN)/python -m tests.torture.outage --seconds $(SECONDS_DOWN) --halves $(HALVES)
 
+bench: setup ## Run all benchmarks beside their peers, and make docs/performance.md (under 40 minutes; QUICK=1: 5; FULL=1: hours)
+	$(BIN)/python -m benchmarks.whole --mode $(BENCH_MODE)
+	$(BIN)/python -m benchmarks.report
+
+bench-check: setup ## Run the benchmarks again, and fail if a ratio is more than 20 % worse than the kept one (RUN=file: only compare)
+	$(if $(RUN),,$(BIN)/python -m benchmarks.whole --like benchmarks/results/latest.json --output build/bench/latest.json)
+	$(BIN)/python -m benchmarks.whole.check --run $(or $(RUN),build/bench/latest.json)
+
 bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--part throughput")
 	$(BIN)/python -m benchmarks.library $(BENCH)
 	$(BIN)/python -m benchmarks.report
@@ -71,6 +80,10 @@ bench-relay: setup ## Measure how fast the relay is, and make docs/performance.m
 
 bench-checker: setup ## Measure how fast the checker is, and make docs/performance.md (BENCH="--part fence")
 	$(BIN)/python -m benchmarks.checker $(BENCH)
+	$(BIN)/python -m benchmarks.report
+
+bench-peers: setup ## Measure the peers and the project beside them, and make docs/performance.md (BENCH="--part latency")
+	$(BIN)/python -m benchmarks.peers $(BENCH)
 	$(BIN)/python -m benchmarks.report
 
 lint: setup ## ruff, mypy --strict, import-linter

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.charts import draw_growth, draw_ratios
-from benchmarks.results_file import FOLDER, read_results
+from benchmarks.results_file import FOLDER, LATEST, read_results
+from benchmarks.whole.merge import results_of_sections
+from benchmarks.whole.plan import DEMANDED
 
 _HEAD = """# Performance
 
@@ -124,9 +126,13 @@ def _where(results: Mapping[str, Any]) -> str:
             f"- Machine: {place}, load before the run {machine['load_before']}",
             "- Servers and application share it, on loopback; every COMMIT is synced to the disk",
             f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
-            f"- Settings: {', '.join(f'{name} {value:,g}' for name, value in results['settings'].items())}",
+            f"- Settings: {', '.join(_setting(name, value) for name, value in results['settings'].items())}",
         ]
     )
+
+
+def _setting(name: str, value: Any) -> str:
+    return f"{name} {', '.join(value) or 'none'}" if isinstance(value, list) else f"{name} {value:,g}"
 
 
 def _table(figures: Iterable[Mapping[str, Any]]) -> str:
@@ -181,8 +187,55 @@ def _memory(series: Mapping[str, Any]) -> str:
     )
 
 
-_SECTIONS = {"library": library_section, "memory": memory_section, "relay": relay_section, "checker": checker_section}
+_PEERS = (
+    "**How to read it.** All are the real thing, started by the run from pinned artifacts. *Debezium tuned* asks its "
+    "queue every 10 ms instead of 500, with larger batches and a pipelining producer. Both Debeziums are warm before "
+    "they are measured, but for the one that is killed. RocketMQ has one broker without a replica, which flushes later; "
+    "it is started anew for each round, and its client, in Java, is warm. It answers check-backs from memory, which is "
+    "faster than a database. An application in Java cannot be compared with one in Python: of RocketMQ's throughput "
+    "only its share of the same application without messaging stands beside ours.\n\n"
+    "A drain is counted from the first look that saw a message to the last message. The polling relay and Debezium "
+    "deliver at least once, and neither makes a transaction's messages visible together. *Until it goes on* is the "
+    "time from a kill -9, after which the process is started again at once, to the next message that a reader sees; "
+    "for RocketMQ, to the first that was sent after its broker's death. The database cost is what the message adds: "
+    "the cost of a run without messaging is taken off in each round; purge, DELETE and VACUUM are in it."
+)
+
+
+def peers_section(results: Mapping[str, Any], charts: Path) -> str:
+    """How the project stands beside its peers.
+
+    Args:
+        results: Of `benchmarks.peers`.
+        charts: Folder for the charts, beside the document.
+    """
+    return _ratios("Beside Debezium, RocketMQ and a polling relay", results, _PEERS, charts / "peers.svg")
+
+
+_SECTIONS = {
+    "library": library_section,
+    "memory": memory_section,
+    "relay": relay_section,
+    "checker": checker_section,
+    "peers": peers_section,
+}
 """By the name of its results file; what was not measured yet has none."""
+
+
+def overview(whole: Mapping[str, Any]) -> str:
+    """Where we stand: the figures of a whole run that everybody asks for.
+
+    Args:
+        whole: The run's results.
+    """
+    steps = ", ".join(f"{step['name']} {step['seconds']:,} s" for step in whole["steps"])
+    parts = [
+        "## Where we stand",
+        f"One run, `{whole['command']}`: {steps}.",
+        _table(figure for figure in whole["figures"] if figure["name"] in DEMANDED),
+    ]
+    failed = [f"- {step['name']}: {step['failure']}" for step in whole["steps"] if step["failure"]]
+    return _joined([*parts, *(["Not everything was measured:\n\n" + "\n".join(failed)] if failed else [])])
 
 
 def write_report(sections: Sequence[str], document: Path) -> None:
@@ -202,12 +255,12 @@ Document = Annotated[Path, typer.Option(help="The document; its charts lie besid
 def main(results: Results = FOLDER, document: Document = Path("docs/performance.md")) -> None:
     """Make the document from the results."""
     charts = document.with_suffix("")
-    sections = [
-        section(read_results(file), charts)
-        for name, section in _SECTIONS.items()
-        if (file := results / f"{name}.json").exists()
-    ]
-    write_report(sections, document)
+    found = {name: read_results(file) for name in _SECTIONS if (file := results / f"{name}.json").exists()}
+    whole = read_results(file) if (file := results / LATEST).exists() else None
+    if whole is not None:
+        found |= results_of_sections(whole)  # what one run measured together stands before what was measured alone
+    sections = [section(found[name], charts) for name, section in _SECTIONS.items() if name in found]
+    write_report([*([overview(whole)] if whole else []), *sections], document)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Size:
         count: Transactions of each thread of an application.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
         whole: Whether the whole matrix is measured: all sizes, rates, threads.
+        without: Peers that are left out.
     """
 
     rounds: int
@@ -61,6 +62,7 @@ class Size:
     count: int
     warm_up: float
     whole: bool
+    without: tuple[str, ...]
 
     def scenes(self) -> list[Scene]:
         """What waits in the drains; of large bodies there are fewer."""
@@ -87,15 +89,19 @@ class Size:
 Measure = Callable[[Stack, Site, Application, Size], list[Figure]]
 
 MEASURES: Mapping[Part, Measure] = {
-    Part.DRAIN: lambda stack, site, _, size: measure_drains(stack, site, size.scenes(), size.rounds),
+    Part.DRAIN: lambda stack, site, _, size: measure_drains(stack, site, size.scenes(), size.rounds, size.without),
     Part.LATENCY: lambda stack, site, application, size: measure_latencies(
-        stack, site, application, size.rounds, size.seconds, size.rates()
+        stack, site, application, size.rounds, size.seconds, size.rates(), size.without
     ),
     Part.CHECK_BACK: lambda stack, site, _, size: [
-        figure for halves in size.undecided() for figure in measure_checkback(stack, site, size.rounds, halves)
+        figure
+        for halves in size.undecided()
+        for figure in measure_checkback(stack, site, size.rounds, halves, size.without)
     ],
-    Part.DEATH: lambda stack, site, _, size: measure_deaths(stack, site, size.rounds, size.messages),
-    Part.SHARE: lambda _, site, application, size: measure_shares(site, application, size.rounds, size.loads()),
+    Part.DEATH: lambda stack, site, _, size: measure_deaths(stack, site, size.rounds, size.messages, size.without),
+    Part.SHARE: lambda _, site, application, size: measure_shares(
+        site, application, size.rounds, size.loads(), size.without
+    ),
     Part.COST: lambda stack, site, application, size: measure_cost(
         stack, site, application, size.rounds, size.count * 8
     ),
@@ -114,6 +120,7 @@ Halves = Annotated[int, typer.Option(min=1_000, help="Halves that nobody decided
 Seconds = Annotated[float, typer.Option(min=1, help="Of each run at a steady rate.")]
 Count = Annotated[int, typer.Option(min=10, help="Transactions of each thread of an application.")]
 WarmUp = Annotated[float, typer.Option(min=0, help="Seconds to warm up.")]
+Without = Annotated[list[str] | None, typer.Option(help="A peer that is left out; may be repeated.")]
 Whole = Annotated[bool, typer.Option("--whole", help="The whole matrix: all sizes, rates and threads (hours).")]
 Output = Annotated[Path, typer.Option(help="The results' file.")]
 
@@ -128,10 +135,11 @@ def main(
     count: Count = 300,
     warm_up: WarmUp = 15.0,
     whole: Whole = False,
+    without: Without = None,
     output: Output = FOLDER / "peers.json",
 ) -> None:
     """Measure the project beside its peers in the same run; a peer that cannot start is reported as not measured."""
-    size = Size(rounds, messages, halves, seconds, count, warm_up, whole)
+    size = Size(rounds, messages, halves, seconds, count, warm_up, whole, tuple(without or ()))
     settings = {name: getattr(size, name) for name in Size.__slots__}
     with start_place(warm_up) as (stack, site, application):
         run = Run(output, _environment(stack), settings)

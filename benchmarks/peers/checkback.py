@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -41,7 +42,9 @@ class CheckBack(NamedTuple):
     doubled: int
 
 
-def measure_checkback(stack: Stack, site: Site, rounds: int, halves: int) -> list[Figure]:
+def measure_checkback(
+    stack: Stack, site: Site, rounds: int, halves: int, without: Collection[str] = ()
+) -> list[Figure]:
     """Measure relay and checker beside RocketMQ; both ask for what is 6 s old, or 20 s if sending takes longer.
 
     RocketMQ's application answers from its memory, the checker from the callback table.
@@ -51,13 +54,14 @@ def measure_checkback(stack: Stack, site: Site, rounds: int, halves: int) -> lis
         site: Where the business table is.
         rounds: How often both run, in turn.
         halves: Of one transaction each, all of which were committed.
+        without: Peers that are left out.
     """
     timeout_ms = 6_000 if halves <= _MOST_HALVES_AT_6_S else 20_000
     with ExitStack() as running:
         found = compete(
             {"relay and checker": partial(_checked, stack, halves, timeout_ms)},
             {"rocketmq": partial(_rocketmq, site, halves, timeout_ms)},
-            Peers(running),
+            Peers(running, without),
             rounds,
         )
     suffix = "" if halves <= _MOST_HALVES_AT_6_S else f"_{halves}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Generic, TypeVar
 
 import psycopg
@@ -38,14 +38,21 @@ class Peers:
 
     Args:
         running: Ends them.
-        reasons: By the peer's name.
+        without: Peers that are left out.
     """
 
     running: ExitStack
-    reasons: dict[str, str] = field(default_factory=dict)
+    without: InitVar[Collection[str]] = ()
+    reasons: dict[str, str] = field(init=False)
+
+    def __post_init__(self, without: Collection[str]) -> None:
+        """Begin with those that are left out."""
+        self.reasons = dict.fromkeys(without, "left out of this run")
 
     def start(self, name: str, starting: AbstractContextManager[P]) -> P | None:
-        """Start a peer; None, and a reason, if it does not start."""
+        """Start a peer; None if it is left out, or, with a reason, if it does not start."""
+        if name in self.reasons:
+            return None
         try:
             return self.running.enter_context(starting)
         except _FAILURES as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class Death(NamedTuple):
     seconds_to_go_on: float
 
 
-def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int) -> list[Figure]:
+def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int, without: Collection[str] = ()) -> list[Figure]:
     """Kill the relay, Kafka Connect with Debezium, and RocketMQ's broker, each half way, and start it again.
 
     Args:
@@ -52,6 +52,7 @@ def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int) -> list
         site: Where the business table is.
         rounds: How often each dies, in turn.
         messages: How many, of one transaction each.
+        without: Peers that are left out.
     """
     with ExitStack() as running:
         found = compete(
@@ -60,7 +61,7 @@ def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int) -> list
                 "debezium_tuned": partial(_debezium, stack, messages),
                 "rocketmq": partial(_rocketmq, site, messages),
             },
-            Peers(running),
+            Peers(running, without),
             rounds,
         )
     title = f"kill -9 in the middle of {messages:,} messages"

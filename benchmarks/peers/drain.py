@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -54,7 +54,9 @@ class Scene:
         return f"drain of {self.messages:,} messages of {self.size:,} B, {self.each} in a transaction"
 
 
-def measure_drains(stack: Stack, site: Site, scenes: list[Scene], rounds: int) -> list[Figure]:
+def measure_drains(
+    stack: Stack, site: Site, scenes: list[Scene], rounds: int, without: Collection[str] = ()
+) -> list[Figure]:
     """Measure the relay beside its peers; all of them have processes of their own.
 
     Args:
@@ -62,10 +64,11 @@ def measure_drains(stack: Stack, site: Site, scenes: list[Scene], rounds: int) -
         site: Has the ordinary outbox table, which is empty.
         scenes: What waits; the copy loop runs in all but the ordinary one, where the relay's own benchmark has it.
         rounds: How often all run, in turn.
+        without: Peers that are left out.
     """
     site.create_topics("polled", "routed", "warm", partitions=PARTITIONS)
     with ExitStack() as running:
-        peers = Peers(running)
+        peers = Peers(running, without)
         debeziums = {
             name: started
             for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -31,7 +31,13 @@ _AT_LEAST_ONCE_TARGET = Target("ours", "at most", 2)
 
 
 def measure_latencies(
-    stack: Stack, site: Site, application: Application, rounds: int, seconds: float, rates: Sequence[int]
+    stack: Stack,
+    site: Site,
+    application: Application,
+    rounds: int,
+    seconds: float,
+    rates: Sequence[int],
+    without: Collection[str] = (),
 ) -> list[Figure]:
     """Measure all of them at each rate.
 
@@ -42,11 +48,12 @@ def measure_latencies(
         rounds: How often all run, in turn.
         seconds: How long each run is.
         rates: Transactions per second.
+        without: Peers that are left out.
     """
     with ExitStack() as running, Site(stack.bootstrap_servers, stack.postgres_url) as at_least_once:
         caught_up = running.enter_context(relays(site))
         tells = {"exactly_once": application.publish, "at_least_once": _at_least_once(at_least_once, application)}
-        peers = Peers(running)
+        peers = Peers(running, without)
         debeziums = {
             name: started
             for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()

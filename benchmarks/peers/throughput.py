@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +50,9 @@ class Share(NamedTuple):
     p99_ms: float
 
 
-def measure_shares(site: Site, application: Application, rounds: int, loads: list[Load]) -> list[Figure]:
+def measure_shares(
+    site: Site, application: Application, rounds: int, loads: list[Load], without: Collection[str] = ()
+) -> list[Figure]:
     """Measure what remains with messaging: RocketMQ's application is in Java, so only shares can be compared.
 
     Both write, beside their business row, the row from which a check-back is answered.
@@ -59,17 +62,18 @@ def measure_shares(site: Site, application: Application, rounds: int, loads: lis
         application: Warm.
         rounds: How often all run, in turn.
         loads: How the application runs.
+        without: Peers that are left out.
     """
-    return [figure for load in loads for figure in _measure(site, application, rounds, load)]
+    return [figure for load in loads for figure in _measure(site, application, rounds, load, without)]
 
 
-def _measure(site: Site, application: Application, rounds: int, load: Load) -> list[Figure]:
+def _measure(site: Site, application: Application, rounds: int, load: Load, without: Collection[str]) -> list[Figure]:
     application.use_payload(load.size)
     with ExitStack() as running:
         found = compete(
             {"publish": partial(_ours, application, load)},
             {"rocketmq": partial(_rocketmq, site, load)},
-            Peers(running),
+            Peers(running, without),
             rounds,
         )
     title = f"{load.threads} threads, {load.size:,} B"

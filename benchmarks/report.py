@@ -190,7 +190,7 @@ def _memory(series: Mapping[str, Any]) -> str:
 _PEERS = (
     "**How to read it.** All are the real thing, started by the run from pinned artifacts. *Debezium tuned* asks its "
     "queue every 10 ms instead of 500, with larger batches and a pipelining producer. Both Debeziums are warm before "
-    "they are measured, but for the one that is killed. RocketMQ has one broker without a replica, which flushes later; "
+    "they are measured, but for the one that is killed. RocketMQ has one broker, no replica, and flushes later; "
     "it is started anew for each round, and its client, in Java, is warm. It answers check-backs from memory, which is "
     "faster than a database. An application in Java cannot be compared with one in Python: of RocketMQ's throughput "
     "only its share of the same application without messaging stands beside ours.\n\n"

@@ -86,13 +86,19 @@ def visible(site: Site, topic: str) -> int:
 
 
 @contextmanager
-def relay(site: Site) -> Iterator[None]:
-    """The project's relay."""
-    service = site.relay(extra=AS_DELIVERED)
+def relay(site: Site, processes: int = 1) -> Iterator[None]:
+    """The project's relay.
+
+    Args:
+        site: Whose channel it serves.
+        processes: That share the partitions.
+    """
+    services = [site.relay(extra=AS_DELIVERED) for _ in range(processes)]
     try:
         yield
     finally:
-        service.terminate()
+        for service in services:
+            service.terminate()
 
 
 @contextmanager

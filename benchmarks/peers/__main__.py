@@ -79,7 +79,9 @@ class Size:
         """How applications run."""
         if not self.whole:
             return [Load(count=self.count)]
-        return [Load(threads, size, self.count) for threads in (1, 8, 32) for size in (SMALL, 10_000, 100_000)]
+        return [
+            Load(threads, size, self.count, whole=True) for threads in (1, 8, 32) for size in (SMALL, 10_000, 100_000)
+        ]
 
     def undecided(self) -> list[int]:
         """Halves of the check-backs."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.application import Application, Rate
+from benchmarks.application import Application, Rate, Tell
 from benchmarks.figures import Figure
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
@@ -24,11 +24,13 @@ class Load:
         threads: How many.
         size: Bytes of a body.
         count: Transactions of each thread, ours; RocketMQ's client, which is faster, runs four times as many.
+        whole: Whether eager `publish()` and an outbox table are measured, too.
     """
 
     threads: int = 16
     size: int = 256
     count: int = 300
+    whole: bool = False
 
     @property
     def suffix(self) -> str:
@@ -69,35 +71,46 @@ def measure_shares(
 
 def _measure(site: Site, application: Application, rounds: int, load: Load, without: Collection[str]) -> list[Figure]:
     application.use_payload(load.size)
+    tells: dict[str, Tell] = {"publish": application.publish}
+    if load.whole:
+        tells |= {"eager publish()": application.publish_eagerly, "outbox-table insert": application.insert}
     with ExitStack() as running:
         found = compete(
-            {"publish": partial(_ours, application, load)},
+            {name: partial(_ours, application, load, tell) for name, tell in tells.items()},
             {"rocketmq": partial(_rocketmq, site, load)},
             Peers(running, without),
             rounds,
         )
     title = f"{load.threads} threads, {load.size:,} B"
-    beside = ("publish", "rocketmq")
-    return [
-        found.figure(
-            f"app_tps_share_vs_rocketmq_{load.suffix}",
-            f"transactions/s with messaging, as a share of those without: {title}",
-            "of no messaging",
-            beside,
-            lambda run: run.share,
-        ),
-        found.figure(
-            f"app_p50_ms_vs_rocketmq_{load.suffix}", f"transaction, p50: {title}", "ms", beside, lambda run: run.p50_ms
-        ),
-        found.figure(
-            f"app_p99_ms_vs_rocketmq_{load.suffix}", f"transaction, p99: {title}", "ms", beside, lambda run: run.p99_ms
-        ),
-    ]
+
+    def figures(suffix: str, peer: str) -> list[Figure]:
+        beside = ("publish", peer)
+        return [
+            found.figure(
+                f"app_tps_share_vs_{suffix}_{load.suffix}",
+                f"transactions/s with messaging, as a share of those without: {title}",
+                "of no messaging",
+                beside,
+                lambda run: run.share,
+            ),
+            *(
+                found.figure(
+                    f"app_{field}_vs_{suffix}_{load.suffix}", f"transaction, {words}: {title}", "ms", beside, of
+                )
+                for field, words, of in (
+                    ("p50_ms", "p50", lambda run: run.p50_ms),
+                    ("p99_ms", "p99", lambda run: run.p99_ms),
+                )
+            ),
+        ]
+
+    ours = [figures("outbox_insert", "outbox-table insert"), figures("eager", "eager publish()")] if load.whole else []
+    return [figure for some in [figures("rocketmq", "rocketmq"), *ours] for figure in some]
 
 
-def _ours(application: Application, load: Load) -> Share:
+def _ours(application: Application, load: Load, tell: Tell) -> Share:
     without = application.rate(application.no_messaging, load.threads, load.count)
-    with_ = application.rate(application.publish, load.threads, load.count)
+    with_ = application.rate(tell, load.threads, load.count)
     return _share(with_, without)
 
 

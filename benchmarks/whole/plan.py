@@ -118,7 +118,7 @@ _FULL = [
     _step("peers-death", "peers", "--part death", 60),
     _step("peers-share", "peers", "--part share --whole", 180),
     _step("peers-cost", "peers", "--part cost", 20),
-    _step("growth", "relay", "--part growth --rounds 3", 120),
+    _step("growth", "relay", "--part growth --part restore-many --rounds 3", 180),
     _step("checker", "checker", "", 60),
 ]
 

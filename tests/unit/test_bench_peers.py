@@ -36,10 +36,11 @@ class Failing(AbstractContextManager[str]):
         self._error = error
 
     def __enter__(self) -> str:
+        """Do not start."""
         raise self._error
 
     def __exit__(self, *_: object) -> None:
-        return None
+        """Is never reached."""
 
 
 POSTGRES = "postgresql://outbox:secret@127.0.0.1:20001/outbox"

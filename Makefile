@@ -59,6 +59,7 @@ outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000
 	$(BIN)/python -m tests.torture.outage --seconds $(SECONDS_DOWN) --halves $(HALVES)
 
 bench: setup ## Run all benchmarks beside their peers, and make docs/performance.md (under 40 minutes; QUICK=1: 5; FULL=1: hours)
+	-$(BIN)/python -m benchmarks.peers.jars fetch
 	$(BIN)/python -m benchmarks.whole --mode $(BENCH_MODE)
 	$(BIN)/python -m benchmarks.report
 

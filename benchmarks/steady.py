@@ -57,10 +57,15 @@ def run_steadily(site: Site, application: Application, tell: Tell, seconds: floa
     return Steady([(read[key] - at) / _NS for key, at in committed.items()], len(committed) / taken)
 
 
+def threads_for(rate: int) -> int:
+    """So many threads reach a rate, at ordinary speed of a transaction."""
+    return max(_LEAST_THREADS, rate // _PER_THREAD)
+
+
 def _run(application: Application, tell: Tell, count: int, rate: int) -> tuple[dict[str, int], float]:
     """When each COMMIT returned, ns, by the message's key; and the seconds that all took."""
     committed: dict[str, int] = {}
-    threads = max(_LEAST_THREADS, rate // _PER_THREAD)
+    threads = threads_for(rate)
     began = time.monotonic()
 
     def work(thread: int) -> None:

@@ -139,7 +139,7 @@ def compete(
             if name not in peers.reasons:
                 try:
                     found[name].append(run())
+                    between()
                 except _FAILURES as error:
                     peers.drop(name, error)
-                between()
     return Contest({name: some for name, some in found.items() if name not in peers.reasons}, dict(peers.reasons))

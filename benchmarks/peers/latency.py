@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy.orm import Session
@@ -17,17 +18,63 @@ from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.place import AS_DELIVERED
 from benchmarks.spread import percentile
-from benchmarks.steady import RATE, Steady, run_steadily
+from benchmarks.steady import RATE, Steady, run_steadily, threads_for
 from stack import Stack
 from tests.harness import Site
 
-WARM_UP_SECONDS = 5.0
+WARM_UP_SECONDS = 3.0
 _REACHED = 0.9
 """An application that reaches less than this share of a rate was not measured at it."""
 
 _PERCENTILES = (50, 95, 99)
 _TARGETS = {50: Target("ratio", "at most", 0.5), 99: Target("ratio", "at most", 1)}
 _AT_LEAST_ONCE_TARGET = Target("ours", "at most", 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that runs.
+
+    Args:
+        stack: Servers.
+        site: Where.
+        application: Warm.
+        tells: How the project is told, by name.
+        debeziums: Those that started; they rest.
+        peers: Notes who drops out.
+        caught_up: Waits until the relays have.
+    """
+
+    stack: Stack
+    site: Site
+    application: Application
+    tells: Mapping[str, Tell]
+    debeziums: Mapping[str, Debezium]
+    peers: Peers
+    caught_up: Callable[[], None]
+
+    def run(self, tell: Tell, seconds: float, rate: int) -> Steady:
+        """Run transactions, whose messages are read."""
+        return run_steadily(self.site, self.application, tell, seconds, rate)
+
+    def run_routed(self, debezium: Debezium, seconds: float, rate: int) -> Steady:
+        """Run transactions whose messages one Debezium reads."""
+        tell = partial(debezium.insert, self.application)
+        debezium.go_on()
+        try:
+            self.run(tell, WARM_UP_SECONDS, rate)
+            return self.run(tell, seconds, rate)
+        finally:
+            debezium.rest()
+
+    def run_rocketmq(self, seconds: float, rate: int) -> Steady:
+        """Run transactions of RocketMQ, which is started anew each time: its idle broker keeps one core busy."""
+        threads = threads_for(rate)
+        with start_rocketmq(self.stack.postgres_url) as (_, client):
+            warm_up(client)
+            client.ask("steady", rate, int(WARM_UP_SECONDS * rate), SMALL, threads)
+            said = client.ask("steady", rate, int(seconds * rate), SMALL, threads)
+        return Steady(said["milliseconds"], said["per_second"])
 
 
 def measure_latencies(
@@ -50,8 +97,9 @@ def measure_latencies(
         rates: Transactions per second.
         without: Peers that are left out.
     """
-    with ExitStack() as running, Site(stack.bootstrap_servers, stack.postgres_url) as at_least_once:
+    with ExitStack() as running:
         caught_up = running.enter_context(relays(site))
+        at_least_once = running.enter_context(Site(stack.bootstrap_servers, stack.postgres_url))
         tells = {"exactly_once": application.publish, "at_least_once": _at_least_once(at_least_once, application)}
         peers = Peers(running, without)
         debeziums = {
@@ -59,36 +107,23 @@ def measure_latencies(
             for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()
             if (started := peers.start(name, _resting(variant, stack)))
         }
-        return [
-            figure
-            for rate in rates
-            for figure in _at_rate(stack, site, application, rounds, seconds, rate, peers, debeziums, tells, caught_up)
-        ]
+        scene = Scene(stack, site, application, tells, debeziums, peers, caught_up)
+        for tell in (*tells.values(), application.insert):
+            scene.run(tell, WARM_UP_SECONDS, RATE)
+        return [figure for rate in rates for figure in _at_rate(scene, rounds, seconds, rate)]
 
 
-def _at_rate(
-    stack: Stack,
-    site: Site,
-    application: Application,
-    rounds: int,
-    seconds: float,
-    rate: int,
-    peers: Peers,
-    debeziums: dict[str, Debezium],
-    tells: dict[str, Tell],
-    caught_up: Callable[[], None],
-) -> list[Figure]:
-    run = partial(_steadily, site, application, seconds=seconds, rate=rate)
+def _at_rate(scene: Scene, rounds: int, seconds: float, rate: int) -> list[Figure]:
     found = compete(
-        {name: partial(run, tell) for name, tell in tells.items()},
+        {name: partial(scene.run, tell, seconds, rate) for name, tell in scene.tells.items()},
         {
-            "polling": partial(run, application.insert),
-            **{name: partial(_routed, one, application, run) for name, one in debeziums.items()},
-            "rocketmq": partial(_rocketmq, stack, seconds, rate),
+            "polling": partial(scene.run, scene.application.insert, seconds, rate),
+            **{name: partial(scene.run_routed, one, seconds, rate) for name, one in scene.debeziums.items()},
+            "rocketmq": partial(scene.run_rocketmq, seconds, rate),
         },
-        peers,
+        scene.peers,
         rounds,
-        caught_up,
+        scene.caught_up,
     )
     return _figures(_unless_too_slow(found, rate), rate)
 
@@ -131,10 +166,6 @@ def _unless_too_slow(found: Contest[Steady], rate: int) -> Contest[Steady]:
     return Contest(kept, {**found.reasons, **slow})
 
 
-def _steadily(site: Site, application: Application, tell: Tell, *, seconds: float, rate: int) -> Steady:
-    return run_steadily(site, application, tell, seconds, rate)
-
-
 def _at_least_once(site: Site, application: Application) -> Tell:
     """`publish()` through a channel whose relay delivers at least once, to the same topic."""
     site.create(partitions=4)
@@ -147,27 +178,8 @@ def _at_least_once(site: Site, application: Application) -> Tell:
     return tell
 
 
-def _routed(debezium: Debezium, application: Application, run: Callable[[Tell], Steady]) -> Steady:
-    debezium.go_on()
-    try:
-        run(partial(debezium.insert, application))  # what was at rest comes to speed
-        return run(partial(debezium.insert, application))
-    finally:
-        debezium.rest()
-
-
 @contextmanager
 def _resting(variant: Variant, stack: Stack) -> Iterator[Debezium]:
     with start_debezium(variant, stack.postgres_url, stack.bootstrap_servers) as debezium:
         debezium.rest()
         yield debezium
-
-
-def _rocketmq(stack: Stack, seconds: float, rate: int) -> Steady:
-    """Started anew each time: its broker, left idle, keeps one core busy."""
-    with start_rocketmq(stack.postgres_url) as (_, client):
-        warm_up(client)
-        threads = max(4, rate // 50)
-        client.ask("steady", rate, int(WARM_UP_SECONDS * rate), SMALL, threads)
-        said = client.ask("steady", rate, int(seconds * rate), SMALL, threads)
-    return Steady(said["milliseconds"], said["per_second"])

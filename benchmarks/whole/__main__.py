@@ -32,7 +32,8 @@ def main(mode: Size = Mode.ORDINARY, like: Like = None, output: Output = FOLDER 
         if not like.exists():
             sys.exit(f"{like} is missing: `make bench` makes it")
         mode = Mode(read_results(like)["mode"])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     WORK.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     end = time.monotonic() + BUDGET_SECONDS[mode]

@@ -57,8 +57,10 @@ def results_of_sections(latest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The results of each section of the report, in the form that a benchmark alone writes them.
 
     Args:
-        latest: A whole run's.
+        latest: A whole run's; one of which no step wrote results has none.
     """
+    if latest["machine"] is None:
+        return {}
     sections = dict.fromkeys(step["section"] for step in latest["steps"])
     return {section: _results_of(latest, section) for section in sections}
 

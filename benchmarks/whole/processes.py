@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _GRACE_SECONDS = 30.0
@@ -44,18 +45,15 @@ def run_step(arguments: list[str], log: Path, seconds: float) -> str | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a step, and what it leaves behind of its process group."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    """End a step, and what it leaves behind of its process group; at once if Ctrl-C comes a second time."""
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # nothing is left
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
+    finally:
+        with suppress(ProcessLookupError):  # nothing is left
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _last_line(log: Path) -> str:

@@ -102,14 +102,15 @@ def relay(site: Site, processes: int = 1) -> Iterator[None]:
 
 
 @contextmanager
-def copy_loop(site: Site, topic: str) -> Iterator[None]:
+def copy_loop(site: Site, topic: str, each: int = 1) -> Iterator[None]:
     """The bare copy loop.
 
     Args:
         site: Where.
         topic: The site's name of the topic that it copies to.
+        each: Messages in every transaction.
     """
-    command = [sys.executable, "-m", "benchmarks.relay.copy_loop", site.name, site.topic(topic)]
+    command = [sys.executable, "-m", "benchmarks.relay.copy_loop", site.name, site.topic(topic), str(each)]
     with subprocess.Popen(command, env=site.environment()) as process:
         try:
             yield

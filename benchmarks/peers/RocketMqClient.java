@@ -6,6 +6,7 @@ import java.sql.SQLException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
 import java.util.Scanner;
@@ -381,6 +382,7 @@ public final class RocketMqClient {
 
     /** Arguments: the name server's address, and the database's JDBC address. */
     public static void main(String[] arguments) throws Exception {
+        Locale.setDefault(Locale.ROOT); // of numbers in the answers
         LinkedBlockingQueue<String> commands = new LinkedBlockingQueue<>();
         Thread reader = new Thread(() -> {
             Scanner lines = new Scanner(System.in, StandardCharsets.UTF_8);

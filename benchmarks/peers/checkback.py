@@ -101,13 +101,13 @@ def _checked(stack: Stack, halves: int, timeout_ms: int) -> CheckBack:
         relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_TRANSACTION_TIMEOUT": str(timeout_ms)})
         site.checker()
         wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
-        topic = site.topic("real")
+        topic, began = site.topic("real"), time.monotonic()
         messages = (Message(topic, b"x" * SMALL, f"key{number}") for number in range(halves))
         publish_bulk(site, site.outbox(), messages, ops=False)
         due = time.monotonic() + timeout_ms / 1_000
         looks = _look(site, halves)
         seconds = max(0.0, looks[-1][0] - due)
-        per_second = drain_of(looks, halves, due).per_second
+        per_second = drain_of(looks, halves, began).per_second
         return CheckBack(per_second, seconds, len(doubled(site.read("real"))))
 
 

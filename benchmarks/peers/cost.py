@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, LiteralString, NamedTuple, Self
 
 import psycopg
 
@@ -25,15 +25,17 @@ from tests.harness import Site, wait_until
 
 _THREADS = 8
 _MICROSECONDS = 1e6
-_ABOVE_ALL = 2**60
 _CPU_FIELDS = slice(11, 13)  # of /proc/…/stat, after the name: user and system time, then those of waited children
 _CPU_FIELDS_WITH_CHILDREN = slice(11, 15)
 
 _ROWS = "SELECT n_tup_ins + n_tup_upd, n_tup_upd + n_tup_del FROM pg_stat_user_tables WHERE relname = %s"
+_SETTLED: LiteralString = (
+    "SELECT half_topic_id::text, half_partition, max(last_offset) + 1 FROM {transaction} GROUP BY 1, 2"
+)
 
 
 class Cost(NamedTuple):
-    """Sums of a run, or their difference, or what one transaction costs.
+    """What one transaction costs.
 
     Args:
         wal_bytes: Written to the log.
@@ -50,10 +52,6 @@ class Cost(NamedTuple):
     def less(self, other: Self) -> Cost:
         """The difference."""
         return Cost(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def per(self, count: int) -> Cost:
-        """The share of one of so many."""
-        return Cost(*(each / count for each in self))
 
 
 def measure_cost(stack: Stack, site: Site, application: Application, rounds: int, count: int) -> list[Figure]:
@@ -117,26 +115,41 @@ def _cost(
 ) -> Cost:
     with site.connect() as connection:
         connection.execute("CHECKPOINT")  # so that every run writes whole pages at their first change
-        before = _sums(stack, connection, table)
-        done = application.rate(tell, _THREADS, count // _THREADS)
+        rows, spent = _rows(connection, table), _spent(stack, connection)
+        transactions = len(application.rate(tell, _THREADS, count // _THREADS).seconds)
         finish()
-        transactions = len(done.seconds)
         if table is not None:
             connection.execute(f"VACUUM {table}".encode())
-            # Other connections tell the statistics of their rows a little later.
-            wait_until(lambda: _rows(connection, table)[1] >= before.dead_rows + transactions)
-        return _sums(stack, connection, table).less(before).per(transactions)
+        wal_bytes, cpu_us = (now - then for now, then in zip(_spent(stack, connection), spent, strict=True))
+        written, dead = _more_rows(connection, table, rows, transactions)
+        return Cost(*(each / transactions for each in (wal_bytes, written, dead, cpu_us)))
 
 
-def _sums(stack: Stack, connection: psycopg.Connection[object], table: str | None) -> Cost:
-    wal = connection.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
-    rows, dead = (0.0, 0.0) if table is None else _rows(connection, table)
-    return Cost(float(str(wal[0])) if isinstance(wal, tuple) else 0.0, rows, dead, _cpu_us(stack))
+def _spent(stack: Stack, connection: psycopg.Connection[Any]) -> tuple[float, float]:
+    """Bytes of the log, and µs of CPU."""
+    ((wal,),) = connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchall()
+    return float(wal), _cpu_us(stack)
 
 
-def _rows(connection: psycopg.Connection[object], table: str) -> tuple[float, float]:
-    row = connection.execute(_ROWS, (table,)).fetchone()
-    return (float(row[0]), float(row[1])) if isinstance(row, tuple) else (0.0, 0.0)
+def _more_rows(
+    connection: psycopg.Connection[Any], table: str | None, before: tuple[int, int], transactions: int
+) -> tuple[int, int]:
+    """Rows written and left dead since, once all connections have told their statistics: they do so a little later."""
+    now = before
+
+    def told() -> bool:
+        nonlocal now
+        now = _rows(connection, table)
+        return min(now[0] - before[0], now[1] - before[1]) >= transactions
+
+    if table is not None:
+        wait_until(told)
+    return now[0] - before[0], now[1] - before[1]
+
+
+def _rows(connection: psycopg.Connection[Any], table: str | None) -> tuple[int, int]:
+    found = connection.execute(_ROWS, (table,)).fetchall()
+    return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
 
 
 def _cpu_us(stack: Stack) -> float:
@@ -157,7 +170,9 @@ def _purge(site: Site) -> None:
     """Purge all rows, as the checker does once they are settled and old."""
     table, purged = CallbackTable(site.tables), Purged()
     with connect_as_checker(site, purge.OPTIONS) as connection:
-        topics = connection.execute(table.compose("SELECT DISTINCT half_topic_id::text FROM {transaction}")).fetchall()
-        for (topic,) in topics:
-            settled = Settled(site.name, topic, dict.fromkeys(range(4), _ABOVE_ALL))
-            Purge(table, threading.Event()).run(connection, settled, EVERYTHING, purged.update)
+        found = connection.execute(table.compose(_SETTLED)).fetchall()
+        settled = {number: offset for _, number, offset in found}
+        for topic in {topic for topic, _, _ in found}:
+            Purge(table, threading.Event()).run(
+                connection, Settled(site.name, topic, settled), EVERYTHING, purged.update
+            )

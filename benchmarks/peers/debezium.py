@@ -68,6 +68,7 @@ class Debezium:
     def __init__(self, room: Room, variant: Variant, postgres_url: str, bootstrap_servers: str) -> None:
         self._room = room
         self._postgres_url = postgres_url
+        self._insert = text(_INSERT.format(table=variant.table))
         self.variant = variant
         self._port = room.ports.claim()
         worker = worker_properties(
@@ -151,7 +152,7 @@ class Debezium:
     def insert(self, application: Application, session: Session, key: bytes) -> None:
         """Tell others, in a session's transaction: a row of Debezium's outbox table."""
         row = {"topic": application.topic, "key": key.decode(), "payload": application.payload}
-        session.execute(text(_INSERT.format(table=self.variant.table)), row)
+        session.execute(self._insert, row)
 
     def _write(self, name: str, content: str) -> None:
         file = self._room.folder / f"{name}.properties"

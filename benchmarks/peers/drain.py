@@ -116,7 +116,7 @@ def _relay(stack: Stack, scene: Scene, body: bytes, *, copied: bool) -> Drain:
         topic, headers = site.topic("real"), {"type": b"changed"}
         messages = (Message(topic, body, f"key{number}", headers) for number in range(scene.messages))
         publish_bulk(site, site.outbox(), messages, each=scene.each)
-        return drain(site, "real", scene.messages, copy_loop(site, "real") if copied else relay(site))
+        return drain(site, "real", scene.messages, copy_loop(site, "real", scene.each) if copied else relay(site))
 
 
 def _polling(site: Site, scene: Scene, body: bytes) -> Drain:

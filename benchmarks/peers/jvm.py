@@ -17,7 +17,8 @@ from stack.ports import Ports
 from stack.processes import Command, Processes
 from tests.harness import wait_until
 
-READY_SECONDS = 120.0
+READY_SECONDS = 180.0
+"""On a quiet machine a peer is up in 10 s."""
 
 T = TypeVar("T")
 

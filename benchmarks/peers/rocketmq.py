@@ -17,7 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.peers.jars import ROCKETMQ_LOCK
-from benchmarks.peers.jvm import PeerError, Room, make_room
+from benchmarks.peers.jvm import READY_SECONDS, PeerError, Room, make_room
 from benchmarks.peers.rocketmq_settings import BROKER_JAVA, NAME_SERVER_JAVA, broker_conf, name_server_conf
 from outbox.service.java import find_java
 from outbox.service.maven import fetch
@@ -170,7 +170,7 @@ def start_rocketmq(postgres_url: str, timeout_ms: int = TIMEOUT_MS) -> Iterator[
         broker = _start_broker(room, timeout_ms)
         client = Client(room, broker.name_server, _jdbc(postgres_url))
         try:
-            client.wait_for("result", 60)
+            client.wait_for("result", READY_SECONDS)
             yield broker, client
         finally:
             client.close()

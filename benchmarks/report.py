@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarks.charts import draw_growth, draw_ratios
+from benchmarks.charts import draw_growth, draw_percentiles, draw_ratios
 from benchmarks.results_file import FOLDER, LATEST, read_results
+from benchmarks.steady import RATE
 from benchmarks.whole.merge import results_of_sections
 from benchmarks.whole.plan import DEMANDED
 
@@ -209,7 +211,27 @@ def peers_section(results: Mapping[str, Any], charts: Path) -> str:
         results: Of `benchmarks.peers`.
         charts: Folder for the charts, beside the document.
     """
-    return _ratios("Beside Debezium, RocketMQ and a polling relay", results, _PEERS, charts / "peers.svg")
+    section = _ratios("Beside Debezium, RocketMQ and a polling relay", results, _PEERS, charts / "peers.svg")
+    latencies = latencies_of(results["figures"])
+    if not latencies:
+        return section
+    draw_percentiles(latencies, f"ms from COMMIT to the reader, at {RATE} transactions/s", charts / "latency.svg")
+    return _joined([section.rstrip(), f"![Latency]({charts.name}/latency.svg)"])
+
+
+def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Percentiles from COMMIT to the reader, ours first, then of each peer that was measured.
+
+    Args:
+        figures: Of `benchmarks.peers`.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for figure in figures:
+        if match := re.match(rf"commit_to_visible_p(\d+)_ms_{RATE}(?!\d)", figure["name"]):
+            for name, field in (("this project", "ours"), (figure["baseline"], "baseline_value")):
+                if figure[field] is not None:
+                    found.setdefault(name, {})[int(match[1])] = figure[field]
+    return found
 
 
 _SECTIONS = {

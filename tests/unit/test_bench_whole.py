@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.figures import Figure, Target
+from benchmarks.report import latencies_of, overview, peers_section
 from benchmarks.report import main as make_report
-from benchmarks.report import overview
 from benchmarks.results_file import LATEST, write_json
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import is_rate, regressions
@@ -122,6 +122,16 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     assert "| land_vs_parquet | not measured | : not measured, a run of this size leaves it out |" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1
     assert "peers-cost" in overview(merged)
+
+
+def test_latencies_of_all_that_were_measured_stand_in_one_chart(tmp_path: Path) -> None:
+    names = [f"commit_to_visible_p{percent}_ms_200{suffix}" for suffix in ("", "_vs_rocketmq") for percent in (50, 99)]
+    figures = [figure(name, 5, beside, "ms").record() for name, beside in zip(names, (10, 20, None, None), strict=True)]
+    other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms").record()
+    assert latencies_of([*figures, other]) == {"this project": {50: 5, 99: 5}, "a peer": {50: 10, 99: 20}}
+    section = {**results(), "figures": figures}
+    assert "![Latency](charts/latency.svg)" in peers_section(section, tmp_path / "charts")
+    assert (tmp_path / "charts" / "latency.svg").read_text().count("<svg") == 1
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ SECONDS_DOWN ?= 300
 HALVES ?= 100000
 KILLS ?= 40
 WORKERS ?= 3
+BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
 PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo demo-report test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench-library bench-memory bench-relay bench-checker bench-spark lint format stack tables lock clean
+.PHONY: help setup demo demo-report test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +68,15 @@ land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times for each 
 land-torture-document: setup ## Write its table in docs/spark.md from the reports that are kept (KEEP=build/land-torture/report.json keeps one)
 	$(BIN)/python -m tests.land_torture.document $(if $(KEEP),--keep $(KEEP))
 
+bench: setup ## Run all benchmarks beside their peers, and make docs/performance.md (under 40 minutes; QUICK=1: 5; FULL=1: hours)
+	-$(BIN)/python -m benchmarks.peers.jars fetch
+	$(BIN)/python -m benchmarks.whole --mode $(BENCH_MODE)
+	$(BIN)/python -m benchmarks.report
+
+bench-check: setup ## Run the benchmarks again, and fail if a ratio is more than 20 % worse than the kept one (RUN=file: only compare)
+	$(if $(RUN),,$(BIN)/python -m benchmarks.whole --like benchmarks/results/latest.json --output build/bench/latest.json)
+	$(BIN)/python -m benchmarks.whole.check --run $(or $(RUN),build/bench/latest.json)
+
 bench-library: setup ## Measure what the library costs an application, and make docs/performance.md (BENCH="--part throughput")
 	$(BIN)/python -m benchmarks.library $(BENCH)
 	$(BIN)/python -m benchmarks.report
@@ -85,6 +95,10 @@ bench-checker: setup ## Measure how fast the checker is, and make docs/performan
 
 bench-spark: setup ## Measure how fast topics are landed and windows audited, and make docs/performance.md (BENCH="--part land")
 	$(BIN)/python -m benchmarks.spark $(BENCH)
+	$(BIN)/python -m benchmarks.report
+
+bench-peers: setup ## Measure the peers and the project beside them, and make docs/performance.md (BENCH="--part latency")
+	$(BIN)/python -m benchmarks.peers $(BENCH)
 	$(BIN)/python -m benchmarks.report
 
 lint: setup ## ruff, mypy --strict, import-linter

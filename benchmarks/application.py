@@ -51,10 +51,12 @@ class Rate(NamedTuple):
     Args:
         per_second: Transactions per second.
         cpu_us: CPU of this process for each transaction, µs: of all its threads, librdkafka's too.
+        seconds: That each transaction took.
     """
 
     per_second: float
     cpu_us: float
+    seconds: Sequence[float]
 
 
 class Application:
@@ -135,10 +137,14 @@ class Application:
         """
         ready = threading.Barrier(threads + 1)
 
+        taken: list[float] = []
+
         def work(thread: int) -> None:
             ready.wait()
             for number in range(thread, count * threads, threads):
+                start = time.perf_counter()
                 self.transaction(tell, number)
+                taken.append(time.perf_counter() - start)
 
         with ThreadPoolExecutor(threads) as pool:
             running = [pool.submit(work, thread) for thread in range(threads)]
@@ -148,7 +154,7 @@ class Application:
                 each.result()
             seconds, used = time.perf_counter() - began, time.process_time() - cpu
         transactions = threads * count
-        return Rate(transactions / seconds, used / transactions * 1e6)
+        return Rate(transactions / seconds, used / transactions * 1e6, taken)
 
     def warm_up(self, tells: Sequence[Tell], seconds: float, threads: int) -> None:
         """Let everything warm up: connections, prepared statements, caches, and above all the broker's JVM."""

@@ -23,9 +23,10 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw the ratio of each figure to its baseline, with the spread over the rounds and the target.
 
     Args:
-        figures: Records of the results' file.
+        figures: Records of the results' file; those without a ratio are left out.
         path: The SVG.
     """
+    figures = [figure for figure in figures if figure["ratio"] is not None]
     picture, axes = plt.subplots(figsize=(8, 0.6 + 0.42 * len(figures)), layout="constrained")
     for place, figure in enumerate(figures):
         spread = figure["spread"]["ratio"]
@@ -39,6 +40,26 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel("times the baseline: dot = median, line = min to max over the rounds, red = target")
+    _save(axes, picture, path)
+
+
+def draw_percentiles(samples: Mapping[str, Mapping[int, float]], unit: str, path: Path) -> None:
+    """Draw percentiles side by side, on a scale on which every step is ten times as much.
+
+    Args:
+        samples: By what was measured: a value for each percentile.
+        unit: Of the values.
+        path: The SVG.
+    """
+    picture, axes = plt.subplots(figsize=(8, 0.8 + 0.42 * len(samples)), layout="constrained")
+    for place, values in enumerate(samples.values()):
+        axes.plot(list(values.values()), [place] * len(values), "-o", color=_OURS if place == 0 else _BASELINE)
+        for percent, value in values.items():
+            axes.annotate(f"p{percent}", (value, place), xytext=(0, 5), textcoords="offset points", ha="center")
+    axes.set_yticks(range(len(samples)), list(samples))
+    axes.set_ylim(len(samples) - 0.5, -0.7)
+    axes.set_xscale("log")
+    axes.set_xlabel(unit)
     _save(axes, picture, path)
 
 

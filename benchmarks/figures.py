@@ -46,6 +46,7 @@ class Figure:
         ours: One value for each round.
         beside: The baseline's, from the same rounds.
         target: What should be reached; None if nothing was promised.
+        not_measured: Why values are missing: of the baseline, or of both.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Figure:
     ours: Sequence[float]
     beside: Sequence[float]
     target: Target | None = None
+    not_measured: str | None = None
 
     def measured(self, measure: Measure) -> Spread:
         """The ratio or the difference of each round: noise that met both sides of a round falls out."""
@@ -64,34 +66,44 @@ class Figure:
         return Spread.of([compare(ours, beside) for ours, beside in zip(self.ours, self.beside, strict=True)])
 
     def met(self) -> bool | None:
-        """Whether the median over the rounds reaches the target; None if there is none."""
-        return None if self.target is None else self.target.is_met_by(self.measured(self.target.measure).median)
+        """Whether the median over the rounds reaches the target; None if there is none, or it was not measured."""
+        if self.target is None or not self._is_measured(self.target.measure):
+            return None
+        return self.target.is_met_by(self.measured(self.target.measure).median)
 
     def record(self) -> dict[str, Any]:
-        """For the results' file."""
+        """For the results' file; what was not measured is None there."""
         spreads = {
-            "ours": Spread.of(self.ours),
-            "baseline": Spread.of(self.beside),
-            "ratio": self.measured("ratio"),
-            "difference": self.measured("difference"),
+            "ours": Spread.of(self.ours) if self.ours else None,
+            "baseline": Spread.of(self.beside) if self.beside else None,
+            "ratio": self.measured("ratio") if self._is_measured("ratio") else None,
+            "difference": self.measured("difference") if self._is_measured("difference") else None,
         }
+        medians = {name: spread and _short(spread.median) for name, spread in spreads.items()}
         return {
             "name": self.name,
             "title": self.title,
-            "ours": _short(spreads["ours"].median),
+            "ours": medians["ours"],
             "unit": self.unit,
             "baseline": self.baseline,
-            "baseline_value": _short(spreads["baseline"].median),
-            "ratio": _short(spreads["ratio"].median),
-            "difference": _short(spreads["difference"].median),
+            "baseline_value": medians["baseline"],
+            "ratio": medians["ratio"],
+            "difference": medians["difference"],
             "target": None if self.target is None else asdict(self.target),
             "met": self.met(),
             "runs": len(self.ours),
-            "spread": {
-                name: {part: _short(value) for part, value in spread._asdict().items()}
-                for name, spread in spreads.items()
-            },
+            "spread": {name: spread and _parts(spread) for name, spread in spreads.items()},
+            "not_measured": self.not_measured,
         }
+
+    def _is_measured(self, measure: Measure) -> bool:
+        if measure == "ratio" and 0 in self.beside:
+            return False  # none were lost, say: the difference tells
+        return bool(self.ours) and (measure == "ours" or bool(self.beside))
+
+
+def _parts(spread: Spread) -> dict[str, float]:
+    return {part: _short(value) for part, value in spread._asdict().items()}
 
 
 def _short(value: float) -> float:

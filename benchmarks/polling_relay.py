@@ -40,7 +40,7 @@ def relay_batch(connection: psycopg.Connection[Any], producer: Producer) -> int:
             failed.append(error)
 
     with connection.transaction():
-        rows = connection.execute(_TAKE, (BATCH,)).fetchall()
+        rows = connection.execute(_TAKE, (BATCH,), binary=True).fetchall()
         for _, topic, key, payload, headers in rows:
             producer.produce(topic, payload, key, headers=headers, on_delivery=report)
         producer.flush()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarks.charts import draw_growth, draw_ratios
-from benchmarks.results_file import FOLDER, read_results
+from benchmarks.charts import draw_growth, draw_percentiles, draw_ratios
+from benchmarks.results_file import FOLDER, LATEST, read_results
+from benchmarks.steady import RATE
+from benchmarks.whole.merge import results_of_sections
+from benchmarks.whole.plan import DEMANDED
 
 _HEAD = """# Performance
 
@@ -154,9 +158,13 @@ def _where(results: Mapping[str, Any]) -> str:
             f"- Machine: {place}, load before the run {machine['load_before']}",
             "- Servers and application share it, on loopback; every COMMIT is synced to the disk",
             f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
-            f"- Settings: {', '.join(f'{name} {value:,g}' for name, value in results['settings'].items())}",
+            f"- Settings: {', '.join(_setting(name, value) for name, value in results['settings'].items())}",
         ]
     )
+
+
+def _setting(name: str, value: Any) -> str:
+    return f"{name} {', '.join(value) or 'none'}" if isinstance(value, list) else f"{name} {value:,g}"
 
 
 def _table(figures: Iterable[Mapping[str, Any]]) -> str:
@@ -169,17 +177,25 @@ def _row(figure: Mapping[str, Any]) -> list[str]:
     target = figure["target"]
     return [
         figure["title"],
-        f"{_number(figure['ours'])} {figure['unit']}",
-        f"{_number(figure['baseline_value'])} ({figure['baseline']})",
-        f"{_spread(figure, 'ratio')}",
-        f"{_spread(figure, 'difference')}",
+        "not measured" if figure["ours"] is None else f"{_number(figure['ours'])} {figure['unit']}",
+        _baseline(figure),
+        _spread(figure, "ratio"),
+        _spread(figure, "difference"),
         "" if target is None else f"{target['measure']} {target['sense']} {target['value']:g}",
         {None: "", True: "**met**", False: "missed"}[figure["met"]],
     ]
 
 
+def _baseline(figure: Mapping[str, Any]) -> str:
+    if figure["baseline_value"] is None:
+        return f"{figure['baseline']}: not measured, {figure['not_measured']}"
+    return f"{_number(figure['baseline_value'])} ({figure['baseline']})"
+
+
 def _spread(figure: Mapping[str, Any], measure: str) -> str:
     spread = figure["spread"][measure]
+    if spread is None:
+        return ""
     if figure["runs"] == 1:
         return _number(spread["median"])
     return f"{_number(spread['median'])} ({_number(spread['minimum'])} to {_number(spread['maximum'])})"
@@ -203,14 +219,76 @@ def _memory(series: Mapping[str, Any]) -> str:
     )
 
 
+_PEERS = (
+    "**How to read it.** All are the real thing, started by the run from pinned artifacts. *Debezium tuned* asks its "
+    "queue every 10 ms instead of 500, with larger batches and a pipelining producer. Both Debeziums are warm before "
+    "they are measured, but for the one that is killed. RocketMQ has one broker, no replica, and flushes later; "
+    "it is started anew for each round, and its client, in Java, is warm. It answers check-backs from memory, which is "
+    "faster than a database. An application in Java cannot be compared with one in Python: of RocketMQ's throughput "
+    "only its share of the same application without messaging stands beside ours.\n\n"
+    "A drain is counted from the first look that saw a message to the last message. The polling relay and Debezium "
+    "deliver at least once, and neither makes a transaction's messages visible together. *Until it goes on* is the "
+    "time from a kill -9, after which the process is started again at once, to the next message that a reader sees; "
+    "for RocketMQ, to the first that was sent after its broker's death. The database cost is what the message adds: "
+    "the cost of a run without messaging is taken off in each round; purge, DELETE and VACUUM are in it."
+)
+
+
+def peers_section(results: Mapping[str, Any], charts: Path) -> str:
+    """How the project stands beside its peers.
+
+    Args:
+        results: Of `benchmarks.peers`.
+        charts: Folder for the charts, beside the document.
+    """
+    section = _ratios("Beside Debezium, RocketMQ and a polling relay", results, _PEERS, charts / "peers.svg")
+    latencies = latencies_of(results["figures"])
+    if not latencies:
+        return section
+    draw_percentiles(latencies, f"ms from COMMIT to the reader, at {RATE} transactions/s", charts / "latency.svg")
+    return _joined([section.rstrip(), f"![Latency]({charts.name}/latency.svg)"])
+
+
+def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Percentiles from COMMIT to the reader, ours first, then of each peer that was measured.
+
+    Args:
+        figures: Of `benchmarks.peers`.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for figure in figures:
+        if match := re.match(rf"commit_to_visible_p(\d+)_ms_{RATE}(?!\d)", figure["name"]):
+            for name, field in (("this project", "ours"), (figure["baseline"], "baseline_value")):
+                if figure[field] is not None:
+                    found.setdefault(name, {})[int(match[1])] = figure[field]
+    return found
+
+
 _SECTIONS = {
     "library": library_section,
     "memory": memory_section,
     "relay": relay_section,
     "checker": checker_section,
     "spark": spark_section,
+    "peers": peers_section,
 }
 """By the name of its results file; what was not measured yet has none."""
+
+
+def overview(whole: Mapping[str, Any]) -> str:
+    """Where we stand: the figures of a whole run that everybody asks for.
+
+    Args:
+        whole: The run's results.
+    """
+    steps = ", ".join(f"{step['name']} {step['seconds']:,} s" for step in whole["steps"])
+    parts = [
+        "## Where we stand",
+        f"One run, `{whole['command']}`: {steps}.",
+        _table(figure for figure in whole["figures"] if figure["name"] in DEMANDED),
+    ]
+    failed = [f"- {step['name']}: {step['failure']}" for step in whole["steps"] if step["failure"]]
+    return _joined([*parts, *(["Not everything was measured:\n\n" + "\n".join(failed)] if failed else [])])
 
 
 def write_report(sections: Sequence[str], document: Path) -> None:
@@ -230,12 +308,12 @@ Document = Annotated[Path, typer.Option(help="The document; its charts lie besid
 def main(results: Results = FOLDER, document: Document = Path("docs/performance.md")) -> None:
     """Make the document from the results."""
     charts = document.with_suffix("")
-    sections = [
-        section(read_results(file), charts)
-        for name, section in _SECTIONS.items()
-        if (file := results / f"{name}.json").exists()
-    ]
-    write_report(sections, document)
+    found = {name: read_results(file) for name in _SECTIONS if (file := results / f"{name}.json").exists()}
+    whole = read_results(file) if (file := results / LATEST).exists() else None
+    if whole is not None:
+        found |= results_of_sections(whole)  # what one run measured together stands before what was measured alone
+    sections = [section(found[name], charts) for name, section in _SECTIONS.items() if name in found]
+    write_report([*([overview(whole)] if whole else []), *sections], document)
 
 
 if __name__ == "__main__":

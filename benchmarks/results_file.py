@@ -10,6 +10,8 @@ from typing import Any
 from benchmarks.figures import Figure
 
 FOLDER = Path(__file__).parent / "results"
+LATEST = "latest.json"
+"""The results of a whole run."""
 
 
 def write_results(
@@ -36,6 +38,16 @@ def write_results(
     if len(names) != len(set(names)):
         raise ValueError(f"a figure's name is used twice: {', '.join(names)}")
     results = {**environment, "settings": settings, "figures": records, "series": series}
+    write_json(path, results)
+
+
+def write_json(path: Path, results: Mapping[str, Any]) -> None:
+    """Write results as they are.
+
+    Args:
+        path: The file; one that is there is replaced.
+        results: The results.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
 

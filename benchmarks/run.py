@@ -53,9 +53,16 @@ class Run:
 
 def _show(figure: Figure) -> None:
     record = figure.record()
-    spread = record["spread"]["ratio"]
     met = {None: "", True: ", target met", False: ", [bold]target missed[/bold]"}[record["met"]]
-    console.print(
-        f"  {record['title']}: {record['ours']:g} {record['unit']}, {record['baseline']} {record['baseline_value']:g}"
-        f" → ratio {record['ratio']:g} ({spread['minimum']:g} to {spread['maximum']:g}){met}"
+    ours = "not measured" if record["ours"] is None else f"{record['ours']:g} {record['unit']}"
+    console.print(f"  {record['title']}: {ours}, {_beside(record)}{met}")
+
+
+def _beside(record: Mapping[str, Any]) -> str:
+    if record["ratio"] is None:
+        return f"{record['baseline']} not measured: {record['not_measured']}"
+    spread = record["spread"]["ratio"]
+    return (
+        f"{record['baseline']} {record['baseline_value']:g}"
+        f" → ratio {record['ratio']:g} ({spread['minimum']:g} to {spread['maximum']:g})"
     )

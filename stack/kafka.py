@@ -23,7 +23,8 @@ READY_SECONDS = 90.0
 """A node that has not answered by then has failed; on a quiet machine one is up in 3 s."""
 
 _STOP_SECONDS = 20.0
-_LOG4J = Path(__file__).with_name("log4j2.xml")
+LOG4J = Path(__file__).with_name("log4j2.xml")
+"""Makes log4j write to standard output."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class KafkaProgram:
     def command(self, options: Sequence[str], main: str, arguments: Sequence[str]) -> list[str]:
         """The command line of one of Kafka's main classes."""
         path = ":".join(map(str, self.jars))
-        return [str(self.java.command), *options, f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", path, main, *arguments]
+        return [str(self.java.command), *options, f"-Dlog4j2.configurationFile={LOG4J}", "-cp", path, main, *arguments]
 
 
 class Kafka:

@@ -23,7 +23,9 @@ from outbox.protocol.checkpoint import HalfCheckpoint
 from tests.harness import Site, wait_until
 
 THREADS = 4
-_ALL = Old(committed_ms=2**47, tombstones_ms=0, before=LAST_ID)
+EVERYTHING = Old(committed_ms=2**47, tombstones_ms=0, before=LAST_ID)
+"""Every row is old enough."""
+
 _ANOTHER_TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 """So that the application's own rows, which are alive, stay."""
 
@@ -77,7 +79,7 @@ def measure_audit(site: Site, rounds: int, rows: int) -> list[Figure]:
     _fill(site, rows)
     audited, scanned = [], []
     for _ in range(rounds):
-        with _connect(site, settlement.OPTIONS) as connection:
+        with connect_as_checker(site, settlement.OPTIONS) as connection:
             began = time.perf_counter()
             audit.run(connection, progress)
             audited.append(rows / (time.perf_counter() - began))
@@ -148,17 +150,18 @@ def _settled(site: Site, rows: int) -> Settled:
     return Settled(site.name, _ANOTHER_TOPIC, dict.fromkeys(range(4), rows + 1))
 
 
-def _connect(site: Site, options: str) -> psycopg.Connection[Any]:
+def connect_as_checker(site: Site, options: str) -> psycopg.Connection[Any]:
+    """A connection as the checker makes it, with options of the server."""
     database = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
     return connect(database, "benchmark", options)
 
 
 def _seconds_of_purge(site: Site, rows: int, pace: float) -> float:
     total = Purged()
-    with _connect(site, purge.OPTIONS) as connection:
+    with connect_as_checker(site, purge.OPTIONS) as connection:
         began = time.perf_counter()
         Purge(CallbackTable(site.tables), threading.Event(), pace).run(
-            connection, _settled(site, rows), _ALL, total.update
+            connection, _settled(site, rows), EVERYTHING, total.update
         )
         seconds = time.perf_counter() - began
     if total["C"] != rows:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.application import SMALL, THREADS, Application, Rate
+from benchmarks.draining import relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from benchmarks.place import AS_DELIVERED
 from benchmarks.polling_relay import start_polling_relay
 from tests.harness import Site, wait_until
 
@@ -112,8 +112,7 @@ def relays(site: Site) -> Iterator[Callable[[], None]]:
     Yields:
         What waits until both have caught up.
     """
-    site.relay(extra=AS_DELIVERED)
-    with start_polling_relay(site.environment()), site.connect() as connection:
+    with relay(site), start_polling_relay(site.environment()), site.connect() as connection:
 
         def caught_up() -> bool:
             left = connection.execute("SELECT EXISTS (SELECT FROM ordinary_outbox)").fetchone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.place import start_place
 from benchmarks.relay.drain import measure_drain, measure_pending
+from benchmarks.relay.growth import measure_growth
 from benchmarks.relay.latency import measure_dead_group, measure_latency
-from benchmarks.relay.limits import measure_memory, measure_restore
+from benchmarks.relay.limits import EVERY_OF_MANY, measure_memory, measure_restore
 from benchmarks.relay.stages import measure_stages
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
@@ -26,7 +27,7 @@ from tests.harness import Site
 
 
 class Part(enum.StrEnum):
-    """What can be measured on its own."""
+    """What can be measured on its own; by default all but the last two, which take very long."""
 
     DRAIN = "drain"
     PENDING = "pending"
@@ -35,6 +36,8 @@ class Part(enum.StrEnum):
     RESTORE = "restore"
     MEMORY = "memory"
     STAGES = "stages"
+    RESTORE_MANY = "restore-many"
+    GROWTH = "growth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +59,27 @@ class Size:
     warm_up: float
 
 
-def _figures(part: Part, size: Size, stack: Stack, site: Site, application: Application) -> list[Figure]:
-    measures: dict[Part, Callable[[], list[Figure]]] = {
-        Part.DRAIN: lambda: measure_drain(stack, size.rounds, size.messages),
-        Part.PENDING: lambda: measure_pending(stack, size.rounds, size.messages, size.pending),
-        Part.LATENCY: lambda: measure_latency(site, application, size.rounds, size.seconds),
-        Part.DEAD_GROUP: lambda: measure_dead_group(site, application, size.rounds, size.seconds),
-        Part.RESTORE: lambda: measure_restore(stack, size.rounds),
-        Part.MEMORY: lambda: measure_memory(stack),
-        Part.STAGES: lambda: measure_stages(size.rounds, size.messages),
-    }
-    return measures[part]()
+Measure = Callable[[Stack, Site, Application, Size], list[Figure]]
 
+MEASURES: Mapping[Part, Measure] = {
+    Part.DRAIN: lambda stack, _, __, size: measure_drain(stack, size.rounds, size.messages),
+    Part.PENDING: lambda stack, _, __, size: measure_pending(stack, size.rounds, size.messages, size.pending),
+    Part.LATENCY: lambda _, site, application, size: measure_latency(site, application, size.rounds, size.seconds),
+    Part.DEAD_GROUP: lambda _, site, application, size: measure_dead_group(
+        site, application, size.rounds, size.seconds
+    ),
+    Part.RESTORE: lambda stack, _, __, size: measure_restore(stack, size.rounds),
+    Part.MEMORY: lambda stack, _, __, ___: measure_memory(stack),
+    Part.STAGES: lambda _, __, ___, size: measure_stages(size.rounds, size.messages),
+    Part.RESTORE_MANY: lambda stack, _, __, size: measure_restore(stack, size.rounds, EVERY_OF_MANY),
+    Part.GROWTH: lambda stack, _, __, size: measure_growth(stack, size.rounds, size.messages),
+}
 
-Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]
+_LONG = {Part.RESTORE_MANY, Part.GROWTH}
+
+Parts = Annotated[
+    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last two.")
+]
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
 Messages = Annotated[int, typer.Option(min=1_000, help="Committed halves of a drain.")]
 Pending = Annotated[int, typer.Option(min=1_000, help="Undecided halves before them.")]
@@ -93,8 +103,8 @@ def main(
         run = Run(output, environment(stack), asdict(size))
         with site.connect() as connection:
             connection.execute("TRUNCATE ordinary_outbox")
-        for each in part or list(Part):
-            run.measure(each, partial(_figures, each, size, stack, site, application))
+        for each in part or [each for each in Part if each not in _LONG]:
+            run.measure(each, partial(MEASURES[each], stack, site, application, size))
         run.end()
 
 

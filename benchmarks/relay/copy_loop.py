@@ -4,8 +4,8 @@ It joins by transaction id in one dict, produces, commits the consumer's positio
 promise: no order, no checkpoint for what pends, no pre-flight, no check-back. What a relay does beside it costs the
 difference.
 
-`python -m benchmarks.relay.copy_loop CHANNEL TARGET` runs one until it is ended, on the servers that the environment
-names (`OUTBOX_BOOTSTRAP_SERVERS`).
+`python -m benchmarks.relay.copy_loop CHANNEL TARGET EACH` runs one until it is ended, on the servers that the
+environment names (`OUTBOX_BOOTSTRAP_SERVERS`); every transaction has EACH messages.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,11 +33,13 @@ class CopyLoop:
         bootstrap_servers: Kafka's.
         channel: Whose halves are copied.
         target: The topic that gets them.
+        each: Messages in every transaction.
     """
 
-    def __init__(self, bootstrap_servers: str, channel: Channel, target: str) -> None:
+    def __init__(self, bootstrap_servers: str, channel: Channel, target: str, each: int = 1) -> None:
         self._target = target
-        self._halves: dict[bytes, Message] = {}
+        self._each = each
+        self._halves: dict[bytes, list[Message]] = defaultdict(list)
         self._early: set[bytes] = set()  # decided before their half was read
         self._consumer = Consumer(
             {
@@ -82,12 +85,13 @@ class CopyLoop:
                 continue
             id_ = next((value for name, value in _headers(message) if name == TRANSACTION_HEADER), None)
             if isinstance(id_, bytes):
-                self._halves[id_[2:38]] = message  # "1;", the id, "/", the position
+                self._halves[id_[2:38]].append(message)  # "1;", the id, "/", the position
             else:
                 self._early.add((message.value() or b"").split(maxsplit=2)[1])
         for id_ in self._early & self._halves.keys():
-            self._early.discard(id_)
-            yield self._halves.pop(id_)
+            if len(self._halves[id_]) == self._each:
+                self._early.discard(id_)
+                yield from self._halves.pop(id_)
 
 
 def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
@@ -97,8 +101,8 @@ def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
 
 def main() -> None:
     """Copy until the process is ended."""
-    channel, target = sys.argv[1:]
-    loop = CopyLoop(os.environ["OUTBOX_BOOTSTRAP_SERVERS"], Channel(channel), target)
+    channel, target, each = sys.argv[1:]
+    loop = CopyLoop(os.environ["OUTBOX_BOOTSTRAP_SERVERS"], Channel(channel), target, int(each))
     while True:
         loop.copy_batch()
 

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from benchmarks.application import Application, Tell
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.library.throughput import relays
 from benchmarks.spread import percentile
+from benchmarks.steady import RATE, run_steadily
 from outbox import Message
-from tests.harness import Site, wait_until
+from tests.harness import Site
 from tests.integration.bulk import send_halves
 
-RATE = 200
-THREADS = 4
 _PERCENTILES = (50, 99)
 _TICK_SECONDS = 0.1
 _DEAD_AT_ONCE = 9
 """For each tick: 30 % of all traffic beside 200 transactions/s."""
-_NS = 1e6  # in a millisecond
 
 
 def measure_latency(site: Site, application: Application, rounds: int, seconds: float) -> list[Figure]:
@@ -48,7 +39,7 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
         found = interleave(runs, rounds, caught_up)
     return [
         Figure(
-            f"commit_to_visible_p{percent}_ms_{RATE}",
+            f"commit_to_visible_p{percent}_ms_{RATE}_vs_polling_relay",
             f"COMMIT returned → visible to a read_committed reader, {RATE} transactions/s, p{percent}",
             "ms",
             "outbox table and a polling relay that looks every 50 ms",
@@ -111,42 +102,4 @@ def _beside_dead_group(site: Site, application: Application, seconds: float) -> 
 
 
 def _milliseconds(site: Site, application: Application, tell: Tell, seconds: float) -> list[float]:
-    """Of each message: from the return of its COMMIT until it was read; less than nothing if it was there before."""
-    with TemporaryDirectory() as folder, _reader(site, application.topic, Path(folder) / "seen") as seen:
-        committed = _run(application, tell, seconds)
-        wait_until(lambda: len(_read(seen)) >= len(committed), timeout=120)
-        read = _read(seen)
-    return [(read[key] - at) / _NS for key, at in committed.items()]
-
-
-def _run(application: Application, tell: Tell, seconds: float) -> dict[str, int]:
-    """Transactions at a steady rate, from several threads; when each COMMIT returned, ns, by the message's key."""
-    committed: dict[str, int] = {}
-    count = int(seconds * RATE)
-    began = time.monotonic()
-
-    def work(thread: int) -> None:
-        for number in range(thread, count, THREADS):
-            threading.Event().wait(max(0.0, began + number / RATE - time.monotonic()))
-            application.transaction(tell, number)
-            committed[str(number)] = time.monotonic_ns()
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(work, range(THREADS)))
-    return committed
-
-
-@contextmanager
-def _reader(site: Site, topic: str, path: Path) -> Iterator[Path]:
-    command = [sys.executable, "-m", "benchmarks.relay.reader", topic, str(path)]
-    with subprocess.Popen(command, env=site.environment()) as process:
-        try:
-            wait_until(lambda: path.exists() and path.read_text().startswith("\n"))
-            yield path
-        finally:
-            process.kill()
-
-
-def _read(path: Path) -> dict[str, int]:
-    lines = path.read_text().rpartition("\n")[0].split("\n")
-    return {key: int(at) for key, at in (line.split() for line in lines if line)}
+    return run_steadily(site, application, tell, seconds).milliseconds

@@ -32,6 +32,8 @@ GROUPS = 10
 SETTLED = 1_000_000
 EVERY = 1_000
 """Of so many halves one pends, at the restore."""
+EVERY_OF_MANY = 10
+"""Likewise, where very many pend."""
 PENDING = 500_000
 SIZES = (1, 5)
 """Messages in a transaction."""
@@ -43,26 +45,27 @@ RESTORED = Target("ours", "at most", 3)
 SMALL = Target("ours", "at most", 512)
 
 
-def measure_restore(stack: Stack, rounds: int) -> list[Figure]:
+def measure_restore(stack: Stack, rounds: int, every: int = EVERY) -> list[Figure]:
     """Measure how long a relay takes from its start until all of its partitions are restored, beside an empty channel.
 
     Args:
         stack: Servers.
         rounds: How often both run, in turn.
+        every: Of so many halves one pends.
     """
     with _site(stack) as (full, channel), _site(stack) as (empty, _):
-        _produce(full, SETTLED, 1)
-        pending = _commit_checkpoints(full, channel, SETTLED // PARTITIONS, EVERY)
+        produce_undecided(full, "orders", SETTLED, 1)
+        pending = _commit_checkpoints(full, channel, SETTLED // PARTITIONS, every)
         found = interleave({"full": partial(_restore, full), "empty": partial(_restore, empty)}, rounds)
     return [
         Figure(
-            "relay_restore_s_1000_pending_of_1m",
+            f"restart_{pending}_of_1m_seconds",
             f"start of the process until all is restored: {pending:,} pending among {SETTLED:,} settled halves",
             "s",
             "empty channel",
             found["full"],
             found["empty"],
-            RESTORED,
+            RESTORED if every == EVERY else None,
         )
     ]
 
@@ -107,7 +110,7 @@ def _restore(site: Site) -> float:
 def _resident(stack: Stack, halves: int, transaction_size: int) -> float:
     """Megabytes of a relay that has read so many pending halves."""
     with _site(stack) as (site, _):
-        _produce(site, halves, transaction_size)
+        produce_undecided(site, "orders", halves, transaction_size)
         port = free_port()
         relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
         wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
@@ -127,20 +130,31 @@ def _megabytes(service: Service) -> float:
     return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) * 1024 / MEGABYTE
 
 
-def _produce(site: Site, count: int, transaction_size: int) -> None:
-    """Halves of undecided transactions, spread over the partitions, each transaction with a key of its own."""
+def produce_undecided(site: Site, topic: str, count: int, transaction_size: int, partitions: int = PARTITIONS) -> None:
+    """Halves of undecided transactions, spread over the partitions, each transaction with a key of its own.
+
+    Args:
+        site: Where.
+        topic: The site's name of their real topic.
+        count: How many.
+        transaction_size: Messages in a transaction.
+        partitions: Of the half topic.
+
+    Raises:
+        RuntimeError: Not all were acknowledged.
+    """
     producer = Producer({**site.kafka(), "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     for number in range(0, count, transaction_size):
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         options = HalfOptions(incarnation="018f0000-0000-7000-8000-000000000000")
         group = f"g{number // transaction_size % GROUPS}"
         for position in range(transaction_size):
-            control = HalfControl(site.topic("orders"), -1, id_, position, group, Truth.ROW, options)
+            control = HalfControl(site.topic(topic), -1, id_, position, group, Truth.ROW, options)
             producer.produce(
                 site.channel.half_topic,
                 os.urandom(BODY),
                 str(number).encode(),
-                number // transaction_size % PARTITIONS,
+                number // transaction_size % partitions,
                 headers=list(control.encode()),
             )
         producer.poll(0)

@@ -1,0 +1,118 @@
+"""How fast a process makes visible what waits for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from benchmarks.place import AS_DELIVERED
+from tests.harness import Site
+
+PARTITIONS = 4
+"""Of every real topic that is drained to."""
+
+_LOOK_SECONDS = 0.02
+_QUIET_SECONDS = 1.0
+"""Nothing more comes for so long: control records of transactions come last, and count as nothing."""
+_LONGEST_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One run of a drain.
+
+    Args:
+        per_second: Messages per second, from the first look that saw some to the last one.
+        to_first: Seconds from the start of the process to that first look.
+    """
+
+    per_second: float
+    to_first: float
+
+
+def drain(site: Site, topic: str, messages: int, running: AbstractContextManager[None]) -> Drain:
+    """Run a process until all messages are visible on a topic.
+
+    Args:
+        site: Where.
+        topic: The site's name of a real topic with `PARTITIONS` partitions.
+        messages: How many will come.
+        running: Starts the process, and ends it.
+
+    Raises:
+        TimeoutError: They did not become visible.
+    """
+    start, before = time.monotonic(), visible(site, topic)
+    looks: list[tuple[float, int]] = []
+    with running:
+        while (now := time.monotonic()) < start + _LONGEST_SECONDS:
+            seen = visible(site, topic) - before
+            if seen and (not looks or seen > looks[-1][1]):
+                looks.append((now, seen))
+            if looks and looks[-1][1] >= messages and now > looks[-1][0] + _QUIET_SECONDS:
+                return drain_of(looks, messages, start)
+            time.sleep(_LOOK_SECONDS)
+    raise TimeoutError(f"{messages} messages were not visible within {_LONGEST_SECONDS} s\n{site.logs()}")
+
+
+def drain_of(looks: list[tuple[float, int]], messages: int, start: float) -> Drain:
+    """What a drain's looks say.
+
+    Args:
+        looks: Times, and offsets seen by then; the last look saw everything, control records included.
+        messages: How many of the offsets are messages.
+        start: When the process was started.
+    """
+    (first, seen), (last, everything) = looks[0], looks[-1]
+    if last == first:  # too few messages: all came between two looks
+        first, seen = start, 0
+    share = messages / everything
+    return Drain((everything - seen) * share / (last - first), first - start)
+
+
+def visible(site: Site, topic: str) -> int:
+    """How far a read_committed reader could read, control records of transactions included."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    places = {TopicPartition(site.topic(topic), number): latest for number in range(PARTITIONS)}
+    answers = site.admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED)
+    return sum(int(future.result().offset) for future in answers.values())
+
+
+@contextmanager
+def relay(site: Site, processes: int = 1) -> Iterator[None]:
+    """The project's relay.
+
+    Args:
+        site: Whose channel it serves.
+        processes: That share the partitions.
+    """
+    services = [site.relay(extra=AS_DELIVERED) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for service in services:
+            service.terminate()
+
+
+@contextmanager
+def copy_loop(site: Site, topic: str, each: int = 1) -> Iterator[None]:
+    """The bare copy loop.
+
+    Args:
+        site: Where.
+        topic: The site's name of the topic that it copies to.
+        each: Messages in every transaction.
+    """
+    command = [sys.executable, "-m", "benchmarks.relay.copy_loop", site.name, site.topic(topic), str(each)]
+    with subprocess.Popen(command, env=site.environment()) as process:
+        try:
+            yield
+        finally:
+            process.kill()

@@ -1,0 +1,145 @@
+"""Ours and its peers in turn; a peer that fails drops out, and its figures say why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import InitVar, dataclass, field
+from typing import Generic, TypeVar
+
+import psycopg
+from confluent_kafka import KafkaException
+from rich.console import Console
+
+from benchmarks.figures import Figure, Target
+from benchmarks.interleaved import LEAST_ROUNDS
+from outbox.errors import OutboxError
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+WORDS = {
+    "polling": "outbox table and a polling relay that looks every 50 ms",
+    "debezium_default": "Debezium as it comes",
+    "debezium_tuned": "Debezium tuned",
+    "rocketmq": "RocketMQ",
+}
+"""The peers, for people."""
+
+_FAILURES = (OutboxError, AssertionError, OSError, psycopg.Error, KafkaException)
+"""What a peer that does not start, does not deliver or dies is seen by."""
+
+_console = Console(stderr=True)
+
+
+@dataclass(slots=True)
+class Peers:
+    """The peers of one part: those that started, and why the others did not.
+
+    Args:
+        running: Ends them.
+        without: Peers that are left out.
+    """
+
+    running: ExitStack
+    without: InitVar[Collection[str]] = ()
+    reasons: dict[str, str] = field(init=False)
+
+    def __post_init__(self, without: Collection[str]) -> None:
+        """Begin with those that are left out."""
+        self.reasons = dict.fromkeys(without, "left out of this run")
+
+    def start(self, name: str, starting: AbstractContextManager[P]) -> P | None:
+        """Start a peer; None if it is left out, or, with a reason, if it does not start."""
+        if name in self.reasons:
+            return None
+        try:
+            return self.running.enter_context(starting)
+        except _FAILURES as error:
+            self.drop(name, error)
+            return None
+
+    def drop(self, name: str, error: Exception) -> None:
+        """Note why a peer is not measured, and say all of it now."""
+        _console.print(f"{name} is not measured: {error!r}", markup=False, highlight=False)
+        self.reasons[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest(Generic[T]):
+    """What came of several rounds.
+
+    Args:
+        found: What each of ours and each peer returned, a value for each round.
+        reasons: Why peers are not among them.
+    """
+
+    found: Mapping[str, list[T]]
+    reasons: Mapping[str, str]
+
+    def figure(
+        self,
+        name: str,
+        title: str,
+        unit: str,
+        beside: tuple[str, str],
+        value: Callable[[T], float],
+        target: Target | None = None,
+    ) -> Figure:
+        """A figure of ours beside one of the others.
+
+        Args:
+            name: Of the figure.
+            title: For people.
+            unit: Of both.
+            beside: The names of ours and of what stands beside it.
+            value: Of one round's result.
+            target: What should be reached.
+        """
+        ours, peer = beside
+        return Figure(
+            name,
+            title,
+            unit,
+            WORDS.get(peer, peer),
+            [value(each) for each in self.found[ours]],
+            [value(each) for each in self.found.get(peer, [])],
+            target,
+            self.reasons.get(peer),
+        )
+
+
+def compete(
+    ours: Mapping[str, Callable[[], T]],
+    others: Mapping[str, Callable[[], T]],
+    peers: Peers,
+    rounds: int,
+    between: Callable[[], None] = lambda: None,
+) -> Contest[T]:
+    """Run all in turn, so many times; a peer that fails once is not measured.
+
+    Args:
+        ours: By name; if one of these fails, so does the part.
+        others: The peers that started, by name.
+        peers: Notes why others drop out.
+        rounds: How many times.
+        between: Is called after each run.
+
+    Raises:
+        ValueError: There are fewer than three rounds.
+    """
+    if rounds < LEAST_ROUNDS:
+        raise ValueError(f"{rounds} rounds tell nothing of the spread: use at least {LEAST_ROUNDS}")
+    found: dict[str, list[T]] = {name: [] for name in [*ours, *others]}
+    for _ in range(rounds):
+        for name, run in ours.items():
+            found[name].append(run())
+            between()
+        for name, run in others.items():
+            if name not in peers.reasons:
+                try:
+                    found[name].append(run())
+                    between()
+                except _FAILURES as error:
+                    peers.drop(name, error)
+    return Contest({name: some for name, some in found.items() if name not in peers.reasons}, dict(peers.reasons))

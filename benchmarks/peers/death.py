@@ -1,0 +1,152 @@
+"""kill -9 in the middle of many messages: what is lost, what comes twice, how long it takes to go on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
+
+from benchmarks.application import SMALL
+from benchmarks.draining import PARTITIONS, visible
+from benchmarks.figures import Figure, Target
+from benchmarks.peers.contest import Peers, compete
+from benchmarks.peers.debezium import start_debezium
+from benchmarks.peers.debezium_settings import TUNED
+from benchmarks.peers.rocketmq import start_rocketmq, warm_up
+from benchmarks.place import AS_DELIVERED
+from outbox import Message
+from stack import Stack
+from tests.harness import Site, wait_until
+from tests.integration.bulk import publish_bulk
+
+_THREADS = 32
+_LONGEST_SECONDS = 240.0
+_QUIET_SECONDS = 3.0
+"""Doubles would come by then."""
+_BODY = b"x" * SMALL
+_NONE = Target("ours", "at most", 0)
+
+
+class Death(NamedTuple):
+    """What came of one death.
+
+    Args:
+        lost: Messages of committed transactions that never came.
+        doubled: Messages that came more than once, each repetition counted.
+        seconds_to_go_on: From the death, after which it is started again at once, until something new was visible.
+    """
+
+    lost: int
+    doubled: int
+    seconds_to_go_on: float
+
+
+def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int, without: Collection[str] = ()) -> list[Figure]:
+    """Kill the relay, Kafka Connect with Debezium, and RocketMQ's broker, each half way, and start it again.
+
+    Args:
+        stack: Servers.
+        site: Where the business table is.
+        rounds: How often each dies, in turn.
+        messages: How many, of one transaction each.
+        without: Peers that are left out.
+    """
+    with ExitStack() as running:
+        found = compete(
+            {"relay": partial(_relay, stack, messages)},
+            {
+                "debezium_tuned": partial(_debezium, stack, messages),
+                "rocketmq": partial(_rocketmq, site, messages),
+            },
+            Peers(running, without),
+            rounds,
+        )
+    title = f"kill -9 in the middle of {messages:,} messages"
+
+    def figures(name: str, peer: str) -> list[Figure]:
+        beside = ("relay", peer)
+        return [
+            found.figure(f"kill_lost_{name}", f"{title}: lost", "messages", beside, lambda run: run.lost, _NONE),
+            found.figure(
+                f"kill_doubled_{name}", f"{title}: doubled", "messages", beside, lambda run: run.doubled, _NONE
+            ),
+            found.figure(
+                f"kill_seconds_to_go_on_{name}",
+                f"{title}: until it goes on",
+                "s",
+                beside,
+                lambda run: run.seconds_to_go_on,
+            ),
+        ]
+
+    return [*figures("vs_debezium", "debezium_tuned"), *figures("vs_rocketmq", "rocketmq")]
+
+
+def _relay(stack: Stack, messages: int) -> Death:
+    with _site(stack) as site:
+        topic = site.topic("real")
+        publish_bulk(site, site.outbox(), (Message(topic, _BODY, f"key{number}") for number in range(messages)))
+        relay = site.relay(extra=AS_DELIVERED)
+        return _die(site, messages, relay.kill, lambda: site.relay(extra=AS_DELIVERED))
+
+
+def _debezium(stack: Stack, messages: int) -> Death:
+    with (
+        _site(stack) as site,
+        start_debezium(TUNED, stack.postgres_url, stack.bootstrap_servers) as debezium,
+    ):
+        debezium.rest()
+        debezium.fill(site.topic("real"), messages, _BODY)
+        debezium.resume()
+        return _die(site, messages, debezium.kill, debezium.start)
+
+
+def _die(site: Site, messages: int, kill: Callable[[], object], start: Callable[[], object]) -> Death:
+    wait_until(lambda: visible(site, "real") >= messages // 2, _LONGEST_SECONDS, site.logs)
+    kill()
+    died, before = time.monotonic(), visible(site, "real")
+    start()
+    wait_until(lambda: visible(site, "real") > before, _LONGEST_SECONDS, site.logs)
+    seconds = time.monotonic() - died
+    _wait_until_quiet(site, messages)
+    counts = Counter(record.key for record in site.read("real"))
+    return Death(messages - len(counts), counts.total() - len(counts), seconds)
+
+
+def _wait_until_quiet(site: Site, messages: int) -> None:
+    """Until as many offsets are visible as there are messages, and nothing more comes."""
+    last = 0, time.monotonic()
+
+    def quiet() -> bool:
+        nonlocal last
+        seen, now = visible(site, "real"), time.monotonic()
+        if seen != last[0]:
+            last = seen, now
+        return seen >= messages and now > last[1] + _QUIET_SECONDS
+
+    wait_until(quiet, _LONGEST_SECONDS, site.logs)
+
+
+def _site(stack: Stack) -> Site:
+    site = Site(stack.bootstrap_servers, stack.postgres_url)
+    site.create(partitions=PARTITIONS)
+    site.create_topics("real", partitions=PARTITIONS)
+    return site
+
+
+def _rocketmq(site: Site, messages: int) -> Death:
+    with start_rocketmq(site.postgres_url) as (broker, client):
+        warm_up(client)
+        client.tell("death", messages, SMALL, _THREADS)
+        client.wait_for("half")
+        broker.kill()
+        died = time.monotonic_ns()
+        broker.start()
+        said = client.wait_for("result")
+        first = client.ask("first-after", died)["at"]
+    if not first:
+        raise TimeoutError("RocketMQ did not go on")
+    return Death(messages - said["distinct"], said["arrivals"] - said["distinct"], (first - died) / 1e9)

@@ -1,0 +1,149 @@
+"""How fast what waits is made visible: the relay, the bare copy loop, a polling relay and Debezium."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.draining import PARTITIONS, Drain, copy_loop, drain, relay
+from benchmarks.figures import Figure, Target
+from benchmarks.peers.contest import Peers, compete
+from benchmarks.peers.debezium import Debezium, start_debezium
+from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
+from benchmarks.polling_relay import start_polling_relay
+from outbox import Message
+from stack import Stack
+from tests.harness import Site
+from tests.integration.bulk import publish_bulk
+
+WARM_UP = 20_000
+"""Messages through each Debezium before anything is measured: a cold Java gives a fraction of its figure."""
+
+_FILL = (
+    "INSERT INTO ordinary_outbox (topic, key, payload, headers)"
+    " SELECT %s, ('key' || number)::bytea, %b, '{\"type\": \"changed\"}' FROM generate_series(1, %s) AS number"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What waits.
+
+    Args:
+        messages: How many.
+        size: Bytes of each body.
+        each: Messages in a transaction.
+    """
+
+    messages: int = 100_000
+    size: int = 256
+    each: int = 1
+
+    @property
+    def suffix(self) -> str:
+        """Of the figures' names."""
+        size = "" if self.size == 256 else f"_{self.size}_b"  # noqa: PLR2004 - the ordinary size
+        return size + ("" if self.each == 1 else f"_{self.each}_each")
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"drain of {self.messages:,} messages of {self.size:,} B, {self.each} in a transaction"
+
+
+def measure_drains(
+    stack: Stack, site: Site, scenes: list[Scene], rounds: int, without: Collection[str] = ()
+) -> list[Figure]:
+    """Measure the relay beside its peers; all of them have processes of their own.
+
+    Args:
+        stack: Servers.
+        site: Has the ordinary outbox table, which is empty.
+        scenes: What waits; the copy loop runs in all but the ordinary one, where the relay's own benchmark has it.
+        rounds: How often all run, in turn.
+        without: Peers that are left out.
+    """
+    site.create_topics("polled", "routed", "warm", partitions=PARTITIONS)
+    with ExitStack() as running:
+        peers = Peers(running, without)
+        debeziums = {
+            name: started
+            for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()
+            if (started := peers.start(name, _warm(variant, stack, site)))
+        }
+        return [figure for scene in scenes for figure in _measure(stack, site, scene, rounds, peers, debeziums)]
+
+
+def _measure(
+    stack: Stack, site: Site, scene: Scene, rounds: int, peers: Peers, debeziums: Mapping[str, Debezium]
+) -> list[Figure]:
+    body = random.Random(0).randbytes(scene.size)
+    ours = {"relay": partial(_relay, stack, scene, body, copied=False)}
+    if scene.suffix:
+        ours["bare transactional copy loop"] = partial(_relay, stack, scene, body, copied=True)
+    others = {
+        "polling": partial(_polling, site, scene, body),
+        **{name: partial(_debezium, site, scene, body, one) for name, one in debeziums.items()},
+    }
+    found = compete(ours, others, peers, rounds)
+
+    def figure(name: str, peer: str, target: Target | None = None) -> Figure:
+        value = _per_second
+        return found.figure(
+            f"relay_drain_vs_{name}{scene.suffix}", scene.words, "messages/s", ("relay", peer), value, target
+        )
+
+    copy = [figure("copy_loop", "bare transactional copy loop")] if scene.suffix else []
+    return [
+        *copy,
+        figure("polling_relay", "polling", None if scene.suffix else Target("ratio", "at least", 1)),
+        figure("debezium", "debezium_tuned"),
+        figure("debezium_default", "debezium_default"),
+    ]
+
+
+def _per_second(run: Drain) -> float:
+    return run.per_second
+
+
+def _relay(stack: Stack, scene: Scene, body: bytes, *, copied: bool) -> Drain:
+    with Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        site.create(partitions=PARTITIONS)
+        site.create_topics("real", partitions=PARTITIONS)
+        topic, headers = site.topic("real"), {"type": b"changed"}
+        messages = (Message(topic, body, f"key{number}", headers) for number in range(scene.messages))
+        publish_bulk(site, site.outbox(), messages, each=scene.each)
+        return drain(site, "real", scene.messages, copy_loop(site, "real", scene.each) if copied else relay(site))
+
+
+def _polling(site: Site, scene: Scene, body: bytes) -> Drain:
+    with site.connect() as connection:
+        connection.execute(_FILL, (site.topic("polled"), body, scene.messages))
+    return drain(site, "polled", scene.messages, start_polling_relay(site.environment()))
+
+
+def _debezium(site: Site, scene: Scene, body: bytes, debezium: Debezium) -> Drain:
+    debezium.fill(site.topic("routed"), scene.messages, body, scene.each)
+    return drain(site, "routed", scene.messages, _resumed(debezium))
+
+
+@contextmanager
+def _resumed(debezium: Debezium) -> Iterator[None]:
+    debezium.resume()
+    try:
+        yield
+    finally:
+        debezium.rest()
+
+
+@contextmanager
+def _warm(variant: Variant, stack: Stack, site: Site) -> Iterator[Debezium]:
+    """A Debezium that has moved some messages, and rests."""
+    with start_debezium(variant, stack.postgres_url, stack.bootstrap_servers) as debezium:
+        debezium.rest()
+        debezium.fill(site.topic("warm"), WARM_UP, b"x" * 256)
+        drain(site, "warm", WARM_UP, _resumed(debezium))
+        yield debezium

@@ -1,0 +1,185 @@
+"""From COMMIT to the reader at steady rates: the relay beside a polling relay, Debezium and RocketMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from benchmarks.application import SMALL, Application, Tell
+from benchmarks.figures import Figure, Target
+from benchmarks.library.throughput import relays
+from benchmarks.peers.contest import Contest, Peers, compete
+from benchmarks.peers.debezium import Debezium, start_debezium
+from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
+from benchmarks.peers.rocketmq import start_rocketmq, warm_up
+from benchmarks.place import AS_DELIVERED
+from benchmarks.spread import percentile
+from benchmarks.steady import RATE, Steady, run_steadily, threads_for
+from stack import Stack
+from tests.harness import Site
+
+WARM_UP_SECONDS = 3.0
+_REACHED = 0.9
+"""An application that reaches less than this share of a rate was not measured at it."""
+
+_PERCENTILES = (50, 95, 99)
+_TARGETS = {50: Target("ratio", "at most", 0.5), 99: Target("ratio", "at most", 1)}
+_AT_LEAST_ONCE_TARGET = Target("ours", "at most", 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that runs.
+
+    Args:
+        stack: Servers.
+        site: Where.
+        application: Warm.
+        tells: How the project is told, by name.
+        debeziums: Those that started; they rest.
+        peers: Notes who drops out.
+        caught_up: Waits until the relays have.
+    """
+
+    stack: Stack
+    site: Site
+    application: Application
+    tells: Mapping[str, Tell]
+    debeziums: Mapping[str, Debezium]
+    peers: Peers
+    caught_up: Callable[[], None]
+
+    def run(self, tell: Tell, seconds: float, rate: int) -> Steady:
+        """Run transactions, whose messages are read."""
+        return run_steadily(self.site, self.application, tell, seconds, rate)
+
+    def run_routed(self, debezium: Debezium, seconds: float, rate: int) -> Steady:
+        """Run transactions whose messages one Debezium reads."""
+        tell = partial(debezium.insert, self.application)
+        debezium.go_on()
+        try:
+            self.run(tell, WARM_UP_SECONDS, rate)
+            return self.run(tell, seconds, rate)
+        finally:
+            debezium.rest()
+
+    def run_rocketmq(self, seconds: float, rate: int) -> Steady:
+        """Run transactions of RocketMQ, which is started anew each time: its idle broker keeps one core busy."""
+        threads = threads_for(rate)
+        with start_rocketmq(self.stack.postgres_url) as (_, client):
+            warm_up(client)
+            client.ask("steady", rate, int(WARM_UP_SECONDS * rate), SMALL, threads)
+            said = client.ask("steady", rate, int(seconds * rate), SMALL, threads)
+        return Steady(said["milliseconds"], said["per_second"])
+
+
+def measure_latencies(
+    stack: Stack,
+    site: Site,
+    application: Application,
+    rounds: int,
+    seconds: float,
+    rates: Sequence[int],
+    without: Collection[str] = (),
+) -> list[Figure]:
+    """Measure all of them at each rate.
+
+    Args:
+        stack: Servers.
+        site: Where; the relays are started here.
+        application: Warm.
+        rounds: How often all run, in turn.
+        seconds: How long each run is.
+        rates: Transactions per second.
+        without: Peers that are left out.
+    """
+    with ExitStack() as running:
+        caught_up = running.enter_context(relays(site))
+        at_least_once = running.enter_context(Site(stack.bootstrap_servers, stack.postgres_url))
+        tells = {"exactly_once": application.publish, "at_least_once": _at_least_once(at_least_once, application)}
+        peers = Peers(running, without)
+        debeziums = {
+            name: started
+            for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()
+            if (started := peers.start(name, _resting(variant, stack)))
+        }
+        scene = Scene(stack, site, application, tells, debeziums, peers, caught_up)
+        for tell in (*tells.values(), application.insert):
+            scene.run(tell, WARM_UP_SECONDS, RATE)
+        return [figure for rate in rates for figure in _at_rate(scene, rounds, seconds, rate)]
+
+
+def _at_rate(scene: Scene, rounds: int, seconds: float, rate: int) -> list[Figure]:
+    found = compete(
+        {name: partial(scene.run, tell, seconds, rate) for name, tell in scene.tells.items()},
+        {
+            "polling": partial(scene.run, scene.application.insert, seconds, rate),
+            **{name: partial(scene.run_routed, one, seconds, rate) for name, one in scene.debeziums.items()},
+            "rocketmq": partial(scene.run_rocketmq, seconds, rate),
+        },
+        scene.peers,
+        rounds,
+        scene.caught_up,
+    )
+    return _figures(_unless_too_slow(found, rate), rate)
+
+
+def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
+    title = f"COMMIT returned → visible to a reader, {rate:,} transactions/s"
+    peers = {"": "debezium_tuned", "_vs_debezium_default": "debezium_default"}
+    peers |= {"_vs_polling_relay": "polling", "_vs_rocketmq": "rocketmq"}
+
+    def figure(ours: str, percent: int, suffix: str, peer: str, target: Target | None) -> Figure:
+        prefix, words = ("", "") if ours == "exactly_once" else ("at_least_once_", ", at least once")
+        return found.figure(
+            f"{prefix}commit_to_visible_p{percent}_ms_{rate}{suffix}",
+            f"{title}{words}, p{percent}",
+            "ms",
+            (ours, peer),
+            lambda run: percentile(run.milliseconds, percent),
+            target if rate == RATE else None,
+        )
+
+    return [
+        *(
+            figure("exactly_once", percent, suffix, peer, None if suffix else _TARGETS.get(percent))
+            for suffix, peer in peers.items()
+            for percent in _PERCENTILES
+        ),
+        figure("at_least_once", 50, "_vs_rocketmq", "rocketmq", _AT_LEAST_ONCE_TARGET),
+        figure("at_least_once", 99, "_vs_rocketmq", "rocketmq", None),
+    ]
+
+
+def _unless_too_slow(found: Contest[Steady], rate: int) -> Contest[Steady]:
+    """Without those whose application did not reach the rate."""
+    slow = {
+        name: f"the application reached {min(run.per_second for run in runs):,.0f} of {rate:,} transactions/s"
+        for name, runs in found.found.items()
+        if min(run.per_second for run in runs) < _REACHED * rate
+    }
+    kept = {name: [] if name in slow else runs for name, runs in found.found.items()}
+    return Contest(kept, {**found.reasons, **slow})
+
+
+def _at_least_once(site: Site, application: Application) -> Tell:
+    """`publish()` through a channel whose relay delivers at least once, to the same topic."""
+    site.create(partitions=4)
+    site.relay(extra={**AS_DELIVERED, "OUTBOX_DELIVERY": "at_least_once"})
+    outbox = site.outbox()
+
+    def tell(session: Session, key: bytes) -> None:
+        outbox.publish(session, application.message(key))
+
+    return tell
+
+
+@contextmanager
+def _resting(variant: Variant, stack: Stack) -> Iterator[Debezium]:
+    with start_debezium(variant, stack.postgres_url, stack.bootstrap_servers) as debezium:
+        debezium.rest()
+        yield debezium

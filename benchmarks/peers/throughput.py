@@ -1,0 +1,132 @@
+"""What messaging leaves of an application's transactions per second: the shares of `publish()` and of RocketMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from benchmarks.application import Application, Rate, Tell
+from benchmarks.figures import Figure
+from benchmarks.peers.contest import Peers, compete
+from benchmarks.peers.rocketmq import start_rocketmq, warm_up
+from benchmarks.spread import percentile
+from tests.harness import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How an application runs.
+
+    Args:
+        threads: How many.
+        size: Bytes of a body.
+        count: Transactions of each thread, ours; RocketMQ's client, which is faster, runs four times as many.
+        whole: Whether eager `publish()` and an outbox table are measured, too.
+    """
+
+    threads: int = 16
+    size: int = 256
+    count: int = 300
+    whole: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """Of the figures' names."""
+        return f"{self.threads}_threads_{self.size}_b"
+
+
+class Share(NamedTuple):
+    """Transactions with a message each, and without.
+
+    Args:
+        share: Transactions per second with messages, divided by those without.
+        p50_ms: Of a transaction with a message.
+        p99_ms: Likewise.
+    """
+
+    share: float
+    p50_ms: float
+    p99_ms: float
+
+
+def measure_shares(
+    site: Site, application: Application, rounds: int, loads: list[Load], without: Collection[str] = ()
+) -> list[Figure]:
+    """Measure what remains with messaging: RocketMQ's application is in Java, so only shares can be compared.
+
+    Both write, beside their business row, the row from which a check-back is answered.
+
+    Args:
+        site: Where.
+        application: Warm.
+        rounds: How often all run, in turn.
+        loads: How the application runs.
+        without: Peers that are left out.
+    """
+    return [figure for load in loads for figure in _measure(site, application, rounds, load, without)]
+
+
+def _measure(site: Site, application: Application, rounds: int, load: Load, without: Collection[str]) -> list[Figure]:
+    application.use_payload(load.size)
+    tells: dict[str, Tell] = {"publish": application.publish}
+    if load.whole:
+        tells |= {"eager publish()": application.publish_eagerly, "outbox-table insert": application.insert}
+    with ExitStack() as running:
+        found = compete(
+            {name: partial(_ours, application, load, tell) for name, tell in tells.items()},
+            {"rocketmq": partial(_rocketmq, site, load)},
+            Peers(running, without),
+            rounds,
+        )
+    title = f"{load.threads} threads, {load.size:,} B"
+
+    def figures(suffix: str, peer: str) -> list[Figure]:
+        beside = ("publish", peer)
+        return [
+            found.figure(
+                f"app_tps_share_vs_{suffix}_{load.suffix}",
+                f"transactions/s with messaging, as a share of those without: {title}",
+                "of no messaging",
+                beside,
+                lambda run: run.share,
+            ),
+            *(
+                found.figure(
+                    f"app_{field}_vs_{suffix}_{load.suffix}", f"transaction, {words}: {title}", "ms", beside, of
+                )
+                for field, words, of in (
+                    ("p50_ms", "p50", lambda run: run.p50_ms),
+                    ("p99_ms", "p99", lambda run: run.p99_ms),
+                )
+            ),
+        ]
+
+    ours = [figures("outbox_insert", "outbox-table insert"), figures("eager", "eager publish()")] if load.whole else []
+    return [figure for some in [figures("rocketmq", "rocketmq"), *ours] for figure in some]
+
+
+def _ours(application: Application, load: Load, tell: Tell) -> Share:
+    without = application.rate(application.no_messaging, load.threads, load.count)
+    with_ = application.rate(tell, load.threads, load.count)
+    return _share(with_, without)
+
+
+def _share(with_: Rate, without: Rate) -> Share:
+    return Share(
+        with_.per_second / without.per_second,
+        percentile(with_.seconds, 50) * 1_000,
+        percentile(with_.seconds, 99) * 1_000,
+    )
+
+
+def _rocketmq(site: Site, load: Load) -> Share:
+    count = load.threads * load.count * 4
+    with start_rocketmq(site.postgres_url) as (_, client):
+        warm_up(client)
+        client.ask("transactions", load.threads, count // 2, load.size, 0)
+        without: dict[str, Any] = client.ask("transactions", load.threads, count, load.size, 0)
+        with_: dict[str, Any] = client.ask("transactions", load.threads, count, load.size, 1)
+    return Share(with_["per_second"] / without["per_second"], with_["p50_ms"], with_["p99_ms"])

@@ -1,0 +1,125 @@
+"""What a whole run consists of, for each of its sizes. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MINUTE = 60.0
+
+
+class Mode(enum.StrEnum):
+    """How much is measured."""
+
+    QUICK = "quick"
+    ORDINARY = "ordinary"
+    FULL = "full"
+
+
+BUDGET_SECONDS: Mapping[Mode, float] = {
+    Mode.QUICK: 5 * MINUTE,
+    Mode.ORDINARY: 40 * MINUTE,
+    Mode.FULL: 24 * 60 * MINUTE,
+}
+"""A step that would begin later is left out; one that runs then is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One process of a whole run.
+
+    Args:
+        name: Of the step.
+        section: Of the report that its figures belong to.
+        module: That `python -m` runs.
+        arguments: Its own.
+        longest_seconds: It is ended if it takes longer.
+    """
+
+    name: str
+    section: str
+    module: str
+    arguments: tuple[str, ...]
+    longest_seconds: float
+
+    @property
+    def command(self) -> list[str]:
+        """For people, and after the interpreter's path for the system."""
+        return ["-m", self.module, *self.arguments]
+
+
+DEMANDED: Mapping[str, str] = {
+    "relay_drain_vs_copy_loop": "relay",
+    "relay_drain_vs_polling_relay": "peers-drain",
+    "relay_drain_vs_debezium": "peers-drain",
+    "commit_to_visible_p50_ms_200": "peers-latency",
+    "commit_to_visible_p99_ms_200": "peers-latency",
+    "app_tps_vs_no_messaging": "library",
+    "app_tps_vs_outbox_insert": "library",
+    "app_tps_vs_outbox_insert_100kb": "library",
+    "checkback_per_second": "peers-check-back",
+    "restart_1000_of_1m_seconds": "restart",
+    "land_vs_parquet": "spark",
+    "audit_rows_per_second_per_core": "spark",
+}
+"""Figures that every run tells of, if only that they were not measured and why; and the steps that measure them."""
+
+
+def steps(mode: Mode) -> list[Step]:
+    """The steps of a run, those with demanded figures first."""
+    return _STEPS[mode]
+
+
+def _step(name: str, module: str, arguments: str, minutes: float) -> Step:
+    return Step(name, module, f"benchmarks.{module}", tuple(arguments.split()), minutes * MINUTE)
+
+
+_QUICK = [
+    _step("library", "library", "--part throughput --rounds 3 --count 25 --warm-up 3", 2),
+    _step("relay", "relay", "--part drain --rounds 3 --messages 20000 --warm-up 3", 2),
+    _step("peers-drain", "peers", "--part drain --messages 20000 --warm-up 3 --without debezium_default", 3),
+    _step(
+        "peers-latency",
+        "peers",
+        "--part latency --seconds 3 --warm-up 3 --without debezium_default --without rocketmq",
+        3,
+    ),
+    _step("spark", "spark", "--part land --part audit --rounds 3 --records 50000 --transactions 20000", 2),
+]
+
+_ORDINARY = [
+    _step("library", "library", "--part throughput --part added-time --part bulk --rounds 3 --count 250", 8),
+    _step("relay", "relay", "--part drain --part pending --rounds 3", 10),
+    _step("peers-drain", "peers", "--part drain", 10),
+    _step("peers-latency", "peers", "--part latency --seconds 8", 12),
+    _step("peers-check-back", "peers", "--part check-back", 10),
+    _step("spark", "spark", "--part land --part audit --rounds 3 --records 500000 --transactions 200000", 10),
+    _step("restart", "relay", "--part restore --rounds 3 --warm-up 3", 6),
+    _step("peers-death", "peers", "--part death", 12),
+    _step("peers-share", "peers", "--part share", 8),
+    _step("peers-cost", "peers", "--part cost", 6),
+    _step(
+        "checker",
+        "checker",
+        "--part fence --part open-transaction --part purge --rounds 3 --rows 100000 --warm-up 5",
+        6,
+    ),
+]
+
+_FULL = [
+    _step("library", "library", "--part throughput --part added-time --part bulk --part relayed", 60),
+    _step("relay", "relay", "--part drain --part pending --part dead-group --part memory", 60),
+    _step("peers-drain", "peers", "--part drain --whole", 180),
+    _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
+    _step("peers-check-back", "peers", "--part check-back --whole", 60),
+    _step("spark", "spark", "--part land --part audit --part cold", 120),
+    _step("restart", "relay", "--part restore", 20),
+    _step("peers-death", "peers", "--part death", 60),
+    _step("peers-share", "peers", "--part share --whole", 180),
+    _step("peers-cost", "peers", "--part cost", 20),
+    _step("growth", "relay", "--part growth --part restore-many --rounds 3", 180),
+    _step("checker", "checker", "", 60),
+]
+
+_STEPS = {Mode.QUICK: _QUICK, Mode.ORDINARY: _ORDINARY, Mode.FULL: _FULL}

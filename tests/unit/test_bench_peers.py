@@ -1,0 +1,157 @@
+"""The peers of the benchmarks: their locks and settings, how drains are counted, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from benchmarks.draining import drain_of
+from benchmarks.peers.contest import Peers, compete
+from benchmarks.peers.debezium_settings import (
+    DEFAULT,
+    TUNED,
+    connector_properties,
+    drop_statements,
+    properties,
+    table_statements,
+    worker_properties,
+)
+from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK, ROCKETMQ_LOCK, peer_versions
+from benchmarks.peers.jvm import PeerError
+from benchmarks.peers.latency import _unless_too_slow
+from benchmarks.peers.rocketmq import _jdbc
+from benchmarks.peers.rocketmq_settings import broker_conf, name_server_conf
+from benchmarks.steady import Steady
+from outbox.service.coordinates import read_lock
+from stack.locks import KAFKA_LOCK, all_locks
+
+
+class Failing(AbstractContextManager[str]):
+    """A peer that does not start."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __enter__(self) -> str:
+        """Do not start."""
+        raise self._error
+
+    def __exit__(self, *_: object) -> None:
+        """Is never reached."""
+
+
+POSTGRES = "postgresql://outbox:secret@127.0.0.1:20001/outbox"
+
+
+@pytest.mark.parametrize("lock", [ROCKETMQ_LOCK, CONNECT_LOCK, DEBEZIUM_LOCK])
+def test_every_jar_of_a_peer_has_its_checksum_and_setup_does_not_fetch_it(lock: Path) -> None:
+    content = read_lock(lock)
+    assert set(content.roots) <= set(content.sha256)
+    assert lock not in all_locks()
+
+
+def test_connect_is_of_the_brokers_version() -> None:
+    assert peer_versions()["Kafka Connect"] == read_lock(KAFKA_LOCK).roots[0].version
+
+
+def test_debezium_as_it_comes_is_not_tuned_and_tuned_is() -> None:
+    default, tuned = (connector_properties(variant, POSTGRES) for variant in (DEFAULT, TUNED))
+    assert "poll.interval.ms" not in default
+    assert tuned["poll.interval.ms"] == 10
+    assert not [name for name in default if name.startswith("producer.override")]
+    assert (tuned["slot.name"], tuned["table.include.list"]) == ("debezium_tuned", "public.debezium_tuned")
+    assert (default["database.port"], default["database.password"]) == ("20001", "secret")
+
+
+def test_a_worker_is_of_its_variant() -> None:
+    made = worker_properties(TUNED, "127.0.0.1:1", Path("/plugins"), Path("/offsets"), 20_002)
+    assert "listeners=http://127.0.0.1:20002\n" in properties(made)
+    assert made["offset.flush.interval.ms"] == 1_000
+    assert "offset.flush.interval.ms" not in worker_properties(DEFAULT, "b", Path("/p"), Path("/o"), 1)
+
+
+def test_what_a_variant_makes_is_dropped() -> None:
+    assert len(table_statements(DEFAULT)) == len(drop_statements(DEFAULT))
+    assert all("debezium_default" in said for said in (*table_statements(DEFAULT), *drop_statements(DEFAULT)))
+
+
+def test_rocketmq_listens_here_only_and_looks_once_a_second() -> None:
+    said = broker_conf(Path("/data"), "127.0.0.1:1", 20_004, 20_005, 6_000).splitlines()
+    assert {"bindAddress=127.0.0.1", "listenPort=20004", "transactionTimeOut=6000"} <= set(said)
+    assert "transactionCheckInterval=1000" in said
+    assert name_server_conf(20_003) == "bindAddress=127.0.0.1\nlistenPort=20003\n"
+    assert _jdbc(POSTGRES) == "jdbc:postgresql://127.0.0.1:20001/outbox?user=outbox&password=secret"
+
+
+def test_a_drain_is_counted_from_the_first_look_without_control_records() -> None:
+    drain = drain_of([(11.0, 110), (12.0, 600), (13.0, 1_100)], messages=1_000, start=10.0)
+    assert (drain.per_second, drain.to_first) == (450, 1)
+
+
+def test_a_drain_that_one_look_saw_is_counted_from_the_start() -> None:
+    assert drain_of([(12.0, 1_000)], messages=1_000, start=10.0).per_second == 500
+
+
+def test_a_peer_that_cannot_start_is_told_of_with_its_reason() -> None:
+    with ExitStack() as running:
+        peers = Peers(running)
+        assert peers.start("rocketmq", Failing(PeerError("broker ended (1)\nthe log says more"))) is None
+        found = compete({"ours": lambda: 2.0}, {}, peers, 3)
+    figure = found.figure("x", "what is fast", "ms", ("ours", "rocketmq"), float)
+    record = figure.record()
+    assert (record["ours"], record["runs"], record["baseline"], record["baseline_value"]) == (2, 3, "RocketMQ", None)
+    assert record["not_measured"] == "PeerError: broker ended (1)"
+
+
+def test_a_peer_that_fails_once_drops_out_and_the_others_go_on() -> None:
+    with ExitStack() as running:
+        peers = Peers(running)
+        found = compete(
+            {"ours": lambda: 1.0}, {"polling": lambda: 2.0, "rocketmq": _failing_the_second_time()}, peers, 3
+        )
+    assert found.found == {"ours": [1.0] * 3, "polling": [2.0] * 3}
+    assert found.reasons == {"rocketmq": "TimeoutError: nothing came"}
+
+
+def _failing_the_second_time() -> Callable[[], float]:
+    runs: list[int] = []
+
+    def run() -> float:
+        runs.append(1)
+        if len(runs) > 1:
+            raise TimeoutError("nothing came")
+        return 3.0
+
+    return run
+
+
+def test_ours_may_not_fail() -> None:
+    def fails() -> float:
+        raise TimeoutError
+
+    with ExitStack() as running, pytest.raises(TimeoutError):
+        compete({"ours": fails}, {}, Peers(running), 3)
+
+
+def test_a_peer_that_is_left_out_is_not_started() -> None:
+    with ExitStack() as running:
+        peers = Peers(running, ["rocketmq"])
+        assert peers.start("rocketmq", Failing(KeyError("it was started"))) is None
+    assert peers.reasons == {"rocketmq": "left out of this run"}
+
+
+def test_two_rounds_tell_no_spread() -> None:
+    with ExitStack() as running, pytest.raises(ValueError, match="at least 3"):
+        compete({"ours": lambda: 1}, {}, Peers(running), 2)
+
+
+def test_an_application_that_did_not_reach_the_rate_was_not_measured_at_it() -> None:
+    with ExitStack() as running:
+        runs = {"exactly_once": lambda: Steady([1.0, 2.0], 1_990.0)}
+        slow = {"polling": lambda: Steady([1.0, 2.0], 850.0)}
+        found = _unless_too_slow(compete(runs, slow, Peers(running), 3), 2_000)
+    assert (len(found.found["exactly_once"]), found.found["polling"]) == (3, [])
+    assert found.reasons["polling"] == "the application reached 850 of 2,000 transactions/s"

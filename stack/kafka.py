@@ -19,7 +19,7 @@ from stack.kafka_settings import initial_controllers, server_properties
 from stack.ports import HOST, Ports, is_free
 from stack.processes import Command, Processes
 
-READY_SECONDS = 90.0
+READY_SECONDS = 180.0
 """A node that has not answered by then has failed; on a quiet machine one is up in 3 s."""
 
 _STOP_SECONDS = 20.0

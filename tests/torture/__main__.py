@@ -33,7 +33,7 @@ def main(
     ] = False,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/report.json"),
 ) -> None:
-    """Kill, stop and cut everything at random, and check the invariants; ends with 2 if one is violated."""
+    """Kill, stop and cut everything at random, and check the invariants; ends with 2 if one is violated, with 1 if it ended early."""
     end_in_order()
     seed = seed or time.time_ns() % 1_000_000
     again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"
@@ -51,6 +51,9 @@ def main(
     console.print(f"report: {report}")
     if result["violations"]:
         raise SystemExit(2)
+    if result["ended_early"]:
+        console.print(f"ended early: {result['ended_early']}", markup=False, highlight=False)
+        raise SystemExit(1)
 
 
 def _table(result: Mapping[str, Any]) -> Table:

@@ -122,6 +122,7 @@ def _figures(report: Mapping[str, Any]) -> list[list[str]]:
         ["most threads, most open files", f"{most['threads']:,}, {most['files']:,}"],
         ["faults", f"{sum(report['faults'].values()):,}"],
         *([name, f"{count:,}"] for name, count in report["outcomes"].items()),
+        *([["ended early", report["ended_early"].splitlines()[0]]] if report.get("ended_early") else []),
         ["violations", f"{report['violations']:,}"],
     ]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import environment
+from stack import StartError
 from tests.harness import wait_until
 from tests.torture.cruelty import Cruelty
 from tests.torture.database import MINUTE
@@ -62,6 +63,8 @@ class Result:
         faults: What was done, by kind.
         outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
         violations: What must not be.
+        ended_early: Why it ended before its time, in a round that was not checked: a server did not start again on a
+            machine that is too busy. Empty: it did not.
     """
 
     seed: int
@@ -80,6 +83,7 @@ class Result:
     faults: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
+    ended_early: str = ""
 
     def report(self) -> dict[str, Any]:
         """The report, ready for JSON."""
@@ -102,6 +106,7 @@ class Result:
             "outcomes": dict(sorted(self.outcomes.items())),
             "violations": len(self.violations),
             "found": [list(violation) for violation in self.violations],
+            "ended_early": self.ended_early,
         }
 
 
@@ -146,7 +151,11 @@ class Run:
             self._come_up()
             began = time.monotonic()
             while (left := seconds - (time.monotonic() - began)) > 0 and not self.result.violations:
-                self._round(min(self._round_seconds, left))
+                try:
+                    self._round(min(self._round_seconds, left))
+                except StartError as error:
+                    self.result.ended_early = str(error)
+                    break
                 self.result.seconds = time.monotonic() - began
         return self.result
 

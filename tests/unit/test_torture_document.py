@@ -70,6 +70,12 @@ def test_a_report_that_is_kept_is_in_the_document(report: dict[str, Any], tmp_pa
     assert keep(file, tmp_path / "results").name == "2026-01-01-seed-3.json"
 
 
+def test_a_run_that_ended_early_says_so(report: dict[str, Any], tmp_path: Path) -> None:
+    text = document([report | {"ended_early": "kafka-3 did not answer within 180 s\nthe log"}], tmp_path / "torture")
+    assert "| ended early | kafka-3 did not answer within 180 s |" in text
+    assert "ended early" not in document([report], tmp_path / "torture")
+
+
 def test_an_outage_is_in_the_document_with_what_was_wrong(report: dict[str, Any], tmp_path: Path) -> None:
     result = OutageResult(300.0, 100_000, 7, [1.0], [2.0], 10.0, 5, ["one is missing"], ENVIRONMENT)
     file = tmp_path / "outage.json"

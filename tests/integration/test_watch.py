@@ -97,7 +97,8 @@ class Watched:
     @contextmanager
     def hung_transaction(self) -> Iterator[None]:
         """A Kafka transaction that is open on a real topic, and aborted at the end."""
-        hanging = Producer({**self.site.kafka(), "transactional.id": f"{self.site.name}-hangs"})
+        patient = {"transactional.id": f"{self.site.name}-hangs", "transaction.timeout.ms": 900_000}
+        hanging = Producer({**self.site.kafka(), **patient})
         hanging.init_transactions()
         hanging.begin_transaction()
         hanging.produce(self.site.topic("orders"), b"v", b"k", partition=0)

@@ -18,11 +18,14 @@ from outbox.service.signals import stop_on_signals
 from spark_jobs.compact import compact
 from spark_jobs.delta import DELTA_LOCK
 from spark_jobs.errors import JobFailedError
+from spark_jobs.jvm import JVM_GONE
 from spark_jobs.land import land
 from spark_jobs.options import only_given, pairs
 from spark_jobs.session import SPARK_LOCK, spark_session
 from spark_jobs.settings import CompactSettings, LandSettings, OutputSettings, SinkName
 from spark_jobs.topics import check_topics
+
+_JAVA_GONE = "the job ended: Spark's Java process is gone, killed or out of memory; start it again"
 
 app: typer.Typer = typer.Typer(help="Land topics in tables, each record once, with Spark.")
 
@@ -101,6 +104,8 @@ def run(
                 land(spark, settings, stop_on_signals())
             except JobFailedError as error:
                 fail(str(error), Exit.FAILED)
+            except JVM_GONE:
+                fail(_JAVA_GONE, Exit.FAILED)
 
     guarded(serve)
 
@@ -135,6 +140,8 @@ def run_compact(
                 compact(spark, settings, datetime.now(UTC).date(), stop_on_signals().is_set)
             except JobFailedError as error:
                 fail(str(error), Exit.FAILED)
+            except JVM_GONE:
+                fail(_JAVA_GONE, Exit.FAILED)
 
     guarded(serve)
 

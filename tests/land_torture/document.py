@@ -40,6 +40,8 @@ def kept() -> list[dict[str, Any]]:
 def described(reports: Sequence[Mapping[str, Any]]) -> str:
     """The table and where it is from."""
     runs = [run for report in reports for run in report["runs"]]
+    if not runs:
+        return "\nNo report is kept yet.\n\n"
     points = sorted({point for run in runs for point in run["kills_by_point"]})
     rows = [
         ["", *(f"{run['sink']}, seed {run['seed']}" for run in runs)],

@@ -128,7 +128,13 @@ class Job:
         command = [sys.executable, "-m", *self._command]
         with (
             self.log.open("ab") as log,
-            subprocess.Popen(command, env={**self._environment, **more}, stdout=log, stderr=log) as process,
+            subprocess.Popen(
+                command,
+                env={**self._environment, **more},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # what ends the torture is not for the job
+            ) as process,
         ):
             try:
                 yield process

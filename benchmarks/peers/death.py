@@ -24,6 +24,10 @@ from tests.integration.bulk import publish_bulk
 
 _THREADS = 32
 _LONGEST_SECONDS = 240.0
+_LOOK_SECONDS = 0.002
+_EARLY = 4
+"""The death comes at a quarter of the messages: some more are delivered until it is there."""
+
 _QUIET_SECONDS = 3.0
 """Doubles would come by then."""
 _BODY = b"x" * SMALL
@@ -105,15 +109,26 @@ def _debezium(stack: Stack, messages: int) -> Death:
 
 
 def _die(site: Site, messages: int, kill: Callable[[], object], start: Callable[[], object]) -> Death:
-    wait_until(lambda: visible(site, "real") >= messages // 2, _LONGEST_SECONDS, site.logs)
+    _wait_for(site, messages // _EARLY)
     kill()
     died, before = time.monotonic(), visible(site, "real")
+    if before >= messages:
+        raise ValueError(f"{messages:,} messages are too few: all were visible before the death")
     start()
     wait_until(lambda: visible(site, "real") > before, _LONGEST_SECONDS, site.logs)
     seconds = time.monotonic() - died
     _wait_until_quiet(site, messages)
     counts = Counter(record.key for record in site.read("real"))
     return Death(messages - len(counts), counts.total() - len(counts), seconds)
+
+
+def _wait_for(site: Site, messages: int) -> None:
+    """Look much more often than others do until so many are visible."""
+    end = time.monotonic() + _LONGEST_SECONDS
+    while visible(site, "real") < messages:
+        if time.monotonic() > end:
+            raise TimeoutError(f"{messages:,} messages were not visible within {_LONGEST_SECONDS} s\n{site.logs()}")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _wait_until_quiet(site: Site, messages: int) -> None:

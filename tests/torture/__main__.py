@@ -33,7 +33,7 @@ def main(
     ] = False,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/report.json"),
 ) -> None:
-    """Kill, stop and cut at random, and check the invariants; ends with 2 if one is violated, with 1 if it ended early."""
+    """Kill, stop and cut at random, check the invariants; ends with 2 if one is violated, with 1 if it ended early."""
     end_in_order()
     seed = seed or time.time_ns() % 1_000_000
     again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"

@@ -49,6 +49,8 @@ HEARTBEAT_SECONDS = 3_600.0
 TICK_SECONDS = 0.05
 HALVES_AWAITED_SECONDS = 1.0
 """So long ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
+LEADERS_AWAITED_SECONDS = 2.0
+"""So long the partitions of a topic that was made a moment ago may be without leaders, before DELIVER is in vain."""
 TELL_SECONDS = 1.0
 """What waits is counted so often: it costs more, the more waits."""
 ASK_AT_ONCE = 500
@@ -307,7 +309,11 @@ class PartitionWorker(threading.Thread):
     def _look_for(self, late: Sequence[Transaction], in_hand: Sequence[Transaction]) -> None:
         """Look at the topics of what lies in the discard topic: somebody may have just made one, and said DELIVER."""
         names = {name for transaction in late for name in targets(transaction)}
+        deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
         found = self._real_topics(self._topics.look_again(names), _offsets(in_hand))
+        while any(topic.unavailable for topic in found.values()) and time.monotonic() < deadline and not self._stopping:
+            time.sleep(TICK_SECONDS)
+            found = self._real_topics(self._topics.look_again(names), _offsets(in_hand))
         self._ledger.put_back(self._gate.refresh(names, found))
 
     def _write(self, batch: Batch, now: int) -> None:

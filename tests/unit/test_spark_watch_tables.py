@@ -32,7 +32,7 @@ class Output:
 
     def write(self, number: int, halves: int, *, manifest: bool = True, keep: int = 0) -> None:
         """A batch with one row of figures."""
-        row = (MINUTE, "shop", "orders", halves, 0, 0, 0, 0, 0, {}, None, None, None)
+        row: tuple[object, ...] = (MINUTE, "shop", "orders", halves, 0, 0, 0, 0, 0, {}, None, None, None)
         frames = {name: session().createDataFrame([], form).coalesce(1) for name, form in TABLES.items()}
         frames["minutes"] = session().createDataFrame([row], MINUTES).coalesce(1)
         frames |= {KNOWN: session().createDataFrame([], EVENTS).coalesce(1), RECENT: frames["minutes"]}

@@ -129,7 +129,8 @@ def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
     ahead = events.where(f.col("side").isin(OP, REAL, DISCARD) & _is_ahead(read)).select("transaction_id")
     open_ = waiting.union(ahead).distinct()
     over = (f.col("side") == CHECK) | ((f.col("side") == HALF) & _is_old(f.col("time"), read))
-    return events.where(~over).join(open_, "transaction_id", "left_semi").drop("fresh")
+    names = [name for name in events.columns if name != "fresh"]
+    return events.where(~over).join(open_, "transaction_id", "left_semi").select(*names)
 
 
 def _is_ahead(read: Read) -> Column:

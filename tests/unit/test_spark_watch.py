@@ -131,6 +131,7 @@ def test_a_topic_with_the_producers_time_is_counted_and_not_timed() -> None:
     assert told.id not in job.open()
 
 
+@pytest.mark.long
 def test_what_is_read_twice_is_a_decision_once_and_a_second_record_is_one_more() -> None:
     channel = Channel()
     told = channel.delivered()
@@ -148,6 +149,7 @@ def test_what_is_read_twice_is_a_decision_once_and_a_second_record_is_one_more()
     assert job.open() == {later.id}
 
 
+@pytest.mark.long
 def test_halves_grow_old_while_nothing_is_written_and_are_forgotten_at_last() -> None:
     channel = Channel()
     channel.tell(2)
@@ -165,6 +167,7 @@ def test_halves_grow_old_while_nothing_is_written_and_are_forgotten_at_last() ->
     assert (job.waiting, job.known) == ([], [])
 
 
+@pytest.mark.long
 def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only() -> None:
     channel = Channel(("orders",))
     told = channel.tell()
@@ -176,6 +179,7 @@ def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only()
     assert (job.open(), job.waiting) == (set(), [])
 
 
+@pytest.mark.long
 def test_a_half_that_cannot_be_read_waits_until_it_lies_in_the_discard_topic() -> None:
     channel = Channel()
     told = channel.tell()
@@ -201,6 +205,7 @@ def test_what_is_about_halves_of_before_is_not_kept() -> None:
     assert job.totals() == {"orders": {"delivered": 2, "discarded/UNDECIDED": 1}}
 
 
+@pytest.mark.long
 def test_a_rollback_without_offsets_finds_its_halves_before_and_after_it() -> None:
     channel = Channel()
     first, second = channel.tell(2), channel.tell(2)

@@ -143,7 +143,7 @@ def test_discards_tell_what_lies_there_and_what_is_no_record_of_it(filled: Fille
     assert (no_manifest.record, no_manifest.removed, no_manifest.alive) == ("manifest", False, True)
     assert (no_key.record, no_key.removed, no_key.alive) == (None, True, False)
     assert "not JSON" in no_manifest.problem
-    assert "no key of a discard record" in no_key.problem
+    assert "gone" in no_key.problem
 
 
 def test_spark_pushes_filters_down_and_the_answer_is_the_same(filled: Filled) -> None:

@@ -16,7 +16,7 @@ from benchmarks.polling_relay import start_polling_relay
 from stack import Stack
 from tests.harness import Site
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 MESSAGES = 50
 THREADS = 2

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ from stack.ports import HOST, Ports, is_free
 TIMEOUT_MS = 6_000
 """Age of a half at its first check: RocketMQ's default, and the relay's."""
 
+CHECK_INTERVAL_MS = 30_000
+"""RocketMQ's default. With one of 1 s all 15 checks are over before a producer has found a broker that came back."""
+
 WARM_UP = (32, 20_000, 256, 1)
 """Threads, transactions, bytes, with messages: a cold Java gives a fifth of its figure."""
 
@@ -42,16 +45,17 @@ class Broker:
     Args:
         room: Where they run.
         timeout_ms: Age of a half at its first check.
+        check_interval_ms: Between two looks of the check service.
     """
 
-    def __init__(self, room: Room, timeout_ms: int) -> None:
+    def __init__(self, room: Room, timeout_ms: int, check_interval_ms: int) -> None:
         self._room = room
         self._name_port = room.ports.claim()
         self._port = _claim_pair(room.ports)
         self.name_server = f"{HOST}:{self._name_port}"
         folder = room.folder
         (folder / "namesrv.conf").write_text(name_server_conf(self._name_port))
-        conf = broker_conf(folder, self.name_server, self._port, room.ports.claim(), timeout_ms)
+        conf = broker_conf(folder, self.name_server, self._port, room.ports.claim(), timeout_ms, check_interval_ms)
         (folder / "broker.conf").write_text(conf)
 
     def start_name_server(self) -> None:
@@ -102,7 +106,8 @@ class Client:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
 
     def ask(self, *words: object) -> dict[str, Any]:
         """Give a command and wait for its answer.
@@ -145,6 +150,11 @@ class Client:
     def close(self) -> None:
         """End it."""
         self._process.kill()
+        self._listening.join()  # it ends with the output
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):  # of a command that nobody read
+                    stream.close()
         self._process.wait()
 
     def _listen(self) -> None:
@@ -154,12 +164,15 @@ class Client:
 
 
 @contextmanager
-def start_rocketmq(postgres_url: str, timeout_ms: int = TIMEOUT_MS) -> Iterator[tuple[Broker, Client]]:
+def start_rocketmq(
+    postgres_url: str, timeout_ms: int = TIMEOUT_MS, check_interval_ms: int = CHECK_INTERVAL_MS
+) -> Iterator[tuple[Broker, Client]]:
     """A RocketMQ that is gone after the block, with a client that has not warmed up yet.
 
     Args:
         postgres_url: A database with the table `stock`; the table from which check-backs are answered is made there.
         timeout_ms: Age of a half at its first check.
+        check_interval_ms: Between two looks of the check service.
 
     Raises:
         OutboxError: Jars, Java or its compiler are missing, or a part does not start.
@@ -167,7 +180,7 @@ def start_rocketmq(postgres_url: str, timeout_ms: int = TIMEOUT_MS) -> Iterator[
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(_TABLE)
     with make_room("rocketmq") as room:
-        broker = _start_broker(room, timeout_ms)
+        broker = _start_broker(room, timeout_ms, check_interval_ms)
         client = Client(room, broker.name_server, _jdbc(postgres_url))
         try:
             client.wait_for("result", READY_SECONDS)
@@ -185,8 +198,8 @@ def warm_up(client: Client) -> None:
     client.ask("transactions", *WARM_UP)
 
 
-def _start_broker(room: Room, timeout_ms: int) -> Broker:
-    broker = Broker(room, timeout_ms)
+def _start_broker(room: Room, timeout_ms: int, check_interval_ms: int) -> Broker:
+    broker = Broker(room, timeout_ms, check_interval_ms)
     broker.start_name_server()
     broker.start()
     return broker

@@ -24,7 +24,9 @@ def name_server_conf(port: int) -> str:
     return _lines({"bindAddress": HOST, "listenPort": port})
 
 
-def broker_conf(folder: Path, name_server: str, port: int, replication_port: int, timeout_ms: int) -> str:
+def broker_conf(
+    folder: Path, name_server: str, port: int, replication_port: int, timeout_ms: int, check_interval_ms: int
+) -> str:
     """The file `broker.conf`.
 
     Args:
@@ -32,7 +34,8 @@ def broker_conf(folder: Path, name_server: str, port: int, replication_port: int
         name_server: Its address.
         port: The clients' port; the one two below it must be free, too.
         replication_port: For replicas, of which there are none.
-        timeout_ms: Age of a half at its first check; the check service looks once a second.
+        timeout_ms: Age of a half at its first check.
+        check_interval_ms: Between two looks of the check service. After 15 checks a half is given up, asked or not.
     """
     return _lines(
         {
@@ -54,7 +57,7 @@ def broker_conf(folder: Path, name_server: str, port: int, replication_port: int
             "timerWheelEnable": "false",
             "messageIndexEnable": "false",
             "transactionTimeOut": timeout_ms,
-            "transactionCheckInterval": 1_000,
+            "transactionCheckInterval": check_interval_ms,
         }
     )
 

@@ -89,15 +89,15 @@ _QUICK = [
 ]
 
 _ORDINARY = [
-    _step("library", "library", "--part throughput --part added-time --part bulk --rounds 3 --count 250", 8),
+    _step("library", "library", "--part throughput --part added-time --part bulk --rounds 3 --count 200", 8),
     _step("relay", "relay", "--part drain --part pending --rounds 3", 10),
     _step("peers-drain", "peers", "--part drain", 10),
-    _step("peers-latency", "peers", "--part latency --seconds 8", 12),
+    _step("peers-latency", "peers", "--part latency --seconds 6", 12),
     _step("peers-check-back", "peers", "--part check-back", 10),
     _step("spark", "spark", "--part land --part audit --rounds 3 --records 500000 --transactions 200000", 10),
     _step("restart", "relay", "--part restore --rounds 3 --warm-up 3", 6),
     _step("peers-death", "peers", "--part death", 12),
-    _step("peers-share", "peers", "--part share", 8),
+    _step("peers-share", "peers", "--part share --count 200", 8),
     _step("peers-cost", "peers", "--part cost", 6),
     _step(
         "checker",

@@ -16,7 +16,7 @@ from benchmarks.polling_relay import start_polling_relay
 from stack import Stack
 from tests.harness import Site
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 MESSAGES = 50
 THREADS = 2
@@ -54,7 +54,7 @@ def test_debezium_moves_rows_rests_dies_and_goes_on(place: tuple[Stack, Site]) -
 
 def test_rocketmq_moves_messages_checks_back_dies_and_goes_on(place: tuple[Stack, Site]) -> None:
     stack, _ = place
-    with start_rocketmq(stack.postgres_url, timeout_ms=1_000) as (broker, client):
+    with start_rocketmq(stack.postgres_url, timeout_ms=1_000, check_interval_ms=5_000) as (broker, client):
         without = client.ask("transactions", THREADS, MESSAGES, 256, 0)
         with_ = client.ask("transactions", THREADS, MESSAGES, 256, 1)
         assert min(without["per_second"], with_["per_second"]) > 0

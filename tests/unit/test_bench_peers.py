@@ -78,10 +78,10 @@ def test_what_a_variant_makes_is_dropped() -> None:
     assert all("debezium_default" in said for said in (*table_statements(DEFAULT), *drop_statements(DEFAULT)))
 
 
-def test_rocketmq_listens_here_only_and_looks_once_a_second() -> None:
-    said = broker_conf(Path("/data"), "127.0.0.1:1", 20_004, 20_005, 6_000).splitlines()
+def test_rocketmq_listens_here_only_and_checks_as_it_is_told() -> None:
+    said = broker_conf(Path("/data"), "127.0.0.1:1", 20_004, 20_005, 6_000, 30_000).splitlines()
     assert {"bindAddress=127.0.0.1", "listenPort=20004", "transactionTimeOut=6000"} <= set(said)
-    assert "transactionCheckInterval=1000" in said
+    assert "transactionCheckInterval=30000" in said
     assert name_server_conf(20_003) == "bindAddress=127.0.0.1\nlistenPort=20003\n"
     assert _jdbc(POSTGRES) == "jdbc:postgresql://127.0.0.1:20001/outbox?user=outbox&password=secret"
 

@@ -46,7 +46,7 @@ def measure_land(spark: SparkSession, site: Site, topic: str, records: int, roun
     for run in variants.values():
         run()  # compiles what is hot
     found = interleave(variants, rounds)
-    title = f"land {records:,} records of 256 B, Parquet, warm session, 2 batches or more"
+    title = f"land {records:,} records of 256 B, Parquet, warm session"
     return [
         Figure(
             "land_vs_parquet",

@@ -177,7 +177,7 @@ def _row(figure: Mapping[str, Any]) -> list[str]:
     target = figure["target"]
     return [
         figure["title"],
-        "not measured" if figure["ours"] is None else f"{_number(figure['ours'])} {figure['unit']}",
+        _ours(figure),
         _baseline(figure),
         _spread(figure, "ratio"),
         _spread(figure, "difference"),
@@ -186,7 +186,15 @@ def _row(figure: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _ours(figure: Mapping[str, Any]) -> str:
+    if figure["ours"] is None:
+        return f"not measured: {figure['not_measured']}"
+    return f"{_number(figure['ours'])} {figure['unit']}"
+
+
 def _baseline(figure: Mapping[str, Any]) -> str:
+    if figure["ours"] is None:
+        return ""
     if figure["baseline_value"] is None:
         return f"{figure['baseline']}: not measured, {figure['not_measured']}"
     return f"{_number(figure['baseline_value'])} ({figure['baseline']})"

@@ -57,5 +57,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else "it said nothing"
+    lines = [line.strip("│ ") for line in log.read_text(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if any(map(str.isalnum, line))), "it said nothing")

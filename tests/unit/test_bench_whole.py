@@ -119,7 +119,7 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     assert "One run, `make bench QUICK=1`: peers-drain 12 s, peers-cost 12 s." in text
     assert "- peers-cost: ended with 1: no room" in text
     assert "| how fast odd | 2 messages/s | a peer: not measured, no such peer |" in text
-    assert "| land_vs_parquet | not measured | : not measured, a run of this size leaves it out |" in text
+    assert "| land_vs_parquet | not measured: a run of this size leaves it out |  |" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1
     assert "peers-cost" in overview(merged)
 
@@ -183,6 +183,7 @@ def test_a_step_that_fails_or_lasts_is_told_of(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert run_step(["-c", "print(1)"], log, 60) is None
     assert run_step(["-c", "raise SystemExit('no such thing')"], log, 60) == "ended with 1: no such thing"
+    assert run_step(["-c", "print('│ wrong │\\n╰──╯'); exit(2)"], log, 60) == "ended with 2: wrong"
     assert run_step(["-c", "import time; time.sleep(600)"], log, 0.5) == "not done after 0 s"
 
 

@@ -67,14 +67,15 @@ class Audited:
         window = () if "--spans" in more else ("--from", str(self.start), "--to", str(self.end))
         return [*window, "--grace", str(GRACE_MS), "--output", str(self.folder / output), *more]
 
-    def run(self, output: str, *more: str, code: Exit, **variables: str) -> Path:
+    def run(self, output: str, *more: str, code: Exit, **variables: str | None) -> Path:
         """Run `outbox audit`; where its report is."""
         command = [sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)]
         return self.finish(command, output, code, **variables)
 
-    def finish(self, command: Sequence[str], output: str, code: Exit, **variables: str) -> Path:
-        """Run a command to its end."""
-        environment = {**self.site.environment(), "OUTBOX_SPARK": json.dumps(SETTINGS), **variables}
+    def finish(self, command: Sequence[str], output: str, code: Exit, **variables: str | None) -> Path:
+        """Run a command to its end, with more variables in its environment; None: without one."""
+        given = {**self.site.environment(), "OUTBOX_SPARK": json.dumps(SETTINGS), **variables}
+        environment = {name: value for name, value in given.items() if value is not None}
         result = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
         )

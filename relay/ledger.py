@@ -258,11 +258,20 @@ class Ledger:
         return self._discards.take_removed()
 
     def take_malformed(self) -> list[Half]:
-        """Halves that cannot be parsed; they count as settled from now on."""
-        taken = list(self._malformed)
-        self._malformed.clear()
-        self._unsettled.settle_late(half.offset for half in taken)
+        """Halves that cannot be parsed; they count as settled from now on.
+
+        One of which the checkpoint could not say that waits: after a crash it would go to the discard topic again.
+        """
+        taken = [half for half in self._malformed if self._settle_malformed(half)]
+        for half in taken:
+            self._malformed.remove(half)
         return taken
+
+    def _settle_malformed(self, half: Half) -> bool:
+        fits = self._unsettled.fits((half.offset,))
+        if fits:
+            self._unsettled.settle([half.offset])
+        return fits
 
     def let_bodies_go(self, now: int) -> None:
         """Let go the bodies of what pends long, at this broker time (ms): they must be fetched again (`has_body`)."""

@@ -196,8 +196,9 @@ time.sleep(600)
 """
 STEP = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
 RUN = """
-import pathlib, sys
+import pathlib, signal, sys
 from benchmarks.whole.processes import run_step
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background deaf to it
 run_step(["-c", *sys.argv[2:]], pathlib.Path(sys.argv[1]), 600)
 """
 

@@ -199,7 +199,7 @@ def test_a_history_is_counted_and_what_hangs_and_waits_is_told_until_it_is_over(
         job = watched.start("--trigger-seconds", "0.2", extra=EAGER)
         expected = dict.fromkeys(("DANGLING/orders", "UNDELIVERED/orders", hung), "firing")
         wait_until(lambda: watched.states() == expected, RUN_SECONDS, job.output)
-        wait_until(lambda: watched.file.exists(), RUN_SECONDS, job.output)  # the file follows the alerts
+        wait_until(watched.file.exists, RUN_SECONDS, job.output)  # the file follows the alerts
         assert 'state="UNDECIDED"' in watched.file.read_text()
     over = {**expected, "DANGLING/orders": "resolved", hung: "resolved"}
     wait_until(lambda: watched.states() == over, RUN_SECONDS, job.output)

@@ -740,6 +740,23 @@ def test_beyond_the_window_there_are_at_most_few_runs() -> None:
     assert ledger.half_checkpoint().encode(TOPIC_ID)
 
 
+def test_a_malformed_half_of_which_the_checkpoint_cannot_say_that_it_is_settled_waits() -> None:
+    """After a crash it would be read again, and go to the discard topic a second time."""
+    ledger = new_ledger(parking=MANY)
+    end = WINDOW + 2_000
+    ledger.read_halves(half(offset, offset) for offset in range(end))
+    ledger.read_halves([damaged(end), half(end + 1, end + 1)])
+    others = range(2, 2 * FEW, 2)
+    ledger.read_ops([op(0, *(commit(offset, offset) for offset in others))])
+    assert take(ledger) == list(others)
+    assert len(ledger.half_checkpoint().unsettled) == FEW
+    assert ledger.take_malformed() == []
+    ledger.read_ops([op(1, commit(0, 0), commit(1, 1))])
+    assert take(ledger) == [0, 1]
+    assert [found.offset for found in ledger.take_malformed()] == [end]
+    assert ledger.half_checkpoint().encode(TOPIC_ID)
+
+
 def test_what_a_checkpoint_cannot_say_is_settled_waits_and_loses_neither_its_turn_nor_its_order() -> None:
     """A long run of pending halves, decided in any order: no more holes than can be said, and all are delivered."""
     numbers = list(range(WINDOW + 3_000))

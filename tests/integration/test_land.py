@@ -50,6 +50,7 @@ def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
     assert said.count('"event": "batch landed"') == len(manifests) - 1
 
 
+@pytest.mark.long
 def test_a_driver_killed_before_the_commit_leaves_each_record_once(job: Land) -> None:
     for _ in range(4):
         job.produce(10)

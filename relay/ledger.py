@@ -262,16 +262,15 @@ class Ledger:
 
         One of which the checkpoint could not say that waits: after a crash it would go to the discard topic again.
         """
-        taken = [half for half in self._malformed if self._settle_malformed(half)]
-        for half in taken:
-            self._malformed.remove(half)
+        taken: list[Half] = []
+        waiting: deque[Half] = deque()
+        for half in self._malformed:
+            fits = self._unsettled.fits((half.offset,))
+            (taken if fits else waiting).append(half)
+            if fits:
+                self._unsettled.settle((half.offset,))
+        self._malformed = waiting
         return taken
-
-    def _settle_malformed(self, half: Half) -> bool:
-        fits = self._unsettled.fits((half.offset,))
-        if fits:
-            self._unsettled.settle([half.offset])
-        return fits
 
     def let_bodies_go(self, now: int) -> None:
         """Let go the bodies of what pends long, at this broker time (ms): they must be fetched again (`has_body`)."""

@@ -139,6 +139,7 @@ class LaneWriter:
             rest = self._unwritten(part)
             if not rest:
                 return
+            self._ledger.wait_until_decided(*self._lane)
             progress = advanced(self._progress, [(record.place, record.hashed) for record in rest])
             transaction.begin()
             transaction.write(self._outgoing(record) for record in rest)

@@ -134,9 +134,7 @@ class Ledger:
             ConfigurationError: Kafka refuses, or the ledger holds what this process cannot read.
         """
         if self._reader.partitions(self._topic):
-            end = self._end()
-            self._wait_until_decided(end)
-            self._take(end)
+            self._take(self.wait_until_decided(self._topic, PARTITION))
         return self._entries
 
     def glance(self) -> None:
@@ -148,21 +146,32 @@ class Ledger:
         """
         self._take(self._reader.whole(self._topic, PARTITION).stop)
 
-    def _end(self, *, stable: bool = False) -> int:
-        end = end_offset(self._admin, self._topic, PARTITION, stable=stable)
-        if end is None:
-            raise KafkaUnreachable(f"Kafka does not tell the end of {self._topic}: start it, or look at the network")
-        return end
+    def wait_until_decided(self, topic: str, partition: int) -> int:
+        """Wait until readers of committed records see all that is in a partition now; its end.
 
-    def _wait_until_decided(self, end: int) -> None:
+        Where a broker has lost the end of an aborted transaction (KAFKA-20734), the next commit of the same producer
+        would show its records. They are below the end, and what readers see stops before them.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+            UnsafeError: A Kafka transaction stays open there.
+        """
+        end = self._end(topic, partition)
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while self._end(stable=True) < end:
+        while self._end(topic, partition, stable=True) < end:
             if time.monotonic() > deadline:
                 raise UnsafeError(
-                    f"a Kafka transaction stays open in {self._topic}, so that nobody knows what this replay has "
+                    f"a Kafka transaction stays open in {topic}, so that nobody knows what this replay has "
                     "written: end it with kafka-transactions.sh, and run the replay again"
                 )
             time.sleep(_LOOK_SECONDS)
+        return end
+
+    def _end(self, topic: str, partition: int, *, stable: bool = False) -> int:
+        end = end_offset(self._admin, topic, partition, stable=stable)
+        if end is None:
+            raise KafkaUnreachable(f"Kafka does not tell the end of {topic}: start it, or look at the network")
+        return end
 
     def _take(self, end: int) -> None:
         for message in self._reader.read([Span(self._topic, PARTITION, self._next, end)]):

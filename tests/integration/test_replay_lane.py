@@ -160,6 +160,20 @@ def test_an_open_transaction_that_nobody_ends_is_named(
     assert visible(shared, topic) == []
 
 
+def test_what_hangs_on_the_target_is_ended_before_anything_is_written(
+    shared: Site, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of this lane: its records would come with the next commit, and be there twice (KAFKA-20734)."""
+    monkeypatch.setattr(ledger, "_PATIENCE_SECONDS", 0.1)
+    with KafkaTransaction(shared.kafka(), f"{topic}-other") as open_one:
+        open_one.begin()
+        open_one.write([Outgoing(topic, 0, b"key", b"hangs", [], 1)])
+        with pytest.raises(UnsafeError, match=f"a Kafka transaction stays open in {topic}"):
+            write(shared, topic, landed_records(1))
+        open_one.commit()
+    assert write(shared, topic, landed_records(1)) == 1
+
+
 def test_records_that_are_not_those_of_the_plan_fail_the_replay(shared: Site, topic: str) -> None:
     planned, found = landed_records(RECORDS), landed_records(RECORDS - 1)
     replay = replay_of(shared.bootstrap_servers, shared.name, topic, planned)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from outbox.protocol.names import Channel
+from outbox.protocol.record import Record
 from relay.allow import EVERYTHING, AllowList
 from relay.discards import Move, record_keys, to_manifest
 from relay.half import Half
 from relay.ledger import Ledger
-from relay.outgoing import Record, deliver, discard, discard_malformed, malformed, remove, remove_halves
+from relay.outgoing import deliver, discard, discard_malformed, malformed, remove, remove_halves
 from relay.preflight import RealTopic, inspect
 from relay.transaction import Finding, Transaction
 

@@ -15,8 +15,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from outbox.failpoints import failpoint
+from outbox.protocol.record import Record
 from relay import metrics
-from relay.outgoing import Record
 from relay.producing import SETTINGS, BatchProducer, DeliveryError, delivery_error
 from relay.remedy import Fault, Remedy, Step, remedy
 

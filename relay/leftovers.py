@@ -23,12 +23,12 @@ from confluent_kafka.admin import AdminClient
 
 from outbox.cluster import end_offsets
 from outbox.errors import ConfigurationError
+from outbox.protocol.record import Record
 from relay import metrics
 from relay.delivery import TransactionalDelivery
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.offset_reader import OffsetReader
-from relay.outgoing import Record
 from relay.real_topics import Offsets
 from relay.written import Written, is_made_of, written
 

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
-from outbox.protocol.half import HalfControl, OutgoingHeaders, Truth, real_headers
+from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
 from relay.discards import Move, all_keys, record_keys
 from relay.half import Half
 from relay.transaction import Transaction
-
-
-@dataclass(slots=True)
-class Record:
-    """A record to be produced; partition -1 lets the key choose, timestamp in ms."""
-
-    topic: Final[str]
-    partition: Final[int]
-    key: Final[bytes | None]
-    value: Final[bytes | None]
-    headers: Final[OutgoingHeaders]
-    timestamp: Final[int]
 
 
 def deliver(transaction: Transaction, partition: int) -> list[Record]:

@@ -23,6 +23,7 @@ from outbox.errors import KafkaUnreachable
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
+from outbox.protocol.record import Record
 from outbox.topics import TopicCache
 from relay import metrics, report
 from relay.batch import Batch, Outcome, settle_batch, take_batch
@@ -35,7 +36,6 @@ from relay.half import OpRecord
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers
-from relay.outgoing import Record
 from relay.overdue import BrokerClock
 from relay.pacing import BatchPolicy, Pacing
 from relay.preflight import RealTopic, real_topic, targets

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from confluent_kafka import KafkaException, TopicPartition
 
 from outbox.failpoints import failpoint
+from outbox.protocol.record import Record
 from relay.delivery import OFFSETS_SECONDS, batch_size, call_again, take_over
-from relay.outgoing import Record
 from relay.producing import SETTINGS, BatchProducer
 from relay.remedy import Step
 

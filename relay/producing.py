@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox.cluster import checked_properties
 from outbox.failpoints import failpoint
-from relay.outgoing import Record
+from outbox.protocol.record import Record
+from outbox.service.producing import produce
 from relay.remedy import Fault, Remedy, Step, remedy
 
 FLUSH_SECONDS = 15.0
@@ -115,30 +116,12 @@ class BatchProducer:
         first = True
         try:
             for record in records:
-                self._produce(record)
+                produce(self.client, record)
                 if first:
                     failpoint("relay.producing")
                     first = False
         except KafkaException as error:
             raise self._failure(Step.PRODUCE, error.args[0]) from error
-
-    def _produce(self, record: Record) -> None:
-        while True:
-            try:
-                self.client.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    None,
-                    None,
-                    record.timestamp,
-                    record.headers,
-                )
-            except BufferError:
-                self.client.poll(0.1)  # the local queue is full; wait until librdkafka has sent some of it
-            else:
-                return
 
     def flush(self) -> None:
         """Wait until all is acknowledged.

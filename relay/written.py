@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
+from outbox.protocol.record import Record
 from relay.half import Half
-from relay.outgoing import Record
 
 _DIGITS = 30
 """More than any partition and offset have together."""

@@ -20,12 +20,13 @@ from rich.console import Console
 from outbox.cluster import TopicDescription, admin_client, describe_topics
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.failpoints import failpoint
+from outbox.protocol.record import Record
 from outbox.service.exits import UnsafeError
 from outbox.service.progress import Figures, told
 from spark_jobs.errors import JobFailedError, OutputError, reason
 from spark_jobs.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.replay_settings import ReplaySettings
-from spark_jobs.replays.kafka_transaction import FencedError, KafkaTransaction, Outgoing, TransactionFailedError
+from spark_jobs.replays.kafka_transaction import FencedError, KafkaTransaction, TransactionFailedError
 from spark_jobs.replays.lane_writer import LandedRecord, LaneWriter, Replay
 from spark_jobs.replays.lanes import in_order, parts_of, with_lanes
 from spark_jobs.replays.ledger import PARTITION, Entries, Ledger, make_ledger, plan_key
@@ -158,7 +159,7 @@ class ReplayJob:
         replication = min(topic.replication for topic in prepared.targets.values())
         make_ledger(self._kafka, self._channel, replication)
         replay_id, now = self._settings.replay_id, time.time_ns() // 1_000_000
-        entry = Outgoing(
+        entry = Record(
             self._channel.replay_ledger_topic, PARTITION, plan_key(replay_id), prepared.plan.encode(), [], now
         )
         try:

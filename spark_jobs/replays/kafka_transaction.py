@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox.cluster import checked_properties
 from outbox.errors import OutboxError
 from outbox.failpoints import failpoint
-from outbox.protocol.half import OutgoingHeaders
+from outbox.protocol.record import Record
+from outbox.service.producing import produce
 
 TIMEOUT_MS = 30_000
 _CALL_SECONDS = TIMEOUT_MS / 1000
@@ -68,17 +69,6 @@ class FencedError(OutboxError):
     """Another process has taken the transactional id over."""
 
 
-class Outgoing(NamedTuple):
-    """A record to be written; the timestamp is in ms since 1970."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: OutgoingHeaders
-    timestamp: int
-
-
 class KafkaTransaction:
     """A producer for one Kafka transaction; a context manager.
 
@@ -119,35 +109,17 @@ class KafkaTransaction:
         with self._told("beginning a Kafka transaction"):
             self._producer.begin_transaction()
 
-    def write(self, records: Iterable[Outgoing]) -> None:
+    def write(self, records: Iterable[Record]) -> None:
         """Write records, and wait until all are stored."""
         with self._told("writing records"):
             for record in records:
-                self._produce(record)
+                produce(self._producer, record)
             failpoint("replay.produced")
             left = self._producer.flush(_FLUSH_SECONDS)
         if self._failed:
             raise self._error("writing records", self._failed[0])
         if left:
             raise TransactionFailedError(f"{left} records were not acknowledged within {_FLUSH_SECONDS:.0f} s")
-
-    def _produce(self, record: Outgoing) -> None:
-        while True:
-            try:
-                self._producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    None,
-                    None,
-                    record.timestamp,
-                    record.headers,
-                )
-            except BufferError:
-                self._producer.poll(_PAUSE_SECONDS)  # the local queue is full; wait until some of it is sent
-            else:
-                return
 
     def commit(self) -> None:
         """Commit it. After an error it may be committed all the same."""

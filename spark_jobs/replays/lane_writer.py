@@ -15,8 +15,9 @@ from typing import NamedTuple
 from outbox.failpoints import failpoint
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.names import REPLAY_HEADER, REPLAY_SOURCE_HEADER, Channel
+from outbox.protocol.record import Record
 from spark_jobs.errors import JobFailedError
-from spark_jobs.replays.kafka_transaction import FencedError, KafkaTransaction, Outgoing, TransactionFailedError
+from spark_jobs.replays.kafka_transaction import FencedError, KafkaTransaction, TransactionFailedError
 from spark_jobs.replays.ledger import PARTITION, Ledger, lane_key
 from spark_jobs.replays.plan import Lane, Place, Progress, Share, advanced
 
@@ -154,18 +155,18 @@ class LaneWriter:
         progress = self._progress
         return [record for record in part if progress is None or record.place > progress.last]
 
-    def _outgoing(self, record: LandedRecord) -> Outgoing:
+    def _outgoing(self, record: LandedRecord) -> Record:
         place = record.place
         headers: OutgoingHeaders = [
             *record.headers,
             (REPLAY_HEADER, self._replay.id.encode()),
             (REPLAY_SOURCE_HEADER, f"{place.topic}/{place.partition}/{place.offset}".encode()),
         ]
-        return Outgoing(*self._lane, record.key, record.value, headers, record.timestamp)
+        return Record(*self._lane, record.key, record.value, headers, record.timestamp)
 
-    def _entry(self, progress: Progress) -> Outgoing:
+    def _entry(self, progress: Progress) -> Record:
         topic, key = self._replay.channel.replay_ledger_topic, lane_key(self._replay.id, self._lane)
-        return Outgoing(topic, PARTITION, key, progress.encode(), [], time.time_ns() // 1_000_000)
+        return Record(topic, PARTITION, key, progress.encode(), [], time.time_ns() // 1_000_000)
 
 
 def cut(records: Iterable[LandedRecord], rows: int, size: int) -> Iterator[list[LandedRecord]]:

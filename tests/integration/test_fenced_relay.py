@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from outbox import Message
+from outbox.protocol.record import Record
 from relay.delivery import TransactionalDelivery
-from relay.outgoing import Record
 from relay.producing import DeliveryError
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk

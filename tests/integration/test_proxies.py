@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.cluster import admin_client
+from outbox.protocol.record import Record
 from outbox.testing import read_committed
 from relay.delivery import TransactionalDelivery
-from relay.outgoing import Record
 from relay.producing import DeliveryError
 from stack import Stack
 from tests.harness import wait_until

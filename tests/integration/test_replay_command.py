@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
 import subprocess
@@ -21,12 +19,12 @@ from spark_jobs import replay as replay_module
 from spark_jobs.replay_cli import app
 from tests.commands import call_command
 from tests.harness import Site, wait_until
+from tests.integration import land_job
+from tests.integration.land_job import finish
 from tests.replaying import Replaying, landed
-from tests.spark import SETTINGS
 
 RECORDS = 600
 KILLS = 4
-RUN_SECONDS = 120
 
 
 @pytest.fixture
@@ -51,18 +49,7 @@ def start(
     replaying: Replaying, *more: str, extra: Mapping[str, str] | None = None, command: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
     words = [*(command or [sys.executable, "-m", "outbox", "replay"]), *arguments(replaying, *more)]
-    environment = {**os.environ, "OUTBOX_SPARK": json.dumps(SETTINGS), "COLUMNS": "200", **(extra or {})}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str], code: int) -> str:
-    try:
-        said, _ = process.communicate(timeout=RUN_SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == code, said
-    return said
+    return land_job.start(words, {"COLUMNS": "200", **(extra or {})})
 
 
 def sources(replaying: Replaying) -> list[tuple[int, int]]:

@@ -10,10 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from outbox.cluster import end_offset
+from outbox.protocol.record import Record
 from outbox.service.exits import Exit, UnsafeError
 from spark_jobs.errors import JobFailedError
 from spark_jobs.replays import lane_writer, ledger
-from spark_jobs.replays.kafka_transaction import KafkaTransaction, Outgoing, TransactionFailedError
+from spark_jobs.replays.kafka_transaction import KafkaTransaction, TransactionFailedError
 from spark_jobs.replays.lane_writer import LaneWriter
 from spark_jobs.replays.ledger import Ledger, lane_key, make_ledger
 from spark_jobs.replays.plan import Lane, Place, advanced
@@ -121,7 +122,7 @@ def test_progress_of_a_lane_behind_an_open_transaction_is_waited_for(
     replay, lane = replay_of(shared.bootstrap_servers, shared.name, topic, records), Lane(topic, 0)
     writer = LaneWriter(replay, lane, Ledger(replay.kafka, replay.channel, replay.id))
     ledger_topic = shared.channel.replay_ledger_topic
-    other = Outgoing(ledger_topic, 0, lane_key("other", lane), advanced(None, [(Place("x", 0, 0), 1)]).encode(), [], 1)
+    other = Record(ledger_topic, 0, lane_key("other", lane), advanced(None, [(Place("x", 0, 0), 1)]).encode(), [], 1)
     with KafkaTransaction(replay.kafka, f"{topic}-other") as open_one:
         open_one.begin()
         open_one.write([other])
@@ -151,7 +152,7 @@ def test_an_open_transaction_that_nobody_ends_is_named(
     shared: Site, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "_PATIENCE_SECONDS", 0.1)
-    entry = Outgoing(shared.channel.replay_ledger_topic, 0, b"other/plan", b"", [], 1)
+    entry = Record(shared.channel.replay_ledger_topic, 0, b"other/plan", b"", [], 1)
     with KafkaTransaction(shared.kafka(), f"{topic}-other") as open_one:
         open_one.begin()
         open_one.write([entry])
@@ -167,7 +168,7 @@ def test_what_hangs_on_the_target_is_ended_before_anything_is_written(
     monkeypatch.setattr(ledger, "_PATIENCE_SECONDS", 0.1)
     with KafkaTransaction(shared.kafka(), f"{topic}-other") as open_one:
         open_one.begin()
-        open_one.write([Outgoing(topic, 0, b"key", b"hangs", [], 1)])
+        open_one.write([Record(topic, 0, b"key", b"hangs", [], 1)])
         with pytest.raises(UnsafeError, match=f"a Kafka transaction stays open in {topic}"):
             write(shared, topic, landed_records(1))
         open_one.commit()

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import TopicPartition
 
+from outbox.protocol.record import Record
 from relay.delivery import OFFSETS_SECONDS, TransactionalDelivery
-from relay.outgoing import Record
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -23,6 +23,7 @@ def _attempt(self: LaneWriter, part: Sequence[LandedRecord]) -> None:
         return
     progress = advanced(self._progress, [(record.place, record.hashed) for record in rest])
     with KafkaTransaction(self._replay.kafka, self._transactional_id, limit) as transaction:
+        self._ledger.wait_until_decided(*self._lane)
         transaction.begin()
         transaction.write(self._outgoing(record) for record in rest)
         transaction.write([self._entry(progress)])

@@ -6,14 +6,14 @@ one of another replay: it is committed, and not seen. Whoever takes that for "no
 
 from __future__ import annotations
 
-from spark_jobs.replays.ledger import Entries, Ledger
+from spark_jobs.replays.ledger import PARTITION, Entries, Ledger
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
 def read(self: Ledger) -> Entries:
     """All that a reader of committed records sees at this moment."""
     if self._reader.partitions(self._topic):
-        self._take(self._end(stable=True))
+        self._take(self._end(self._topic, PARTITION, stable=True))
     return self._entries
 
 

@@ -23,13 +23,13 @@ from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, parse_half
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
 from relay.batch import Batch, settle_batch, take_batch
 from relay.bodies import KEEP, BodyPolicy
 from relay.discards import from_manifest, record_keys
 from relay.gate import Gate, GatePolicy
 from relay.half import Half, OpRecord
 from relay.ledger import Ledger
-from relay.outgoing import Record
 from relay.overdue import CheckPolicy
 from relay.parking import DEFAULT, ParkingPolicy
 from relay.preflight import RealTopic

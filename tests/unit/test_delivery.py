@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 import relay.delivery
 import relay.producing
+from outbox.protocol.record import Record
 from relay.delivery import TransactionalDelivery
-from relay.outgoing import Record
 from relay.producing import DeliveryError
 from tests.unit.transaction_model import Coordinator, Producer
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import relay.leftovers
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import HalfControl, Truth, real_headers
+from outbox.protocol.record import Record
 from relay.delivery import TransactionalDelivery
 from relay.half import Half
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.leftovers import NO_ANSWER, TransactionalLeftovers, backwards
-from relay.outgoing import Record
 from relay.written import written
 from tests.unit.ledger_model import GROUP, PARTITION, transaction_id
 

@@ -14,10 +14,11 @@ from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth
 from outbox.protocol.names import LATE_HEADER, Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
 from relay.allow import AllowList
 from relay.discards import Move, to_manifest
 from relay.half import Half
-from relay.outgoing import Record, deliver, discard, discard_malformed, malformed
+from relay.outgoing import deliver, discard, discard_malformed, malformed
 from relay.preflight import RECORD_OVERHEAD, RealTopic, inspect, real_topic, record_size, targets
 from relay.transaction import Finding, Transaction
 from tests.unit import protocol_strategies as some

@@ -43,6 +43,7 @@ class TopicCache:
         self._known: dict[str, tuple[float, TopicDescription]] = {}
         self._ends: Mapping[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
+        self._changing = threading.Lock()  # never held while the cluster is asked
 
     @property
     def ends(self) -> Mapping[str, tuple[int, ...]]:
@@ -89,11 +90,13 @@ class TopicCache:
 
     def seen(self) -> dict[str, int]:
         """The topics that were ever seen here, with the partitions that each had; some may be gone."""
-        return {name: topic.partitions for name, (_, topic) in self._known.items()}
+        with self._changing:
+            return {name: topic.partitions for name, (_, topic) in self._known.items()}
 
     def forget(self) -> None:
         """Ask anew from now on: something that was sent to a topic failed."""
-        self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
+        with self._changing:
+            self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 
     def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
         since = time.monotonic() - REMEMBER_SECONDS
@@ -108,7 +111,8 @@ class TopicCache:
         described = describe_topics(self._admin, [*self._beside.union(names)], self._timeout, writing=self._writing)
         if self._beside:
             self._learn_ends(described)
-        self._known |= {name: (now, topic) for name, topic in described.items()}
+        with self._changing:
+            self._known |= {name: (now, topic) for name, topic in described.items()}
         return {name: described[name] for name in names if name in described}
 
     def _learn_ends(self, described: Mapping[str, TopicDescription]) -> None:

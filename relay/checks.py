@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import structlog
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox.cluster import checked_properties
 from outbox.protocol.check import CheckRequest
@@ -45,12 +45,18 @@ class CheckSender:
         return max(QUEUE - len(self._producer), 0)
 
     def ask(self, requests: Sequence[CheckRequest]) -> None:
-        """Send requests, keyed by producer group."""
+        """Send requests, keyed by producer group.
+
+        A broker that has just started may say for a moment that the topic is unknown; librdkafka refuses it then.
+        """
         for request in requests:
             try:
                 self._producer.produce(self._topic, request.encode(), request.group.encode())
             except BufferError:
                 log.warning("check requests are dropped and asked again later: the local queue is full")
+                break
+            except KafkaException as error:
+                log.warning("check requests are not taken and are asked again later", error=error.args[0].str())
                 break
         self.poll()  # once: each time others take the interpreter, and give it back when they please
 

@@ -151,7 +151,7 @@ class TransactionalLeftovers:
     def _first_ends(self, topics: Mapping[str, int]) -> Offsets:
         unknown = {name: count for name, count in topics.items() if len(self._ends.get(name, ())) != count}
         self._ends |= end_offsets(self._admin, unknown)
-        return {name: self._ends[name] for name in topics if name in self._ends}
+        return {name: self._ends[name] for name, count in topics.items() if len(self._ends.get(name, ())) == count}
 
     def _stable(self, ends: Offsets) -> Offsets:
         """Up to where readers see everything, when what is being written now has had a moment to be ended."""

@@ -227,7 +227,7 @@ class RelayService:
             if isinstance(failure, ProtocolError):
                 raise failure  # a newer format, or a checkpoint that cannot be written: nothing may be skipped
             if not isinstance(failure, (DeliveryError, OutboxError)):
-                raise RuntimeError(f"partition {number} failed") from failure  # noqa: TRY004 - not about a type
+                raise RuntimeError(f"partition {number} failed: {failure!r}") from failure  # noqa: TRY004 - not about a type
             log.warning("a partition is taken over anew", partition=number, reason=str(failure))
             self._intake.pause(number)
             if isinstance(failure, DeliveryError) and failure.fenced:

@@ -71,7 +71,7 @@ class Contest(Generic[T]):
 
     Args:
         found: What each of ours and each peer returned, a value for each round.
-        reasons: Why peers are not among them.
+        reasons: Why some are not among them.
     """
 
     found: Mapping[str, list[T]]
@@ -105,7 +105,7 @@ class Contest(Generic[T]):
             [value(each) for each in self.found[ours]],
             [value(each) for each in self.found.get(peer, [])],
             target,
-            self.reasons.get(peer),
+            self.reasons.get(ours) or self.reasons.get(peer),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from unittest.mock import Mock
 
 import pytest
@@ -43,18 +43,22 @@ class Cluster:
         self.records: list[Message] = []
         self.stable: list[int] = []
         self.answers = True
+        self.tells_ends = True
         self.readable = True
         self.looks = 0
         self.halves = {10: SETTLED, 20: OWED, HEAD: AHEAD, ELSEWHERE: SETTLED}
 
-    def ends(self, _admin: object, topics: Sequence[str], *, stable: bool = False) -> dict[str, tuple[int, ...]]:
-        """Stands in for `end_offsets`; each look at the stable offset takes the next one."""
-        if not topics or not self.answers:
+    def ends(
+        self, _admin: object, partitions: Mapping[str, int], *, stable: bool = False
+    ) -> dict[str, tuple[int, ...]]:
+        """Stands in for `end_offsets`; each look at the stable offset takes the next one. Other partitions are empty."""
+        if not partitions or not self.answers or not (stable or self.tells_ends):
             return {}
+        empty = (0,) * (partitions[TOPIC] - 1)
         if not stable:
             self.looks += 1
-            return {TOPIC: (len(self.records),)}
-        return {TOPIC: (self.stable.pop(0) if len(self.stable) > 1 else self.stable[0],)}
+            return {TOPIC: (len(self.records), *empty)}
+        return {TOPIC: (self.stable.pop(0) if len(self.stable) > 1 else self.stable[0], *empty)}
 
     def find(self, offsets: Iterator[int]) -> dict[int, Half]:
         """Stands in for `HalfReader.find`."""
@@ -212,10 +216,21 @@ def test_a_topic_that_grew_is_looked_at_again(
     cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
 ) -> None:
     cluster.stable = [0]
-    leftovers.end({TOPIC: 0})
-    cluster.records = [_record(0, OWED, 20)]
     leftovers.end({TOPIC: 1})
+    cluster.records = [_record(0, OWED, 20)]
+    leftovers.end({TOPIC: 2})
     assert _aborted(delivery) == [20]
+
+
+def test_a_topic_that_grew_is_closed_while_its_new_partitions_do_not_tell_their_ends(
+    cluster: Cluster, leftovers: TransactionalLeftovers
+) -> None:
+    cluster.stable = [0]
+    leftovers.end({TOPIC: 1})
+    cluster.tells_ends = False
+    assert leftovers.end({TOPIC: 2}) == {TOPIC: NO_ANSWER}
+    cluster.tells_ends = True
+    assert leftovers.end({TOPIC: 2}) == {}
 
 
 def test_who_is_asked_to_stop_reads_no_further(

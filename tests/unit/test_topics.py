@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -95,3 +97,20 @@ def test_what_another_thread_has_forgotten_meanwhile_is_there(cluster: Cluster, 
     cache.look_up({"a"})
     cluster.meanwhile = cache.forget
     assert set(cache.look_up({"a", "b"})) == {"a", "b"}
+
+
+def test_threads_that_ask_forget_and_count_do_not_hurt_each_other(cluster: Cluster, cache: TopicCache) -> None:
+    names = [f"topic-{number}" for number in range(2_000)]
+    cluster.names.update(names)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(lambda: [cache.look_again({name}) for name in names])
+            while not asked.done():
+                cache.forget()
+                cache.seen()
+            asked.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert set(cache.seen()) == set(names)

@@ -7,15 +7,15 @@ double and reorder, and a transaction of several messages becomes visible one by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from outbox.failpoints import failpoint
 from outbox.protocol.record import Record
-from relay.delivery import OFFSETS_SECONDS, batch_size, call_again, take_over
+from relay.delivery import batch_size, take_over
+from relay.offset_commits import Commit
 from relay.producing import SETTINGS, BatchProducer
-from relay.remedy import Step
 
 
 class PlainDelivery:
@@ -27,7 +27,8 @@ class PlainDelivery:
         kafka: librdkafka properties for the connection.
         transactional_id: One for each half partition.
         discard_topic: Its tombstones are written when all else is there.
-        commit: Commits offsets as a member of the relay's group, which refuses them from who has lost its partitions.
+        commit: Has offsets committed by a member of the relay's group, and does not wait. The group refuses them from
+            who has lost its partitions; the service then ends the worker.
 
     Raises:
         ConfigurationError: Properties do not go together.
@@ -39,7 +40,7 @@ class PlainDelivery:
         kafka: Mapping[str, str],
         transactional_id: str,
         discard_topic: str,
-        commit: Callable[[list[TopicPartition]], Sequence[TopicPartition] | None],
+        commit: Commit,
     ) -> None:
         self._discard_topic = discard_topic
         self._commit = commit
@@ -60,7 +61,7 @@ class PlainDelivery:
         del group_metadata
         with self._producer.fatal_errors():
             self._write(records)
-        call_again(Step.OFFSETS, OFFSETS_SECONDS, lambda _left: self._commit_offsets(offsets))
+        self._commit(offsets)
         failpoint("relay.committed")
 
     def _write(self, records: Iterable[Record]) -> None:
@@ -79,11 +80,6 @@ class PlainDelivery:
         if is_last:
             tombstones.append(record)
         return is_last
-
-    def _commit_offsets(self, offsets: Sequence[TopicPartition]) -> None:
-        for place in self._commit(list(offsets)) or ():
-            if place.error is not None:
-                raise KafkaException(place.error)
 
     def close(self) -> None:
         """See `Delivery`."""

@@ -28,6 +28,7 @@ from relay.half_reader import HalfReader
 from relay.intake import Intake
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers, NoLeftovers, TransactionalLeftovers
+from relay.offset_commits import OffsetCommits
 from relay.ownership import Ownership
 from relay.partition import PartitionWorker
 from relay.plain_delivery import PlainDelivery
@@ -78,6 +79,7 @@ class RelayService:
         self._ownership = Ownership()
         self._op_end_asked = 0.0
         self._group_metadata = b""
+        self._commits = OffsetCommits()
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
         self._intake = Intake(self._consumer, self._channel, self._contract.soon)
@@ -94,6 +96,7 @@ class RelayService:
             "enable.partition.eof": True,
             "group.id": self._channel.channel.relay_group,
             "isolation.level": "read_committed",  # makes committed() wait for stable offsets (R18)
+            "on_commit": self._commits.heard,
         }
 
     def run(self) -> None:
@@ -130,6 +133,7 @@ class RelayService:
             failpoint("relay.polled")
         self._group_metadata = self._consumer.consumer_group_metadata()
         self._intake.hand_over(messages, self._workers)
+        self._commits.send(self._consumer)
         self._watch_workers()
         self._rejoin_if_fenced()
         self._take_over(self._ownership.due(time.monotonic(), generation(self._group_metadata)))
@@ -209,17 +213,21 @@ class RelayService:
             list(pool.map(lambda worker: worker.stop(seconds), workers))
         if late := [worker.partition for worker in workers if worker.is_alive()]:
             log.warning("an open batch did not end in time, its next owner does it anew", partitions=late)
+        self._commits.finish(self._consumer, [worker.partition for worker in workers])
         for worker in workers:
             metrics.forget(worker.partition)
 
     def _watch_workers(self) -> None:
         """A worker that failed is replaced; one that was fenced is given up until the next generation."""
         for number, worker in list(self._workers.items()):
-            if worker.is_alive():
+            uncommitted = self._commits.failure(number)
+            if worker.is_alive() and uncommitted is None:
                 continue
-            failure, worker.failure = worker.failure, None  # its traceback would keep all that pends in memory
             del self._workers[number]
             worker.stop(STOP_SECONDS)
+            failure = uncommitted or worker.failure
+            worker.failure = None  # its traceback would keep all that pends in memory
+            self._commits.finish(self._consumer, [number])
             metrics.forget(number)
             metrics.FAILURES.labels(_cause(failure)).inc()
             self._topics.forget()
@@ -268,11 +276,8 @@ class RelayService:
         kafka, channel = self._settings.polled_connection(), self._channel.channel
         transactional_id = channel.transactional_id(number)
         if self._settings.delivery == "at_least_once":
-            return PlainDelivery(kafka, transactional_id, channel.discard_topic, self._commit_plainly)
+            return PlainDelivery(kafka, transactional_id, channel.discard_topic, self._commits.serve(number))
         return TransactionalDelivery(kafka, transactional_id)
-
-    def _commit_plainly(self, offsets: list[TopicPartition]) -> Sequence[TopicPartition]:
-        return self._consumer.commit(offsets=offsets, asynchronous=False) or ()
 
     def _fence(self, number: int) -> Delivery | None:
         try:

@@ -25,4 +25,4 @@ def test_requests_that_librdkafka_refuses_are_asked_again_later(site: Site) -> N
             return REFUSED in {line["event"] for line in logs}
 
         wait_until(is_refused, 20)
-    assert {line["error"] for line in logs if line["event"] == REFUSED} == {"Local: Unknown topic"}
+    assert all("Unknown topic" in line["error"] for line in logs if line["event"] == REFUSED)

@@ -76,7 +76,7 @@ def _step(name: str, module: str, arguments: str, minutes: float) -> Step:
 
 
 _QUICK = [
-    _step("library", "library", "--part throughput --rounds 3 --count 25 --warm-up 3", 2),
+    _step("library", "library", "--part throughput --rounds 3 --count 800 --warm-up 3", 2),
     _step("relay", "relay", "--part drain --rounds 3 --messages 20000 --warm-up 3", 2),
     _step("peers-drain", "peers", "--part drain --messages 20000 --warm-up 3 --without debezium_default", 3),
     _step(

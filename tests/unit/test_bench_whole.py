@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from benchmarks.figures import Figure, Target
 from benchmarks.report import latencies_of, overview, peers_section
@@ -54,6 +56,17 @@ def test_each_size_has_steps_with_names_of_their_own(mode: Mode) -> None:
     names = [step.name for step in steps(mode)]
     assert len(names) == len(set(names))
     assert all(step.longest_seconds <= BUDGET_SECONDS[mode] for step in steps(mode))
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, id=f"{mode}-{step.name}") for mode in Mode for step in steps(mode)]
+)
+def test_each_step_is_told_what_its_module_takes(step: Step) -> None:
+    """A size below a module's least, or a part that it does not know, would cost the step all of its figures."""
+    app = typer.Typer(add_completion=False)
+    app.command()(importlib.import_module(f"{step.module}.__main__").main)
+    with typer.main.get_command(app).make_context(step.module, list(step.arguments)) as context:
+        assert context.params["output"] is not None
 
 
 @pytest.mark.parametrize("mode", [Mode.ORDINARY, Mode.FULL])

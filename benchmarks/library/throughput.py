@@ -34,31 +34,31 @@ class Scene:
     targets: Mapping[str, Target] = field(default_factory=dict)
 
 
-ALONE = Scene(
-    "",
-    "256 B",
-    SMALL,
-    {"insert": Target("ratio", "at least", 0.9), "no_messaging": Target("ratio", "at least", 0.75)},
-)
-ALONE_LARGE = Scene("_100kb", "100 kB", LARGE, {"insert": Target("ratio", "at least", 2.0)})
-RELAYED = Scene("_relayed", "256 B, with relays", SMALL)
-RELAYED_LARGE = Scene("_relayed_100kb", "100 kB, with relays", LARGE)
+_TARGETS = {"insert": Target("ratio", "at least", 0.9), "no_messaging": Target("ratio", "at least", 0.75)}
+_TARGETS_LARGE = {"insert": Target("ratio", "at least", 2.0)}
+
+ALONE = Scene("_alone", "256 B, nobody relays", SMALL, _TARGETS)
+ALONE_LARGE = Scene("_100kb_alone", "100 kB, nobody relays", LARGE, _TARGETS_LARGE)
+RELAYED = Scene("", "256 B, with its relay running", SMALL, _TARGETS)
+RELAYED_LARGE = Scene("_100kb", "100 kB, with its relay running", LARGE, _TARGETS_LARGE)
 
 
 def measure_throughput(
     application: Application,
     scene: Scene,
     rounds: int,
-    count: int,
+    seconds: float,
     between: Callable[[], None] = lambda: None,
 ) -> list[Figure]:
     """Measure `publish()`, lazy and eager, beside an outbox-table insert and beside no messaging.
+
+    Each runs equally long, and a round before the first is thrown away: the pages of this payload are new.
 
     Args:
         application: Warm.
         scene: What is sent.
         rounds: How often all variants run, in turn.
-        count: Transactions of each thread in each round.
+        seconds: How long each runs in each round.
         between: Is called after each run.
     """
     application.use_payload(scene.payload)
@@ -68,8 +68,8 @@ def measure_throughput(
         "publish": application.publish,
         "eager": application.publish_eagerly,
     }
-    runs = {name: partial(application.rate, tell, THREADS, count) for name, tell in variants.items()}
-    found = interleave(runs, rounds, between)
+    runs = {name: partial(application.rate_for, tell, THREADS, seconds) for name, tell in variants.items()}
+    found = interleave(runs, rounds, between, warm=True)
     return [
         _rates(scene, found, "publish", "insert"),
         _rates(scene, found, "publish", "no_messaging"),

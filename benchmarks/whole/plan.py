@@ -76,7 +76,7 @@ def _step(name: str, module: str, arguments: str, minutes: float) -> Step:
 
 
 _QUICK = [
-    _step("library", "library", "--part throughput --rounds 3 --count 800 --warm-up 3", 2),
+    _step("library", "library", "--part relayed --rounds 3 --seconds 1 --warm-up 3", 2),
     _step("relay", "relay", "--part drain --rounds 3 --messages 20000 --warm-up 3", 2),
     _step("peers-drain", "peers", "--part drain --messages 20000 --warm-up 3 --without debezium_default", 3),
     _step(
@@ -89,7 +89,12 @@ _QUICK = [
 ]
 
 _ORDINARY = [
-    _step("library", "library", "--part throughput --part added-time --part bulk --rounds 3 --count 200", 8),
+    _step(
+        "library",
+        "library",
+        "--part relayed --part throughput --part added-time --part bulk --rounds 3 --count 1000 --seconds 2",
+        8,
+    ),
     _step("relay", "relay", "--part drain --part pending --rounds 3", 10),
     _step("peers-drain", "peers", "--part drain", 10),
     _step("peers-latency", "peers", "--part latency --seconds 6", 12),
@@ -108,7 +113,7 @@ _ORDINARY = [
 ]
 
 _FULL = [
-    _step("library", "library", "--part throughput --part added-time --part bulk --part relayed", 60),
+    _step("library", "library", "--part relayed --part throughput --part added-time --part bulk", 60),
     _step("relay", "relay", "--part drain --part pending --part dead-group --part memory", 60),
     _step("peers-drain", "peers", "--part drain --whole", 180),
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),

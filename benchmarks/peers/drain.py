@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def measure_drains(
         rounds: How often all run, in turn.
         without: Peers that are left out.
     """
-    site.create_topics("polled", "routed", "warm", partitions=PARTITIONS)
+    site.create_topics("warm", partitions=PARTITIONS)
     with ExitStack() as running:
         peers = Peers(running, without)
         debeziums = {
@@ -120,14 +121,23 @@ def _relay(stack: Stack, scene: Scene, body: bytes, *, copied: bool) -> Drain:
 
 
 def _polling(site: Site, scene: Scene, body: bytes) -> Drain:
+    topic = _fresh(site)
     with site.connect() as connection:
-        connection.execute(_FILL, (site.topic("polled"), body, scene.messages))
-    return drain(site, "polled", scene.messages, start_polling_relay(site.environment()))
+        connection.execute(_FILL, (site.topic(topic), body, scene.messages))
+    return drain(site, topic, scene.messages, start_polling_relay(site.environment()))
 
 
 def _debezium(site: Site, scene: Scene, body: bytes, debezium: Debezium) -> Drain:
-    debezium.fill(site.topic("routed"), scene.messages, body, scene.each)
-    return drain(site, "routed", scene.messages, _resumed(debezium))
+    topic = _fresh(site)
+    debezium.fill(site.topic(topic), scene.messages, body, scene.each)
+    return drain(site, topic, scene.messages, _resumed(debezium))
+
+
+def _fresh(site: Site) -> str:
+    """A topic of one run, so that afterwards only that run's messages are counted."""
+    name = f"run-{uuid.uuid4().hex[:8]}"
+    site.create_topics(name, partitions=PARTITIONS)
+    return name
 
 
 @contextmanager

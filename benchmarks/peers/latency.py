@@ -73,8 +73,9 @@ class Scene:
         with start_rocketmq(self.stack.postgres_url) as (_, client):
             warm_up(client)
             client.ask("steady", rate, int(WARM_UP_SECONDS * rate), SMALL, threads)
-            said = client.ask("steady", rate, int(seconds * rate), SMALL, threads)
-        return Steady(said["milliseconds"], said["per_second"])
+            count = int(seconds * rate)
+            said = client.ask_all(count, "steady", rate, count, SMALL, threads)
+        return Steady(said["milliseconds"], said["per_second"], said["arrivals"] - said["distinct"])
 
 
 def measure_latencies(
@@ -149,6 +150,17 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
             figure("exactly_once", percent, suffix, peer, None if suffix else _TARGETS.get(percent))
             for suffix, peer in peers.items()
             for percent in _PERCENTILES
+        ),
+        *(
+            found.figure(
+                f"commit_to_visible_doubled_{rate}{suffix}",
+                f"{title}: came again",
+                "messages",
+                ("exactly_once", peer),
+                lambda run: run.doubled,
+                Target("ours", "at most", 0),
+            )
+            for suffix, peer in peers.items()
         ),
         figure("at_least_once", 50, "_vs_rocketmq", "rocketmq", _AT_LEAST_ONCE_TARGET),
         figure("at_least_once", 99, "_vs_rocketmq", "rocketmq", None),

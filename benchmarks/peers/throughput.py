@@ -128,5 +128,5 @@ def _rocketmq(site: Site, load: Load) -> Share:
         warm_up(client)
         client.ask("transactions", load.threads, count // 2, load.size, 0)
         without: dict[str, Any] = client.ask("transactions", load.threads, count, load.size, 0)
-        with_: dict[str, Any] = client.ask("transactions", load.threads, count, load.size, 1)
+        with_: dict[str, Any] = client.ask_all(count, "transactions", load.threads, count, load.size, 1)
     return Share(with_["per_second"] / without["per_second"], with_["p50_ms"], with_["p99_ms"])

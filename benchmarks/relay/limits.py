@@ -56,7 +56,7 @@ def measure_restore(stack: Stack, rounds: int, every: int = EVERY) -> list[Figur
     with _site(stack) as (full, channel), _site(stack) as (empty, _):
         produce_undecided(full, "orders", SETTLED, 1)
         pending = _commit_checkpoints(full, channel, SETTLED // PARTITIONS, every)
-        found = interleave({"full": partial(_restore, full), "empty": partial(_restore, empty)}, rounds)
+        found = interleave({"full": partial(_restore, full, pending), "empty": partial(_restore, empty, 0)}, rounds)
     return [
         Figure(
             f"restart_{pending}_of_1m_seconds",
@@ -97,12 +97,15 @@ def _site(stack: Stack) -> Iterator[tuple[Site, ChannelDescription]]:
         yield site, site.create("orders", partitions=PARTITIONS)
 
 
-def _restore(site: Site) -> float:
-    """Start a relay; seconds until its partitions are restored."""
+def _restore(site: Site, pending: int) -> float:
+    """Start a relay; seconds until its partitions are restored, and it knows of all that pend."""
+    port = free_port()
     began = time.monotonic()
-    relay = site.relay(extra=AS_DELIVERED)
+    relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
     wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
     seconds = time.monotonic() - began
+    # Not in the time: the gauges are set a moment later.
+    wait_until(lambda: _pending(port) == pending, 30, lambda: f"{_pending(port)} pend, not {pending}\n{site.logs()}")
     relay.terminate()
     return seconds
 

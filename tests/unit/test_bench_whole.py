@@ -15,7 +15,8 @@ import typer
 from benchmarks.figures import Figure, Target
 from benchmarks.report import latencies_of, overview, peers_section
 from benchmarks.report import main as make_report
-from benchmarks.results_file import LATEST, write_json
+from benchmarks.results_file import LATEST, read_results, write_json
+from benchmarks.whole import __main__ as whole
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import is_rate, regressions
 from benchmarks.whole.merge import Outcome, merge, results_of_sections
@@ -173,6 +174,39 @@ def test_what_is_not_measured_any_more_counts_as_worse() -> None:
     assert regressions(latest(figure("x", 1, None)), latest(figure("x", 1, 1))) == []
 
 
+def counted(ours: float, beside: float, target: Target | None = None) -> dict[str, Any]:
+    return latest(Figure("x", "x", "messages", "a peer", [ours] * 3, [beside] * 3, target))
+
+
+NONE = Target("ours", "at most", 0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "new", "said"),
+    [
+        (counted(0, 5), counted(1, 5), "x was 0 times a peer, and is 0.2 times: worse by 100%"),
+        (counted(0, 5), counted(0, 7), None),
+        (counted(0, 5), counted(0, 0), None),
+        (counted(0, 0, NONE), counted(0, 0, NONE), None),
+        (counted(0, 0, NONE), counted(1, 0, NONE), "x met its target, ours at most 0, and misses it with 1"),
+        (counted(0, 5, NONE), counted(1, 0, NONE), "x met its target, ours at most 0, and misses it with 1"),
+        (counted(1, 0, NONE), counted(2, 0, NONE), None),
+        (counted(0, 0, NONE), latest(), "x was 0 messages, and is not measured any more: the run does not tell of it"),
+    ],
+)
+def test_messages_that_begin_to_be_lost_count_as_worse(
+    kept: dict[str, Any], new: dict[str, Any], said: str | None
+) -> None:
+    assert regressions(kept, new) == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(("after", "worse"), [(1.2, False), (1.21, True)])
+def test_a_difference_may_be_a_fifth_beyond_the_target_that_it_met(after: float, worse: bool) -> None:  # noqa: FBT001
+    target = Target("difference", "at most", 1)
+    kept, new = counted(101, 100, target), counted(100 + after, 100, target)
+    assert len(regressions(kept, new)) == worse
+
+
 @pytest.mark.parametrize(("unit", "rate"), [("transactions/s", True), ("s", False), ("µs", False), ("rows", False)])
 def test_more_per_second_is_better(unit: str, rate: bool) -> None:  # noqa: FBT001 - a parameter
     assert is_rate(unit) is rate
@@ -186,10 +220,41 @@ def test_the_check_ends_with_1_and_names_the_figure(tmp_path: Path, capsys: pyte
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         check(kept, worse)
-    assert ended.value.code == "1 figures became worse by more than 20%"  # a text ends a process with 1
+    # A text ends a process with 1.
+    assert ended.value.code == "1 figures became worse by more than 20%, or miss a target that they met"
     assert "speed was 1 times a peer, and is 0.5 times: worse by 50%" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="missing"):
         check(tmp_path / "none.json", kept)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_only_a_run_that_ended_takes_the_place_of_the_kept_one(
+    interrupted: bool,  # noqa: FBT001 - a parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, running = tmp_path / "kept.json", tmp_path / "work" / "running.json"
+    kept.write_text("kept")
+    steps_left = list(steps(Mode.QUICK))
+
+    def run(step: Step, _left: float) -> Outcome:
+        steps_left.remove(step)
+        if interrupted and not steps_left:
+            raise KeyboardInterrupt
+        assert kept.read_text() == "kept"
+        return Outcome(step, 1, None, "no")
+
+    monkeypatch.setattr(whole, "WORK", tmp_path / "work")
+    monkeypatch.setattr(whole, "RUNNING", running)
+    monkeypatch.setattr(whole, "_run", run)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    if interrupted:
+        with pytest.raises(SystemExit, match=str(running)):
+            whole.main(Mode.QUICK, None, kept)
+        assert (kept.read_text(), len(read_results(running)["steps"])) == ("kept", len(steps(Mode.QUICK)) - 1)
+    else:
+        whole.main(Mode.QUICK, None, kept)
+        assert (len(read_results(kept)["steps"]), running.exists()) == (len(steps(Mode.QUICK)), False)
 
 
 def test_a_step_that_fails_or_lasts_is_told_of(tmp_path: Path) -> None:

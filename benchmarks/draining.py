@@ -38,7 +38,7 @@ class Drain:
     to_first: float
 
 
-def drain(site: Site, topic: str, messages: int, running: AbstractContextManager[None]) -> Drain:
+def drain(site: Site, topic: str, messages: int, running: AbstractContextManager[object]) -> Drain:
     """Run a process until all messages are visible on a topic, and look afterwards that each is there once.
 
     Args:

@@ -52,7 +52,7 @@ def relay_batch(connection: psycopg.Connection[Any], producer: Producer) -> int:
 
 
 @contextmanager
-def start_polling_relay(environment: Mapping[str, str]) -> Iterator[None]:
+def start_polling_relay(environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A polling relay in a process of its own; it ends with the block.
 
     Args:
@@ -61,9 +61,14 @@ def start_polling_relay(environment: Mapping[str, str]) -> Iterator[None]:
     command = [sys.executable, "-m", "benchmarks.polling_relay"]
     with subprocess.Popen(command, env=dict(environment)) as process:
         try:
-            yield
+            yield process
         finally:
             process.kill()
+
+
+def empty_table(connection: psycopg.Connection[Any]) -> None:
+    """Drop all rows that wait, when nobody is to relay them."""
+    connection.execute("TRUNCATE ordinary_outbox")
 
 
 def main() -> None:

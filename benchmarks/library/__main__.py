@@ -73,11 +73,11 @@ def _figures(part: Part, size: Size, site: Site, application: Application, run: 
                 for figure in measure_throughput(application, scene, size.rounds, size.seconds)
             ]
         case Part.RELAYED:
-            with relays(site) as caught_up:
+            with relays(site) as running:
                 return [
                     figure
                     for scene in (RELAYED, RELAYED_LARGE)
-                    for figure in measure_throughput(application, scene, size.rounds, size.seconds, caught_up)
+                    for figure in measure_throughput(application, scene, size.rounds, size.seconds, running.caught_up)
                 ]
         case Part.MEMORY:
             figures, series = measure_memory(application, size.transactions)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
+
+import psycopg
 
 from benchmarks.application import SMALL, THREADS, Application, Rate
 from benchmarks.draining import relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from benchmarks.polling_relay import start_polling_relay
+from benchmarks.polling_relay import empty_table, start_polling_relay
 from tests.harness import Site, wait_until
 
 LARGE = 100_000
+_CAUGHT_UP_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +110,58 @@ def _cpu(scene: Scene, found: Mapping[str, list[Rate]]) -> Figure:
     )
 
 
-@contextmanager
-def relays(site: Site) -> Iterator[Callable[[], None]]:
-    """Run the relay of the channel and a polling relay of the ordinary outbox table, each in a process of its own.
+@dataclass(frozen=True, slots=True)
+class Relays:
+    """The relay of a channel and a polling relay of the ordinary outbox table, each in a process of its own.
 
-    Yields:
-        What waits until both have caught up.
+    Args:
+        site: Of the channel.
+        connection: To the database with the ordinary outbox table.
+        polling: The polling relay's process.
     """
-    with relay(site), start_polling_relay(site.environment()), site.connect() as connection:
 
-        def caught_up() -> bool:
-            left = connection.execute("SELECT EXISTS (SELECT FROM ordinary_outbox)").fetchone()
-            return left == (False,) and site.settled()
+    site: Site
+    connection: psycopg.Connection[Any]
+    polling: subprocess.Popen[bytes]
 
-        yield lambda: wait_until(caught_up, timeout=120)
+    def wait_for_relay(self) -> None:
+        """Wait until the relay has caught up.
+
+        Raises:
+            AssertionError: It has not.
+        """
+        wait_until(self.site.settled, _CAUGHT_UP_SECONDS, lambda: f"the relay has not caught up\n{self.site.logs()}")
+
+    def wait_for_polling_relay(self) -> None:
+        """Wait until the polling relay has caught up.
+
+        Raises:
+            AssertionError: It has not.
+        """
+        wait_until(self._is_empty, _CAUGHT_UP_SECONDS, lambda: "the polling relay has not emptied its table")
+
+    def caught_up(self) -> None:
+        """Wait until both have.
+
+        Raises:
+            AssertionError: One of them has not.
+        """
+        self.wait_for_relay()
+        self.wait_for_polling_relay()
+
+    def end_polling_relay(self) -> None:
+        """End the polling relay, with all that waits for it."""
+        self.polling.kill()
+        self.polling.wait()
+        empty_table(self.connection)
+
+    def _is_empty(self) -> bool:
+        left = self.connection.execute("SELECT EXISTS (SELECT FROM ordinary_outbox)").fetchone()
+        return left == (False,)
+
+
+@contextmanager
+def relays(site: Site) -> Iterator[Relays]:
+    """Run both relays until the block ends."""
+    with relay(site), start_polling_relay(site.environment()) as polling, site.connect() as connection:
+        yield Relays(site, connection, polling)

@@ -9,15 +9,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.draining import PARTITIONS, Drain, copy_loop, drain, relay
+from confluent_kafka import KafkaException
+
+from benchmarks.draining import PARTITIONS, Drain, copy_loop, drain, ends, relay
 from benchmarks.figures import Figure, Target
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.debezium import Debezium, start_debezium
 from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
-from benchmarks.polling_relay import start_polling_relay
+from benchmarks.polling_relay import empty_table, start_polling_relay
 from outbox import Message
 from stack import Stack
-from tests.harness import Site
+from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk
 
 WARM_UP = 20_000
@@ -69,7 +71,7 @@ def measure_drains(
     """
     site.create_topics("warm", partitions=PARTITIONS)
     with ExitStack() as running:
-        peers = Peers(running, without)
+        peers = Peers(running, without, {"polling": partial(_forget, site)})
         debeziums = {
             name: started
             for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()
@@ -133,11 +135,27 @@ def _debezium(site: Site, scene: Scene, body: bytes, debezium: Debezium) -> Drai
     return drain(site, topic, scene.messages, _resumed(debezium))
 
 
+def _forget(site: Site) -> None:
+    """What the polling relay has not relayed is not relayed by that of another part."""
+    with site.connect() as connection:
+        empty_table(connection)
+
+
 def _fresh(site: Site) -> str:
     """A topic of one run, so that afterwards only that run's messages are counted."""
     name = f"run-{uuid.uuid4().hex[:8]}"
     site.create_topics(name, partitions=PARTITIONS)
+    wait_until(lambda: _is_led(site, name))
     return name
+
+
+def _is_led(site: Site, topic: str) -> bool:
+    """Whether all partitions of a new topic have leaders."""
+    try:
+        ends(site, topic)
+    except KafkaException:
+        return False
+    return True
 
 
 @contextmanager

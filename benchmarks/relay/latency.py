@@ -32,11 +32,11 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
         rounds: How often both run, in turn.
         seconds: How long each run is.
     """
-    with relays(site) as caught_up:
+    with relays(site) as running:
         variants = {"publish": application.publish, "insert": application.insert}
         runs = {name: partial(_milliseconds, site, application, tell, seconds) for name, tell in variants.items()}
-        interleave(runs, 3, caught_up)  # both relays warm up
-        found = interleave(runs, rounds, caught_up)
+        interleave(runs, 3, running.caught_up)  # both relays warm up
+        found = interleave(runs, rounds, running.caught_up)
     return [
         Figure(
             f"commit_to_visible_p{percent}_ms_{RATE}_vs_polling_relay",
@@ -59,13 +59,13 @@ def measure_dead_group(site: Site, application: Application, rounds: int, second
         rounds: How often both run, in turn; what the dead group has left behind stays.
         seconds: How long each run is.
     """
-    with relays(site) as caught_up:
+    with relays(site) as running:
         runs = {
             "alone": partial(_milliseconds, site, application, application.publish, seconds),
             "beside": partial(_beside_dead_group, site, application, seconds),
         }
         _milliseconds(site, application, application.publish, seconds)  # warms up
-        caught_up()
+        running.caught_up()
         found = interleave(runs, rounds)  # the dead group never catches up
     return [
         Figure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -151,6 +152,30 @@ def test_a_peer_that_fails_once_drops_out_and_the_others_go_on() -> None:
         )
     assert found.found == {"ours": [1.0] * 3, "polling": [2.0] * 3}
     assert found.reasons == {"rocketmq": "TimeoutError: nothing came"}
+
+
+def test_a_peer_that_does_not_come_to_rest_drops_out_and_what_it_leaves_is_cleared_away() -> None:
+    done: list[str] = []
+
+    def rests() -> None:
+        raise AssertionError("not within 120 s: the polling relay has not emptied its table")
+
+    with ExitStack() as running:
+        peers = Peers(running, cleared={"polling": lambda: done.append("cleared")})
+        rest = {"ours": lambda: done.append("ours"), "polling": rests}
+        found = compete({"ours": lambda: 1.0}, {"polling": lambda: 2.0}, peers, 3, rest)
+    assert found.found == {"ours": [1.0] * 3}
+    assert found.reasons["polling"].endswith("the polling relay has not emptied its table")
+    assert done == ["ours", "cleared", "ours", "ours"]
+
+
+def test_a_peer_that_says_nonsense_or_fails_to_warm_up_drops_out() -> None:
+    with ExitStack() as running:
+        peers = Peers(running, ["debezium_tuned"])
+        peers.warm("rocketmq", lambda: json.loads("nonsense"))
+        peers.warm("debezium_tuned", lambda: 1 / 0)
+    assert peers.reasons["rocketmq"].startswith("JSONDecodeError")
+    assert peers.reasons["debezium_tuned"] == "left out of this run"
 
 
 def _failing_the_second_time() -> Callable[[], float]:

@@ -102,7 +102,7 @@ _ORDINARY = [
     _step("spark", "spark", "--part land --part audit --rounds 3 --records 500000 --transactions 200000", 10),
     _step("restart", "relay", "--part restore --rounds 3 --warm-up 3", 6),
     _step("peers-death", "peers", "--part death", 12),
-    _step("peers-share", "peers", "--part share --count 200", 8),
+    _step("peers-share", "peers", "--part share --count 400", 8),
     _step("peers-cost", "peers", "--part cost", 6),
     _step(
         "checker",

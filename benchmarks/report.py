@@ -152,15 +152,22 @@ def _joined(paragraphs: Iterable[str]) -> str:
 def _where(results: Mapping[str, Any]) -> str:
     machine, versions = results["machine"], results["versions"]
     place = f"{machine['system']}, {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
+    runs = results.get("runs") or [results]  # a benchmark that ran alone is its only run
     return "\n".join(
         [
-            f"- Command: `{results['command']}`, commit `{results['commit']}`, {results['date']}",
+            *(_command(run) for run in runs),
+            f"- Commit `{results['commit']}`, {results['date']}",
             f"- Machine: {place}, load before the run {machine['load_before']}",
             "- Servers and application share it, on loopback; every COMMIT is synced to the disk",
             f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
-            f"- Settings: {', '.join(_setting(name, value) for name, value in results['settings'].items())}",
         ]
     )
+
+
+def _command(run: Mapping[str, Any]) -> str:
+    """What was run, and with what settings, which another run of the same section need not share."""
+    settings = ", ".join(_setting(name, value) for name, value in run["settings"].items())
+    return f"- Command: `{run['command']}`" + (f", settings: {settings}" if settings else "")
 
 
 def _setting(name: str, value: Any) -> str:

@@ -69,8 +69,7 @@ def _results_of(latest: Mapping[str, Any], section: str) -> dict[str, Any]:
     steps = {step["name"]: step for step in latest["steps"] if step["section"] == section}
     return {
         **{name: latest[name] for name in (*_PLACE, "versions")},
-        "command": "`, `".join(step["command"] for step in steps.values()),
-        "settings": {name: value for step in steps.values() for name, value in step["settings"].items()},
+        "runs": [{"command": step["command"], "settings": step["settings"]} for step in steps.values()],
         "figures": [figure for figure in latest["figures"] if figure["step"] in steps],
         "series": {},
         "failures": {name: step["failure"] for name, step in steps.items() if step["failure"]},

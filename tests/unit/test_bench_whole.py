@@ -6,6 +6,7 @@ import importlib
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,17 @@ def test_of_two_steps_with_the_same_figure_the_first_counts() -> None:
 
 
 def test_sections_of_the_report_get_their_steps_figures_back() -> None:
-    merged = merge(Mode.QUICK, "make bench", [outcome("one", figure("x", 1, 1)), outcome("two", failure="no")])
-    section = results_of_sections(merged)["peers"]
-    assert [each["name"] for each in section["figures"]] == ["x"]
-    assert section["command"] == "python -m benchmarks.peers --part one`, `python -m benchmarks.peers --part two"
-    assert section["settings"] == {"rounds": 3}
+    second = replace(
+        outcome("two", figure("y", 1, 1)), results={**results(figure("y", 1, 1)), "settings": {"rounds": 7}}
+    )
+    outcomes = [outcome("one", figure("x", 1, 1)), second, outcome("three", failure="no")]
+    section = results_of_sections(merge(Mode.QUICK, "make bench", outcomes))["peers"]
+    assert [each["name"] for each in section["figures"]] == ["x", "y"]
+    assert section["runs"] == [
+        {"command": "python -m benchmarks.peers --part one", "settings": {"rounds": 3}},
+        {"command": "python -m benchmarks.peers --part two", "settings": {"rounds": 7}},
+        {"command": "python -m benchmarks.peers --part three", "settings": {}},
+    ]
     assert section["machine"] == PLACE["machine"]
 
 
@@ -132,6 +139,8 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     text = (tmp_path / "performance.md").read_text()
     assert "One run, `make bench QUICK=1`: peers-drain 12 s, peers-cost 12 s." in text
     assert "- peers-cost: ended with 1: no room" in text
+    assert "- Command: `python -m benchmarks.peers --part peers-drain`, settings: rounds 3\n" in text
+    assert "- Command: `python -m benchmarks.peers --part peers-cost`\n" in text
     assert "| how fast odd | 2 messages/s | a peer: not measured, no such peer |" in text
     assert "| land_vs_parquet | not measured: a run of this size leaves it out |  |" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1

@@ -107,7 +107,7 @@ _ORDINARY = [
     _step(
         "checker",
         "checker",
-        "--part fence --part open-transaction --part purge --rounds 3 --rows 100000 --warm-up 5",
+        "--part fence --part open-transaction --part purge --part purge-latency --rounds 3 --rows 100000 --warm-up 5",
         6,
     ),
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.application import Application, Tell
+from benchmarks.checker.purge import in_changing_order
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.relay.stages import STAGES, measure_stages
@@ -58,6 +59,22 @@ def test_variants_run_in_turn_with_a_rest_after_each() -> None:
     variants = {name: partial(variant, name) for name in ("a", "b")}
     assert interleave(variants, 3, lambda: order.append("-")) == {"a": ["A"] * 3, "b": ["B"] * 3}
     assert "".join(order) == "a-b-a-b-a-b-"
+
+
+def test_each_begins_a_round_in_turn() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> float:
+        order.append(name)
+        return len(order)
+
+    runs = {name: partial(run, name) for name in "abc"}
+    assert in_changing_order(runs, 3, lambda: order.append("-")) == {
+        "a": [2, 12, 16],
+        "b": [4, 8, 18],
+        "c": [6, 10, 14],
+    }
+    assert "".join(order) == "-a-b-c-b-c-a-c-a-b"
 
 
 def test_a_warm_round_runs_and_is_thrown_away() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -156,12 +156,20 @@ def _where(results: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             *(_command(run) for run in runs),
+            *_left_out(results.get("left_out", [])),
             f"- Commit `{results['commit']}`, {results['date']}",
             f"- Machine: {place}, load before the run {machine['load_before']}",
             "- Servers and application share it, on loopback; every COMMIT is synced to the disk",
             f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
         ]
     )
+
+
+def _left_out(parts: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """What the run does not measure, a line for each reason."""
+    reasons = dict.fromkeys(each["why"] for each in parts)
+    for why in reasons:
+        yield f"- Not in this run, {why}: {', '.join(each['part'] for each in parts if each['why'] == why)}"
 
 
 def _command(run: Mapping[str, Any]) -> str:
@@ -303,7 +311,14 @@ def overview(whole: Mapping[str, Any]) -> str:
         _table(figure for figure in whole["figures"] if figure["name"] in DEMANDED),
     ]
     failed = [f"- {step['name']}: {step['failure']}" for step in whole["steps"] if step["failure"]]
-    return _joined([*parts, *(["Not everything was measured:\n\n" + "\n".join(failed)] if failed else [])])
+    missing = [f"- {each['section']}, {each['part']}: {each['why']}" for each in whole["left_out"]]
+    return _joined(
+        [
+            *parts,
+            *(["Not everything was measured:\n\n" + "\n".join(failed)] if failed else []),
+            *(["A run of this size does not measure:\n\n" + "\n".join(missing)] if missing else []),
+        ]
+    )
 
 
 def write_report(sections: Sequence[str], document: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 MINUTE = 60.0
 
@@ -44,6 +45,11 @@ class Step:
     longest_seconds: float
 
     @property
+    def parts(self) -> set[str]:
+        """What of its module is measured."""
+        return {value for name, value in pairwise(self.arguments) if name == "--part"}
+
+    @property
     def command(self) -> list[str]:
         """For people, and after the interpreter's path for the system."""
         return ["-m", self.module, *self.arguments]
@@ -66,9 +72,59 @@ DEMANDED: Mapping[str, str] = {
 """Figures that every run tells of, if only that they were not measured and why; and the steps that measure them."""
 
 
+WHOLE = "--whole"
+NOT_AT_ALL = "a run with FULL=1 measures it"
+NOT_ALL = "a run with FULL=1 measures more of it: all sizes, rates and threads"
+ALONE = "it has a run of its own"
+
+RUN_ALONE: Mapping[str, tuple[str, ...]] = {
+    "library": ("memory",),
+    "relay": ("latency", "stages"),
+    "spark": ("large",),
+}
+"""By section, what no whole run measures: it takes very long, explains another figure, or is another section's too."""
+
+
 def steps(mode: Mode) -> list[Step]:
     """The steps of a run, those with demanded figures first."""
     return _STEPS[mode]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a run does not measure.
+
+    Args:
+        section: Of the report.
+        part: Of the section's benchmark.
+        why: Why not, or how much of it not; for people.
+    """
+
+    section: str
+    part: str
+    why: str
+
+
+def left_out(mode: Mode) -> list[LeftOut]:
+    """What a run does not measure of all that the benchmarks can, so that its results do not keep it to themselves.
+
+    Args:
+        mode: Of the run.
+    """
+    measured = _parts(mode)
+    return [
+        *(
+            LeftOut(section, part, NOT_ALL if (section, part) in measured else NOT_AT_ALL)
+            for (section, part), whole in _parts(Mode.FULL).items()
+            if measured.get((section, part)) not in (whole, True)
+        ),
+        *(LeftOut(section, part, ALONE) for section, parts in RUN_ALONE.items() for part in parts),
+    ]
+
+
+def _parts(mode: Mode) -> dict[tuple[str, str], bool]:
+    """What is measured, and whether in all sizes."""
+    return {(step.section, part): WHOLE in step.arguments for step in steps(mode) for part in sorted(step.parts)}
 
 
 def _step(name: str, module: str, arguments: str, minutes: float) -> Step:
@@ -124,7 +180,12 @@ _FULL = [
     _step("peers-share", "peers", "--part share --whole", 180),
     _step("peers-cost", "peers", "--part cost", 20),
     _step("growth", "relay", "--part growth --part restore-many --rounds 3", 180),
-    _step("checker", "checker", "", 60),
+    _step(
+        "checker",
+        "checker",
+        "--part fence --part open-transaction --part purge --part purge-latency --part purge-size --part audit",
+        60,
+    ),
 ]
 
 _STEPS = {Mode.QUICK: _QUICK, Mode.ORDINARY: _ORDINARY, Mode.FULL: _FULL}

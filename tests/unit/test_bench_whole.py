@@ -21,7 +21,18 @@ from benchmarks.whole import __main__ as whole
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import is_rate, regressions
 from benchmarks.whole.merge import Outcome, merge, results_of_sections
-from benchmarks.whole.plan import BUDGET_SECONDS, DEMANDED, Mode, Step, steps
+from benchmarks.whole.plan import (
+    ALONE,
+    BUDGET_SECONDS,
+    DEMANDED,
+    NOT_ALL,
+    NOT_AT_ALL,
+    RUN_ALONE,
+    Mode,
+    Step,
+    left_out,
+    steps,
+)
 from benchmarks.whole.processes import run_step
 from tests.harness import wait_until
 
@@ -69,6 +80,24 @@ def test_each_step_is_told_what_its_module_takes(step: Step) -> None:
     app.command()(importlib.import_module(f"{step.module}.__main__").main)
     with typer.main.get_command(app).make_context(step.module, list(step.arguments)) as context:
         assert context.params["output"] is not None
+
+
+@pytest.mark.parametrize("section", sorted({step.section for step in steps(Mode.FULL)}))
+def test_every_part_is_measured_by_a_full_run_or_known_to_be_run_alone(section: str) -> None:
+    parts = set(importlib.import_module(f"benchmarks.{section}.__main__").Part)
+    full = {part for step in steps(Mode.FULL) if step.section == section for part in step.parts}
+    assert full | set(RUN_ALONE.get(section, ())) == parts
+    assert not full & set(RUN_ALONE.get(section, ()))
+
+
+def test_a_run_tells_what_it_does_not_measure() -> None:
+    ordinary = {(each.section, each.part): each.why for each in left_out(Mode.ORDINARY)}
+    assert ordinary["relay", "growth"] == NOT_AT_ALL
+    assert ordinary["peers", "latency"] == NOT_ALL
+    assert ordinary["library", "memory"] == ALONE
+    assert ("relay", "drain") not in ordinary
+    assert {each.why for each in left_out(Mode.FULL)} == {ALONE}
+    assert ("peers", "death") in {(each.section, each.part) for each in left_out(Mode.QUICK)}
 
 
 @pytest.mark.parametrize("mode", [Mode.ORDINARY, Mode.FULL])
@@ -139,6 +168,8 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     text = (tmp_path / "performance.md").read_text()
     assert "One run, `make bench QUICK=1`: peers-drain 12 s, peers-cost 12 s." in text
     assert "- peers-cost: ended with 1: no room" in text
+    assert f"- relay, growth: {NOT_AT_ALL}\n" in text
+    assert f"- Not in this run, {NOT_AT_ALL}: check-back, death, share, cost\n" in text
     assert "- Command: `python -m benchmarks.peers --part peers-drain`, settings: rounds 3\n" in text
     assert "- Command: `python -m benchmarks.peers --part peers-cost`\n" in text
     assert "| how fast odd | 2 messages/s | a peer: not measured, no such peer |" in text

@@ -21,6 +21,8 @@ from psycopg.types.json import set_json_loads
 
 POLL_SECONDS = 0.05
 BATCH = 1_000
+WORDS = f"outbox table and a polling relay that looks every {POLL_SECONDS * 1_000:.0f} ms"
+"""What it is, for people."""
 
 # SKIP LOCKED lets several relays run.
 _TAKE = "SELECT id, topic, key, payload, headers FROM ordinary_outbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"

@@ -11,6 +11,7 @@ import psycopg
 from confluent_kafka import KafkaException
 from rich.console import Console
 
+from benchmarks import polling_relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import LEAST_ROUNDS
 from outbox.errors import OutboxError
@@ -19,7 +20,7 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 WORDS = {
-    "polling": "outbox table and a polling relay that looks every 50 ms",
+    "polling": polling_relay.WORDS,
     "debezium_default": "Debezium as it comes",
     "debezium_tuned": "Debezium tuned",
     "rocketmq": "RocketMQ",

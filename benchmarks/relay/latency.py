@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from benchmarks import polling_relay
 from benchmarks.application import Application, Tell
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
@@ -42,7 +43,7 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
             f"commit_to_visible_p{percent}_ms_{RATE}_vs_polling_relay",
             f"COMMIT returned → visible to a read_committed reader, {RATE} transactions/s, p{percent}",
             "ms",
-            "outbox table and a polling relay that looks every 50 ms",
+            polling_relay.WORDS,
             [percentile(taken, percent) for taken in found["publish"]],
             [percentile(taken, percent) for taken in found["insert"]],
         )

@@ -20,6 +20,7 @@ from benchmarks.relay.stages import STAGES, measure_stages
 from benchmarks.report import checker_section, library_section, memory_section, relay_section, spark_section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.spread import Spread, percentile
+from checker import purge
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",
@@ -192,6 +193,7 @@ def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:
     text = checker_section(read_results(tmp_path / "checker.json"), tmp_path / "charts")
     assert "| what is fast | 70,000 ms | 1 (what is slow) | 70,000 (60,000 to 80,000) |" in text
     assert "ours at least 50000 | **met** |" in text
+    assert f"commits every {purge.BATCH:,} rows, and pauses {purge.PACE:g} times as long" in text
     assert (tmp_path / "charts" / "checker.svg").read_text().count("<svg") == 1
 
 

@@ -108,11 +108,17 @@ def visible(site: Site, topic: str) -> int:
     return sum(ends(site, topic).values())
 
 
-def ends(site: Site, topic: str) -> dict[int, int]:
-    """The last stable offset of each partition."""
+def ends(site: Site, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[int, int]:
+    """The end of each partition: how far readers of this kind could read.
+
+    Args:
+        site: Where.
+        topic: The site's name of a real topic with `PARTITIONS` partitions.
+        isolation: Whether what a transaction has written counts before its end.
+    """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     places = {TopicPartition(site.topic(topic), number): latest for number in range(PARTITIONS)}
-    answers = site.admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED)
+    answers = site.admin.list_offsets(places, isolation_level=isolation)
     return {place.partition: int(future.result().offset) for place, future in answers.items()}
 
 

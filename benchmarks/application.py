@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
 
@@ -135,13 +136,31 @@ class Application:
             threads: How many.
             count: Transactions of each.
         """
-        ready = threading.Barrier(threads + 1)
+        return self._together(tell, threads, lambda thread: range(thread, count * threads, threads))
 
+    def rate_for(self, tell: Tell, threads: int, seconds: float) -> Rate:
+        """Run transactions in several threads at once, for so long; those that have begun by then are ended.
+
+        Args:
+            tell: How others are told.
+            threads: How many.
+            seconds: How long.
+        """
+
+        def numbers(thread: int) -> Iterable[int]:
+            end = time.perf_counter() + seconds
+            return itertools.takewhile(lambda _: time.perf_counter() < end, itertools.count(thread, threads))
+
+        return self._together(tell, threads, numbers)
+
+    def _together(self, tell: Tell, threads: int, numbers: Callable[[int], Iterable[int]]) -> Rate:
+        """Run transactions with each thread's own numbers; the clock runs from when all threads are there."""
+        ready = threading.Barrier(threads + 1)
         taken: list[float] = []
 
         def work(thread: int) -> None:
             ready.wait()
-            for number in range(thread, count * threads, threads):
+            for number in numbers(thread):
                 start = time.perf_counter()
                 self.transaction(tell, number)
                 taken.append(time.perf_counter() - start)
@@ -153,8 +172,7 @@ class Application:
             for each in running:
                 each.result()
             seconds, used = time.perf_counter() - began, time.process_time() - cpu
-        transactions = threads * count
-        return Rate(transactions / seconds, used / transactions * 1e6, taken)
+        return Rate(len(taken) / seconds, used / len(taken) * 1e6, taken)
 
     def warm_up(self, tells: Sequence[Tell], seconds: float, threads: int) -> None:
         """Let everything warm up: connections, prepared statements, caches, and above all the broker's JVM."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -37,29 +38,54 @@ class Drain:
     to_first: float
 
 
-def drain(site: Site, topic: str, messages: int, running: AbstractContextManager[None]) -> Drain:
-    """Run a process until all messages are visible on a topic.
+def drain(site: Site, topic: str, messages: int, running: AbstractContextManager[object]) -> Drain:
+    """Run a process until all messages are visible on a topic, and look afterwards that each is there once.
 
     Args:
         site: Where.
         topic: The site's name of a real topic with `PARTITIONS` partitions.
-        messages: How many will come.
+        messages: How many will come, each with a key of its own.
         running: Starts the process, and ends it.
 
     Raises:
         TimeoutError: They did not become visible.
+        AssertionError: Messages are missing, or there more than once.
     """
-    start, before = time.monotonic(), visible(site, topic)
-    looks: list[tuple[float, int]] = []
+    before = ends(site, topic)
     with running:
-        while (now := time.monotonic()) < start + _LONGEST_SECONDS:
-            seen = visible(site, topic) - before
-            if seen and (not looks or seen > looks[-1][1]):
-                looks.append((now, seen))
-            if looks and looks[-1][1] >= messages and now > looks[-1][0] + _QUIET_SECONDS:
-                return drain_of(looks, messages, start)
-            time.sleep(_LOOK_SECONDS)
+        start = time.monotonic()
+        looks = _look(site, topic, messages, sum(before.values()), start + _LONGEST_SECONDS)
+    check_each_once(keys_from(site, topic, before), messages)
+    return drain_of(looks, messages, start)
+
+
+def _look(site: Site, topic: str, messages: int, before: int, end: float) -> list[tuple[float, int]]:
+    """Times, and offsets seen by then, until so many are visible and nothing more comes."""
+    looks: list[tuple[float, int]] = []
+    while (now := time.monotonic()) < end:
+        seen = visible(site, topic) - before
+        if seen and (not looks or seen > looks[-1][1]):
+            looks.append((now, seen))
+        if looks and looks[-1][1] >= messages and now > looks[-1][0] + _QUIET_SECONDS:
+            return looks
+        time.sleep(_LOOK_SECONDS)
     raise TimeoutError(f"{messages} messages were not visible within {_LONGEST_SECONDS} s\n{site.logs()}")
+
+
+def check_each_once(keys: Iterable[bytes | None], messages: int) -> None:
+    """Look that so many messages came, each with a key of its own and each once.
+
+    Args:
+        keys: Of all that came.
+        messages: How many there should be.
+
+    Raises:
+        AssertionError: They did not, with the counts of what is missing and of what came again.
+    """
+    counts = Counter(keys)
+    missing, again = messages - len(counts), counts.total() - len(counts)
+    if missing or again:
+        raise AssertionError(f"of {messages:,} messages {missing:,} are missing, and {again:,} came again")
 
 
 def drain_of(looks: list[tuple[float, int]], messages: int, start: float) -> Drain:
@@ -79,10 +105,26 @@ def drain_of(looks: list[tuple[float, int]], messages: int, start: float) -> Dra
 
 def visible(site: Site, topic: str) -> int:
     """How far a read_committed reader could read, control records of transactions included."""
+    return sum(ends(site, topic).values())
+
+
+def ends(site: Site, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[int, int]:
+    """The end of each partition: how far readers of this kind could read.
+
+    Args:
+        site: Where.
+        topic: The site's name of a real topic with `PARTITIONS` partitions.
+        isolation: Whether what a transaction has written counts before its end.
+    """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     places = {TopicPartition(site.topic(topic), number): latest for number in range(PARTITIONS)}
-    answers = site.admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED)
-    return sum(int(future.result().offset) for future in answers.values())
+    answers = site.admin.list_offsets(places, isolation_level=isolation)
+    return {place.partition: int(future.result().offset) for place, future in answers.items()}
+
+
+def keys_from(site: Site, topic: str, before: Mapping[int, int]) -> Iterator[bytes | None]:
+    """The keys of all that a read_committed reader sees now behind some offsets of the partitions."""
+    return (record.key for record in site.read(topic) if record.offset >= before[record.partition])
 
 
 @contextmanager

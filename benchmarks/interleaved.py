@@ -11,7 +11,11 @@ LEAST_ROUNDS = 3
 
 
 def interleave(
-    variants: Mapping[str, Callable[[], T]], rounds: int, between: Callable[[], None] = lambda: None
+    variants: Mapping[str, Callable[[], T]],
+    rounds: int,
+    between: Callable[[], None] = lambda: None,
+    *,
+    warm: bool = False,
 ) -> dict[str, list[T]]:
     """Run all variants in turn, so many times.
 
@@ -19,6 +23,7 @@ def interleave(
         variants: What to run, by name; each returns what was measured.
         rounds: How many times; at least three, or there is no spread to speak of.
         between: Is called after each run, to let the machine come to rest.
+        warm: Whether a round before the first is run and thrown away.
 
     Returns:
         What each variant returned in each round.
@@ -29,8 +34,8 @@ def interleave(
     if rounds < LEAST_ROUNDS:
         raise ValueError(f"{rounds} rounds tell nothing of the spread: use at least {LEAST_ROUNDS}")
     measured: dict[str, list[T]] = {name: [] for name in variants}
-    for _ in range(rounds):
+    for _ in range(rounds + warm):
         for name, run in variants.items():
             measured[name].append(run())
             between()
-    return measured
+    return {name: values[int(warm) :] for name, values in measured.items()}

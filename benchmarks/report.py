@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.application import STATEMENTS_AFTER
 from benchmarks.charts import draw_growth, draw_percentiles, draw_ratios
+from benchmarks.peers.debezium_settings import DEFAULT_POLL_MS, POLL_MS, TUNED
 from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
 from benchmarks.whole.merge import results_of_sections
 from benchmarks.whole.plan import DEMANDED
+from checker import purge
 
 _HEAD = """# Performance
 
@@ -32,14 +35,16 @@ _LIBRARY = (
     "makes two round trips: the half with its acknowledgement, and the INSERT of the callback row, which takes the "
     "advisory lock. An outbox-table insert makes one. In eager mode the round trip to Kafka is hidden behind the "
     "rest of the transaction, but the lock is a statement of its own, before the half: where the rest is shorter than "
-    "an acknowledgement, as the two statements here are, eager mode costs more than it hides. With many threads none "
-    "of them is waited for, and what counts is CPU: threads of one Python process take turns at its interpreter "
+    f"an acknowledgement, as the {STATEMENTS_AFTER} statements here are, eager mode costs more than it hides. With "
+    "many threads none of them is waited for, and what counts is CPU: threads of one Python process take "
+    "turns at its interpreter "
     "lock, so the row *CPU of the application* bounds the transactions per second, and the ratio of throughputs "
     "comes near to its inverse. That CPU is psycopg's statement, SQLAlchemy's bookkeeping of an event listener on "
     "a Connection that lives for one transaction, two calls of librdkafka, its own threads, and the hand-over "
     "between them, the thread that serves delivery reports, and the "
     "one that waits; the library's own code is a small part. Half and op marker go out without lingering, so the "
-    "broker, on the same cores, serves two small requests for each transaction."
+    "broker, on the same cores, serves two small requests for each transaction. With relays running, each message is "
+    "also delivered on the same cores meanwhile: by the project's relay, or by a polling relay beside the insert."
 )
 
 
@@ -102,8 +107,10 @@ _CHECKER = (
     "and reads what stands there then; for committed rows it writes once more, so that they are durable before anybody "
     "is told. The baselines do the one statement without which it could not be.\n\n"
     "One DELETE of everything is the least that Postgres can be asked for; it would hold up vacuum "
-    "and replicas as long as it takes. The purge commits every 2,000 rows, and pauses four times as long as each of "
-    "these transactions took. The audit goes by the primary key, page by page; it stands beside one scan of the table."
+    f"and replicas as long as it takes. The purge commits every {purge.BATCH:,} rows, and pauses {purge.PACE:g} times "
+    "as long as each of these transactions took; without the pauses it is another purge, faster and harder on its "
+    "neighbours, so rate and latency are told of both. The audit goes by the primary key, page by page; it stands "
+    "beside one scan of the table."
 )
 
 
@@ -152,15 +159,30 @@ def _joined(paragraphs: Iterable[str]) -> str:
 def _where(results: Mapping[str, Any]) -> str:
     machine, versions = results["machine"], results["versions"]
     place = f"{machine['system']}, {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
+    runs = results.get("runs") or [results]  # a benchmark that ran alone is its only run
     return "\n".join(
         [
-            f"- Command: `{results['command']}`, commit `{results['commit']}`, {results['date']}",
+            *(_command(run) for run in runs),
+            *_left_out(results.get("left_out", [])),
+            f"- Commit `{results['commit']}`, {results['date']}",
             f"- Machine: {place}, load before the run {machine['load_before']}",
             "- Servers and application share it, on loopback; every COMMIT is synced to the disk",
             f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
-            f"- Settings: {', '.join(_setting(name, value) for name, value in results['settings'].items())}",
         ]
     )
+
+
+def _left_out(parts: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """What the run does not measure, a line for each reason."""
+    reasons = dict.fromkeys(each["why"] for each in parts)
+    for why in reasons:
+        yield f"- Not in this run, {why}: {', '.join(each['part'] for each in parts if each['why'] == why)}"
+
+
+def _command(run: Mapping[str, Any]) -> str:
+    """What was run, and with what settings, which another run of the same section need not share."""
+    settings = ", ".join(_setting(name, value) for name, value in run["settings"].items())
+    return f"- Command: `{run['command']}`" + (f", settings: {settings}" if settings else "")
 
 
 def _setting(name: str, value: Any) -> str:
@@ -229,15 +251,19 @@ def _memory(series: Mapping[str, Any]) -> str:
 
 _PEERS = (
     "**How to read it.** All are the real thing, started by the run from pinned artifacts. *Debezium tuned* asks its "
-    "queue every 10 ms instead of 500, with larger batches and a pipelining producer. Both Debeziums are warm before "
-    "they are measured, but for the one that is killed. RocketMQ has one broker, no replica, and flushes later; "
+    f"queue every {TUNED.connector[POLL_MS]} ms instead of {DEFAULT_POLL_MS}, with larger batches and a pipelining "
+    "producer. Both Debeziums are warm before they are measured, but for the one that is killed. RocketMQ has one "
+    "broker, no replica, and flushes later; "
     "it is started anew for each round, and its client, in Java, is warm. It answers check-backs from memory, which is "
     "faster than a database. An application in Java cannot be compared with one in Python: of RocketMQ's throughput "
     "only its share of the same application without messaging stands beside ours.\n\n"
     "A drain is counted from the first look that saw a message to the last message. The polling relay and Debezium "
     "deliver at least once, and neither makes a transaction's messages visible together. *Until it goes on* is the "
-    "time from a kill -9, after which the process is started again at once, to the next message that a reader sees; "
-    "for RocketMQ, to the first that was sent after its broker's death. The database cost is what the message adds: "
+    "time from a kill -9, after which the process is started again at once, to the first message that a reader sees "
+    "and that was not there before; for RocketMQ, whose consumer may still hold some, to the first that was sent "
+    "after its "
+    "broker's death. Check-backs are counted from when the first half is due until all are visible: the time "
+    "between two of RocketMQ's looks for them is in it. The database cost is what the message adds: "
     "the cost of a run without messaging is taken off in each round; purge, DELETE and VACUUM are in it."
 )
 
@@ -296,7 +322,14 @@ def overview(whole: Mapping[str, Any]) -> str:
         _table(figure for figure in whole["figures"] if figure["name"] in DEMANDED),
     ]
     failed = [f"- {step['name']}: {step['failure']}" for step in whole["steps"] if step["failure"]]
-    return _joined([*parts, *(["Not everything was measured:\n\n" + "\n".join(failed)] if failed else [])])
+    missing = [f"- {each['section']}, {each['part']}: {each['why']}" for each in whole["left_out"]]
+    return _joined(
+        [
+            *parts,
+            *(["Not everything was measured:\n\n" + "\n".join(failed)] if failed else []),
+            *(["A run of this size does not measure:\n\n" + "\n".join(missing)] if missing else []),
+        ]
+    )
 
 
 def write_report(sections: Sequence[str], document: Path) -> None:

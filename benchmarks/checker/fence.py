@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks.checker.requests import commit_rows, make_requests
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from checker.fence import BATCH, Fence
+from checker.verdicts import Answers, Verdict
 from outbox.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
@@ -101,9 +103,19 @@ def _check(site: Site, count: int, *, committed: bool) -> float:
         began = time.perf_counter()
         answers = fence.check(connection, requests)
         seconds = time.perf_counter() - began
-    if len(answers) != count:
-        raise AssertionError(f"{len(answers)} of {count} answers")
+    _expect(answers, {Verdict.COMMITTED if committed else Verdict.FENCED: count})
     return count / seconds
+
+
+def _expect(answers: Answers, expected: Mapping[Verdict, int]) -> None:
+    """Look that the checker decided what it should have.
+
+    Raises:
+        AssertionError: It did not; what is fast and wrong is no figure.
+    """
+    found = Counter(verdict for verdict, _ in answers.values())
+    if found != expected:
+        raise AssertionError(f"verdicts {dict(found)}, not {dict(expected)}")
 
 
 def _round(site: Site, *, lock: bool, row: bool) -> float:
@@ -112,8 +124,10 @@ def _round(site: Site, *, lock: bool, row: bool) -> float:
         requests = make_requests(site, connection, ROUND)
         with _writer(site, requests[ROUND // 3], lock=lock) if row else nullcontext():
             began = time.perf_counter()
-            fence.check(connection, requests)
-            return (time.perf_counter() - began) * 1_000
+            answers = fence.check(connection, requests)
+            seconds = time.perf_counter() - began
+    _expect(answers, {Verdict.FENCED: ROUND - 1, Verdict.IN_FLIGHT: 1} if row else {Verdict.FENCED: ROUND})
+    return seconds * 1_000
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.application import SMALL, THREADS, Application
+from benchmarks.application import SMALL, Application
 from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.library.added_time import measure_added_time
@@ -46,20 +46,21 @@ class Size:
 
     Args:
         rounds: How often all variants run, in turn.
-        count: Transactions of a variant in a round.
+        count: Transactions of a variant in a round, one after the other.
+        seconds: Of a variant in a round, in many threads.
         transactions: Of the memory run.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
     """
 
     rounds: int
     count: int
+    seconds: float
     transactions: int
     warm_up: float
 
 
 def _figures(part: Part, size: Size, site: Site, application: Application, run: Run) -> list[Figure]:
     application.use_payload(SMALL)
-    each = max(1, size.count // THREADS)
     match part:
         case Part.ADDED_TIME:
             return measure_added_time(application, size.rounds, size.count)
@@ -69,14 +70,14 @@ def _figures(part: Part, size: Size, site: Site, application: Application, run: 
             return [
                 figure
                 for scene in (ALONE, ALONE_LARGE)
-                for figure in measure_throughput(application, scene, size.rounds, each)
+                for figure in measure_throughput(application, scene, size.rounds, size.seconds)
             ]
         case Part.RELAYED:
-            with relays(site) as caught_up:
+            with relays(site) as running:
                 return [
                     figure
                     for scene in (RELAYED, RELAYED_LARGE)
-                    for figure in measure_throughput(application, scene, size.rounds, each, caught_up)
+                    for figure in measure_throughput(application, scene, size.rounds, size.seconds, running.caught_up)
                 ]
         case Part.MEMORY:
             figures, series = measure_memory(application, size.transactions)
@@ -89,7 +90,8 @@ _LONG = Part.MEMORY
 
 Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but memory.")]
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
-Count = Annotated[int, typer.Option(min=100, help="Transactions of a variant in a round.")]
+Count = Annotated[int, typer.Option(min=100, help="Transactions of a variant in a round, one after the other.")]
+Seconds = Annotated[float, typer.Option(min=1, help="Of a variant in a round, in many threads.")]
 Transactions = Annotated[int, typer.Option(min=1_000, help="Of the memory run; the full size is 1000000.")]
 WarmUp = Annotated[float, typer.Option(min=0, help="Seconds to warm up.")]
 Output = Annotated[Path, typer.Option(help="The results' file.")]
@@ -99,12 +101,13 @@ def main(
     part: Parts = None,
     rounds: Rounds = 7,
     count: Count = 800,
+    seconds: Seconds = 3.0,
     transactions: Transactions = 20_000,
     warm_up: WarmUp = 15.0,
     output: Output = FOLDER / "library.json",
 ) -> None:
     """Measure what the producer library costs an application, beside its baselines in the same run."""
-    size = Size(rounds, count, transactions, warm_up)
+    size = Size(rounds, count, seconds, transactions, warm_up)
     with start_place(warm_up) as (stack, site, application):
         run = Run(output, environment(stack), asdict(size))
         for each in part or [each for each in Part if each is not _LONG]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
+
+import psycopg
 
 from benchmarks.application import SMALL, THREADS, Application, Rate
 from benchmarks.draining import relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from benchmarks.polling_relay import start_polling_relay
+from benchmarks.polling_relay import empty_table, start_polling_relay
 from tests.harness import Site, wait_until
 
 LARGE = 100_000
+_CAUGHT_UP_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +39,31 @@ class Scene:
     targets: Mapping[str, Target] = field(default_factory=dict)
 
 
-ALONE = Scene(
-    "",
-    "256 B",
-    SMALL,
-    {"insert": Target("ratio", "at least", 0.9), "no_messaging": Target("ratio", "at least", 0.75)},
-)
-ALONE_LARGE = Scene("_100kb", "100 kB", LARGE, {"insert": Target("ratio", "at least", 2.0)})
-RELAYED = Scene("_relayed", "256 B, with relays", SMALL)
-RELAYED_LARGE = Scene("_relayed_100kb", "100 kB, with relays", LARGE)
+_TARGETS = {"insert": Target("ratio", "at least", 0.9), "no_messaging": Target("ratio", "at least", 0.75)}
+_TARGETS_LARGE = {"insert": Target("ratio", "at least", 2.0)}
+
+ALONE = Scene("_alone", "256 B, nobody relays", SMALL, _TARGETS)
+ALONE_LARGE = Scene("_100kb_alone", "100 kB, nobody relays", LARGE, _TARGETS_LARGE)
+RELAYED = Scene("", "256 B, with its relay running", SMALL, _TARGETS)
+RELAYED_LARGE = Scene("_100kb", "100 kB, with its relay running", LARGE, _TARGETS_LARGE)
 
 
 def measure_throughput(
     application: Application,
     scene: Scene,
     rounds: int,
-    count: int,
+    seconds: float,
     between: Callable[[], None] = lambda: None,
 ) -> list[Figure]:
     """Measure `publish()`, lazy and eager, beside an outbox-table insert and beside no messaging.
+
+    Each runs equally long, and a round before the first is thrown away: the pages of this payload are new.
 
     Args:
         application: Warm.
         scene: What is sent.
         rounds: How often all variants run, in turn.
-        count: Transactions of each thread in each round.
+        seconds: How long each runs in each round.
         between: Is called after each run.
     """
     application.use_payload(scene.payload)
@@ -68,8 +73,8 @@ def measure_throughput(
         "publish": application.publish,
         "eager": application.publish_eagerly,
     }
-    runs = {name: partial(application.rate, tell, THREADS, count) for name, tell in variants.items()}
-    found = interleave(runs, rounds, between)
+    runs = {name: partial(application.rate_for, tell, THREADS, seconds) for name, tell in variants.items()}
+    found = interleave(runs, rounds, between, warm=True)
     return [
         _rates(scene, found, "publish", "insert"),
         _rates(scene, found, "publish", "no_messaging"),
@@ -105,17 +110,58 @@ def _cpu(scene: Scene, found: Mapping[str, list[Rate]]) -> Figure:
     )
 
 
-@contextmanager
-def relays(site: Site) -> Iterator[Callable[[], None]]:
-    """Run the relay of the channel and a polling relay of the ordinary outbox table, each in a process of its own.
+@dataclass(frozen=True, slots=True)
+class Relays:
+    """The relay of a channel and a polling relay of the ordinary outbox table, each in a process of its own.
 
-    Yields:
-        What waits until both have caught up.
+    Args:
+        site: Of the channel.
+        connection: To the database with the ordinary outbox table.
+        polling: The polling relay's process.
     """
-    with relay(site), start_polling_relay(site.environment()), site.connect() as connection:
 
-        def caught_up() -> bool:
-            left = connection.execute("SELECT EXISTS (SELECT FROM ordinary_outbox)").fetchone()
-            return left == (False,) and site.settled()
+    site: Site
+    connection: psycopg.Connection[Any]
+    polling: subprocess.Popen[bytes]
 
-        yield lambda: wait_until(caught_up, timeout=120)
+    def wait_for_relay(self) -> None:
+        """Wait until the relay has caught up.
+
+        Raises:
+            AssertionError: It has not.
+        """
+        wait_until(self.site.settled, _CAUGHT_UP_SECONDS, lambda: f"the relay has not caught up\n{self.site.logs()}")
+
+    def wait_for_polling_relay(self) -> None:
+        """Wait until the polling relay has caught up.
+
+        Raises:
+            AssertionError: It has not.
+        """
+        wait_until(self._is_empty, _CAUGHT_UP_SECONDS, lambda: "the polling relay has not emptied its table")
+
+    def caught_up(self) -> None:
+        """Wait until both have.
+
+        Raises:
+            AssertionError: One of them has not.
+        """
+        self.wait_for_relay()
+        self.wait_for_polling_relay()
+
+    def end_polling_relay(self) -> None:
+        """End the polling relay, with all that waits for it."""
+        self.polling.kill()
+        self.polling.wait()
+        empty_table(self.connection)
+
+    def _is_empty(self) -> bool:
+        left = self.connection.execute("SELECT EXISTS (SELECT FROM ordinary_outbox)").fetchone()
+        return left == (False,)
+
+
+@contextmanager
+def relays(site: Site) -> Iterator[Relays]:
+    """Run both relays until the block ends."""
+    with relay(site), start_polling_relay(site.environment()) as polling, site.connect() as connection:
+        yield Relays(site, connection, polling)

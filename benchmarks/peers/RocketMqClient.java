@@ -75,6 +75,7 @@ public final class RocketMqClient {
         final AtomicInteger distinct = new AtomicInteger();
         final AtomicInteger arrivals = new AtomicInteger();
         final AtomicInteger refused = new AtomicInteger();
+        final AtomicInteger rolledBack = new AtomicInteger();
         final AtomicLong lastArrival = new AtomicLong();
 
         Run(int id, int count) {
@@ -157,6 +158,7 @@ public final class RocketMqClient {
         public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
             Task task = (Task) argument;
             if (task.kind == Kind.DATABASE && !commitLocally(task.number, message.getTransactionId())) {
+                task.run.rolledBack.incrementAndGet();
                 return LocalTransactionState.ROLLBACK_MESSAGE;
             }
             committed.put(message.getTransactionId(), true);
@@ -191,7 +193,16 @@ public final class RocketMqClient {
             return true;
         } catch (SQLException error) {
             System.err.println(error);
+            rollBack(mine.connection);
             return false;
+        }
+    }
+
+    private static void rollBack(Connection connection) {
+        try {
+            connection.rollback();
+        } catch (SQLException error) {
+            System.err.println(error);
         }
     }
 
@@ -235,6 +246,9 @@ public final class RocketMqClient {
         }
         double seconds = (System.nanoTime() - began) / 1e9;
         pool.shutdown();
+        if (run.rolledBack.get() > 0) {
+            throw new IllegalStateException(run.rolledBack.get() + " local transactions were rolled back");
+        }
         return seconds;
     }
 
@@ -259,6 +273,7 @@ public final class RocketMqClient {
             send(current, number, body, Kind.DATABASE);
         });
         await(current);
+        pause(QUIET_NS);
         String samples = LongStream.range(0, count)
             .filter(number -> current.arrived.get((int) number) != 0)
             .mapToObj(number -> {
@@ -266,10 +281,10 @@ public final class RocketMqClient {
                 return String.valueOf((current.arrived.get(place) - current.ended.get(place)) / 1e6);
             })
             .collect(Collectors.joining(","));
-        return String.format("{\"per_second\": %f, \"milliseconds\": [%s]}", count / seconds, samples);
+        return counts(current, String.format(", \"per_second\": %f, \"milliseconds\": [%s]", count / seconds, samples));
     }
 
-    /** Local transactions, with a message each or without. */
+    /** Local transactions, with a message each or without; all messages have arrived when the answer is given. */
     private String transactions(int threads, int count, byte[] body, boolean messaging) throws Exception {
         Run current = begin(count);
         long[] taken = new long[count];
@@ -277,15 +292,18 @@ public final class RocketMqClient {
             long began = System.nanoTime();
             if (messaging) {
                 send(current, number, body, Kind.DATABASE);
-            } else {
-                commitLocally(number, null);
+            } else if (!commitLocally(number, null)) {
+                current.rolledBack.incrementAndGet();
             }
             taken[number] = System.nanoTime() - began;
         });
+        if (messaging) {
+            await(current);
+        }
         Arrays.sort(taken);
-        return String.format(
-            "{\"per_second\": %f, \"p50_ms\": %f, \"p99_ms\": %f}",
-            count / seconds, taken[count / 2] / 1e6, taken[count * 99 / 100] / 1e6);
+        return counts(current, String.format(
+            ", \"per_second\": %f, \"p50_ms\": %f, \"p99_ms\": %f",
+            count / seconds, taken[count / 2] / 1e6, taken[count * 99 / 100] / 1e6));
     }
 
     /** Messages whose local transaction says nothing, until check-backs have decided all of them. */
@@ -295,6 +313,7 @@ public final class RocketMqClient {
         inThreads(threads, count, number -> send(current, number, body, Kind.UNKNOWN));
         long sent = System.nanoTime();
         await(current);
+        pause(QUIET_NS);
         return counts(current, String.format(", \"began\": %d, \"sent\": %d", began, sent));
     }
 
@@ -311,6 +330,7 @@ public final class RocketMqClient {
         halfWay.start();
         inThreads(threads, count, number -> send(current, number, body, Kind.NOTHING));
         await(current);
+        pause(QUIET_NS);
         return counts(current, String.format(", \"refused\": %d", current.refused.get()));
     }
 
@@ -330,13 +350,12 @@ public final class RocketMqClient {
         return run;
     }
 
-    /** Until all have arrived, and for a while longer, in which doubles may come. */
+    /** Until all have arrived; whoever counts doubles waits a while longer. */
     private static void await(Run current) {
         long end = System.nanoTime() + LONGEST_NS;
         while (current.distinct.get() < current.count && System.nanoTime() < end) {
             pause(2_000_000L);
         }
-        pause(QUIET_NS);
     }
 
     private static String counts(Run current, String more) {
@@ -396,8 +415,13 @@ public final class RocketMqClient {
         RocketMqClient client = new RocketMqClient(arguments[0], arguments[1]);
         client.start();
         answer("result", "{}");
-        while (true) {
-            answer("result", client.obey(commands.take().split(" ")));
+        try {
+            while (true) {
+                answer("result", client.obey(commands.take().split(" ")));
+            }
+        } catch (Exception error) {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1); // threads of producer and consumer would keep the process
         }
     }
 }

@@ -22,6 +22,7 @@ from benchmarks.peers.jars import peer_versions
 from benchmarks.peers.latency import measure_latencies
 from benchmarks.peers.throughput import Load, measure_shares
 from benchmarks.place import start_place
+from benchmarks.polling_relay import empty_table
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from benchmarks.steady import RATE
@@ -146,7 +147,7 @@ def main(
     with start_place(warm_up) as (stack, site, application):
         run = Run(output, _environment(stack), settings)
         with site.connect() as connection:
-            connection.execute("TRUNCATE ordinary_outbox")
+            empty_table(connection)
         for each in part or list(Part):
             application.use_payload(SMALL)
             run.measure(each, partial(MEASURES[each], stack, site, application, size))

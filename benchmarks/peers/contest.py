@@ -11,6 +11,7 @@ import psycopg
 from confluent_kafka import KafkaException
 from rich.console import Console
 
+from benchmarks import polling_relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import LEAST_ROUNDS
 from outbox.errors import OutboxError
@@ -19,15 +20,15 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 WORDS = {
-    "polling": "outbox table and a polling relay that looks every 50 ms",
+    "polling": polling_relay.WORDS,
     "debezium_default": "Debezium as it comes",
     "debezium_tuned": "Debezium tuned",
     "rocketmq": "RocketMQ",
 }
 """The peers, for people."""
 
-_FAILURES = (OutboxError, AssertionError, OSError, psycopg.Error, KafkaException)
-"""What a peer that does not start, does not deliver or dies is seen by."""
+_FAILURES = (OutboxError, AssertionError, OSError, ValueError, psycopg.Error, KafkaException)
+"""What a peer that does not start, does not deliver, says what cannot be read, or dies is seen by."""
 
 _console = Console(stderr=True)
 
@@ -39,10 +40,12 @@ class Peers:
     Args:
         running: Ends them.
         without: Peers that are left out.
+        cleared: By name, takes away what a peer that drops out leaves behind, so that it is in nobody's way.
     """
 
     running: ExitStack
     without: InitVar[Collection[str]] = ()
+    cleared: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     reasons: dict[str, str] = field(init=False)
 
     def __post_init__(self, without: Collection[str]) -> None:
@@ -59,10 +62,20 @@ class Peers:
             self.drop(name, error)
             return None
 
+    def warm(self, name: str, run: Callable[[], object]) -> None:
+        """Let a peer that is not left out warm up; it drops out if it fails."""
+        if name in self.reasons:
+            return
+        try:
+            run()
+        except _FAILURES as error:
+            self.drop(name, error)
+
     def drop(self, name: str, error: Exception) -> None:
-        """Note why a peer is not measured, and say all of it now."""
+        """Note why a peer is not measured, say all of it now, and clear away what it leaves."""
         _console.print(f"{name} is not measured: {error!r}", markup=False, highlight=False)
         self.reasons[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
+        self.cleared.get(name, lambda: None)()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +127,16 @@ def compete(
     others: Mapping[str, Callable[[], T]],
     peers: Peers,
     rounds: int,
-    between: Callable[[], None] = lambda: None,
+    rests: Mapping[str, Callable[[], None]] | None = None,
 ) -> Contest[T]:
-    """Run all in turn, so many times; a peer that fails once is not measured.
+    """Run all in turn, so many times; a peer that fails once, or does not come to rest, is not measured.
 
     Args:
         ours: By name; if one of these fails, so does the part.
         others: The peers that started, by name.
         peers: Notes why others drop out.
         rounds: How many times.
-        between: Is called after each run.
+        rests: By name, waits after each run until all that it left to be done is done.
 
     Raises:
         ValueError: There are fewer than three rounds.
@@ -131,15 +144,18 @@ def compete(
     if rounds < LEAST_ROUNDS:
         raise ValueError(f"{rounds} rounds tell nothing of the spread: use at least {LEAST_ROUNDS}")
     found: dict[str, list[T]] = {name: [] for name in [*ours, *others]}
+
+    def run_once(name: str, run: Callable[[], T]) -> None:
+        found[name].append(run())
+        (rests or {}).get(name, lambda: None)()
+
     for _ in range(rounds):
         for name, run in ours.items():
-            found[name].append(run())
-            between()
+            run_once(name, run)
         for name, run in others.items():
             if name not in peers.reasons:
                 try:
-                    found[name].append(run())
-                    between()
+                    run_once(name, run)
                 except _FAILURES as error:
                     peers.drop(name, error)
     return Contest({name: some for name, some in found.items() if name not in peers.reasons}, dict(peers.reasons))

@@ -67,17 +67,20 @@ def measure_cost(stack: Stack, site: Site, application: Application, rounds: int
         count: Transactions of a run.
     """
     table = site.tables.transaction
-    with relays(site) as caught_up:
+    with relays(site) as running:
 
         def purged() -> None:
-            caught_up()
+            running.wait_for_relay()
             _purge(site)
 
         runs = {
             "none": partial(_cost, stack, site, application, application.no_messaging, None, lambda: None, count),
             "publish": partial(_cost, stack, site, application, application.publish, table, purged, count),
-            "insert": partial(_cost, stack, site, application, application.insert, "ordinary_outbox", caught_up, count),
+            "insert": partial(
+                _cost, stack, site, application, application.insert, "ordinary_outbox", running.caught_up, count
+            ),
         }
+        running.caught_up()
         purged()
         found = interleave(runs, rounds)
     ours, beside = (

@@ -9,17 +9,20 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
+from confluent_kafka import IsolationLevel
+
 from benchmarks.application import SMALL
-from benchmarks.draining import PARTITIONS, visible
+from benchmarks.draining import PARTITIONS, ends, visible
 from benchmarks.figures import Figure, Target
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.debezium import start_debezium
 from benchmarks.peers.debezium_settings import TUNED
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.place import AS_DELIVERED
+from benchmarks.reading import Arrival, Reading, first_new, first_times, start_reader
 from outbox import Message
 from stack import Stack
-from tests.harness import Site, wait_until
+from tests.harness import Site
 from tests.integration.bulk import publish_bulk
 
 _THREADS = 32
@@ -30,6 +33,10 @@ _EARLY = 4
 
 _QUIET_SECONDS = 3.0
 """Doubles would come by then."""
+_REST_SECONDS = 0.2
+_LANDS_SECONDS = 0.1
+"""What a dead process had sent is with the broker by then; its successor is started so much later, on both sides."""
+_NS = 1e9
 _BODY = b"x" * SMALL
 _NONE = Target("ours", "at most", 0)
 
@@ -40,7 +47,8 @@ class Death(NamedTuple):
     Args:
         lost: Messages of committed transactions that never came.
         doubled: Messages that came more than once, each repetition counted.
-        seconds_to_go_on: From the death, after which it is started again at once, until something new was visible.
+        seconds_to_go_on: From the death, after which it is started again at once, until a reader saw a message that was
+            not there before.
     """
 
     lost: int
@@ -93,8 +101,9 @@ def _relay(stack: Stack, messages: int) -> Death:
     with _site(stack) as site:
         topic = site.topic("real")
         publish_bulk(site, site.outbox(), (Message(topic, _BODY, f"key{number}") for number in range(messages)))
-        relay = site.relay(extra=AS_DELIVERED)
-        return _die(site, messages, relay.kill, lambda: site.relay(extra=AS_DELIVERED))
+        with start_reader(site, topic) as reading:
+            relay = site.relay(extra=AS_DELIVERED)
+            return _die(site, reading, messages, relay.kill, lambda: site.relay(extra=AS_DELIVERED))
 
 
 def _debezium(stack: Stack, messages: int) -> Death:
@@ -104,22 +113,27 @@ def _debezium(stack: Stack, messages: int) -> Death:
     ):
         debezium.rest()
         debezium.fill(site.topic("real"), messages, _BODY)
-        debezium.resume()
-        return _die(site, messages, debezium.kill, debezium.start)
+        with start_reader(site, site.topic("real")) as reading:
+            debezium.resume()
+            return _die(site, reading, messages, debezium.kill, debezium.start)
 
 
-def _die(site: Site, messages: int, kill: Callable[[], object], start: Callable[[], object]) -> Death:
+def _die(site: Site, reading: Reading, messages: int, kill: Callable[[], object], start: Callable[[], object]) -> Death:
     _wait_for(site, messages // _EARLY)
     kill()
-    died, before = time.monotonic(), visible(site, "real")
-    if before >= messages:
-        raise ValueError(f"{messages:,} messages are too few: all were visible before the death")
+    died = time.monotonic_ns()
+    time.sleep(_LANDS_SECONDS)
+    # All that the dead one wrote lies before these ends: a transaction whose COMMIT it had sent may become visible yet,
+    # and one that was open is aborted later, which moves the ends as well. Neither means that anything goes on.
+    before = ends(site, "real", IsolationLevel.READ_UNCOMMITTED)
+    if sum(before.values()) >= messages:
+        raise ValueError(f"{messages:,} messages are too few: all were written before the death")
     start()
-    wait_until(lambda: visible(site, "real") > before, _LONGEST_SECONDS, site.logs)
-    seconds = time.monotonic() - died
-    _wait_until_quiet(site, messages)
+    first = first_new(_until_quiet(reading, messages), before)
+    if first is None:
+        raise TimeoutError(f"nothing new was visible within {_LONGEST_SECONDS} s of the death\n{site.logs()}")
     counts = Counter(record.key for record in site.read("real"))
-    return Death(messages - len(counts), counts.total() - len(counts), seconds)
+    return Death(messages - len(counts), counts.total() - len(counts), (first.at_ns - died) / _NS)
 
 
 def _wait_for(site: Site, messages: int) -> None:
@@ -131,18 +145,15 @@ def _wait_for(site: Site, messages: int) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _wait_until_quiet(site: Site, messages: int) -> None:
-    """Until as many offsets are visible as there are messages, and nothing more comes."""
-    last = 0, time.monotonic()
-
-    def quiet() -> bool:
-        nonlocal last
-        seen, now = visible(site, "real"), time.monotonic()
-        if seen != last[0]:
-            last = seen, now
-        return seen >= messages and now > last[1] + _QUIET_SECONDS
-
-    wait_until(quiet, _LONGEST_SECONDS, site.logs)
+def _until_quiet(reading: Reading, messages: int) -> list[Arrival]:
+    """What came by when all have come, or time is up, and nothing more comes."""
+    end = time.monotonic() + _LONGEST_SECONDS
+    while True:
+        arrivals = reading.arrivals()
+        quiet = not arrivals or time.monotonic_ns() > arrivals[-1].at_ns + _QUIET_SECONDS * _NS
+        if quiet and (len(first_times(arrivals)) >= messages or time.monotonic() > end):
+            return arrivals
+        time.sleep(_REST_SECONDS)
 
 
 def _site(stack: Stack) -> Site:
@@ -164,4 +175,4 @@ def _rocketmq(site: Site, messages: int) -> Death:
         first = client.ask("first-after", died)["at"]
     if not first:
         raise TimeoutError("RocketMQ did not go on")
-    return Death(messages - said["distinct"], said["arrivals"] - said["distinct"], (first - died) / 1e9)
+    return Death(messages - said["distinct"], said["arrivals"] - said["distinct"], (first - died) / _NS)

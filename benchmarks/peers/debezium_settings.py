@@ -11,6 +11,9 @@ from psycopg.conninfo import conninfo_to_dict
 from stack.ports import HOST
 
 CONNECTOR = "outbox"
+POLL_MS = "poll.interval.ms"
+DEFAULT_POLL_MS = 500
+"""Debezium's own, which a variant that does not set it has."""
 
 _COLUMNS = (
     "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype varchar(255) NOT NULL,"
@@ -47,7 +50,7 @@ TUNED = Variant(
     "Debezium tuned",
     worker={"offset.flush.interval.ms": 1_000},
     connector={
-        "poll.interval.ms": 10,
+        POLL_MS: 10,
         "max.batch.size": 16_384,
         "max.queue.size": 65_536,
         "producer.override.enable.idempotence": "true",
@@ -56,7 +59,7 @@ TUNED = Variant(
         "producer.override.linger.ms": 5,
     },
 )
-"""It asks its queue every 10 ms instead of 500, and its producer pipelines."""
+"""It asks its queue much more often, and its producer pipelines."""
 
 
 def worker_properties(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.draining import PARTITIONS, Drain, copy_loop, drain, relay
+from confluent_kafka import KafkaException
+
+from benchmarks.draining import PARTITIONS, Drain, copy_loop, drain, ends, relay
 from benchmarks.figures import Figure, Target
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.debezium import Debezium, start_debezium
 from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
-from benchmarks.polling_relay import start_polling_relay
+from benchmarks.polling_relay import empty_table, start_polling_relay
 from outbox import Message
 from stack import Stack
-from tests.harness import Site
+from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk
 
 WARM_UP = 20_000
@@ -66,9 +69,9 @@ def measure_drains(
         rounds: How often all run, in turn.
         without: Peers that are left out.
     """
-    site.create_topics("polled", "routed", "warm", partitions=PARTITIONS)
+    site.create_topics("warm", partitions=PARTITIONS)
     with ExitStack() as running:
-        peers = Peers(running, without)
+        peers = Peers(running, without, {"polling": partial(_forget, site)})
         debeziums = {
             name: started
             for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()
@@ -120,14 +123,39 @@ def _relay(stack: Stack, scene: Scene, body: bytes, *, copied: bool) -> Drain:
 
 
 def _polling(site: Site, scene: Scene, body: bytes) -> Drain:
+    topic = _fresh(site)
     with site.connect() as connection:
-        connection.execute(_FILL, (site.topic("polled"), body, scene.messages))
-    return drain(site, "polled", scene.messages, start_polling_relay(site.environment()))
+        connection.execute(_FILL, (site.topic(topic), body, scene.messages))
+    return drain(site, topic, scene.messages, start_polling_relay(site.environment()))
 
 
 def _debezium(site: Site, scene: Scene, body: bytes, debezium: Debezium) -> Drain:
-    debezium.fill(site.topic("routed"), scene.messages, body, scene.each)
-    return drain(site, "routed", scene.messages, _resumed(debezium))
+    topic = _fresh(site)
+    debezium.fill(site.topic(topic), scene.messages, body, scene.each)
+    return drain(site, topic, scene.messages, _resumed(debezium))
+
+
+def _forget(site: Site) -> None:
+    """What the polling relay has not relayed is not relayed by that of another part."""
+    with site.connect() as connection:
+        empty_table(connection)
+
+
+def _fresh(site: Site) -> str:
+    """A topic of one run, so that afterwards only that run's messages are counted."""
+    name = f"run-{uuid.uuid4().hex[:8]}"
+    site.create_topics(name, partitions=PARTITIONS)
+    wait_until(lambda: _is_led(site, name))
+    return name
+
+
+def _is_led(site: Site, topic: str) -> bool:
+    """Whether all partitions of a new topic have leaders."""
+    try:
+        ends(site, topic)
+    except KafkaException:
+        return False
+    return True
 
 
 @contextmanager

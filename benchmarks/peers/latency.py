@@ -42,7 +42,7 @@ class Scene:
         tells: How the project is told, by name.
         debeziums: Those that started; they rest.
         peers: Notes who drops out.
-        caught_up: Waits until the relays have.
+        rests: By name, waits until the relay that a run's messages went to has caught up.
     """
 
     stack: Stack
@@ -51,7 +51,7 @@ class Scene:
     tells: Mapping[str, Tell]
     debeziums: Mapping[str, Debezium]
     peers: Peers
-    caught_up: Callable[[], None]
+    rests: Mapping[str, Callable[[], None]]
 
     def run(self, tell: Tell, seconds: float, rate: int) -> Steady:
         """Run transactions, whose messages are read."""
@@ -73,8 +73,9 @@ class Scene:
         with start_rocketmq(self.stack.postgres_url) as (_, client):
             warm_up(client)
             client.ask("steady", rate, int(WARM_UP_SECONDS * rate), SMALL, threads)
-            said = client.ask("steady", rate, int(seconds * rate), SMALL, threads)
-        return Steady(said["milliseconds"], said["per_second"])
+            count = int(seconds * rate)
+            said = client.ask_all(count, "steady", rate, count, SMALL, threads)
+        return Steady(said["milliseconds"], said["per_second"], said["arrivals"] - said["distinct"])
 
 
 def measure_latencies(
@@ -98,18 +99,24 @@ def measure_latencies(
         without: Peers that are left out.
     """
     with ExitStack() as running:
-        caught_up = running.enter_context(relays(site))
+        both = running.enter_context(relays(site))
         at_least_once = running.enter_context(Site(stack.bootstrap_servers, stack.postgres_url))
         tells = {"exactly_once": application.publish, "at_least_once": _at_least_once(at_least_once, application)}
-        peers = Peers(running, without)
+        peers = Peers(running, without, {"polling": both.end_polling_relay})
         debeziums = {
             name: started
             for name, variant in {"debezium_default": DEFAULT, "debezium_tuned": TUNED}.items()
             if (started := peers.start(name, _resting(variant, stack)))
         }
-        scene = Scene(stack, site, application, tells, debeziums, peers, caught_up)
-        for tell in (*tells.values(), application.insert):
+        rests = {
+            "exactly_once": both.wait_for_relay,
+            "at_least_once": at_least_once.wait_settled,
+            "polling": both.wait_for_polling_relay,
+        }
+        scene = Scene(stack, site, application, tells, debeziums, peers, rests)
+        for tell in tells.values():
             scene.run(tell, WARM_UP_SECONDS, RATE)
+        peers.warm("polling", partial(scene.run, application.insert, WARM_UP_SECONDS, RATE))
         return [figure for rate in rates for figure in _at_rate(scene, rounds, seconds, rate)]
 
 
@@ -123,7 +130,7 @@ def _at_rate(scene: Scene, rounds: int, seconds: float, rate: int) -> list[Figur
         },
         scene.peers,
         rounds,
-        scene.caught_up,
+        scene.rests,
     )
     return _figures(_unless_too_slow(found, rate), rate)
 
@@ -149,6 +156,17 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
             figure("exactly_once", percent, suffix, peer, None if suffix else _TARGETS.get(percent))
             for suffix, peer in peers.items()
             for percent in _PERCENTILES
+        ),
+        *(
+            found.figure(
+                f"commit_to_visible_doubled_{rate}{suffix}",
+                f"{title}: came again",
+                "messages",
+                ("exactly_once", peer),
+                lambda run: run.doubled,
+                Target("ours", "at most", 0),
+            )
+            for suffix, peer in peers.items()
         ),
         figure("at_least_once", 50, "_vs_rocketmq", "rocketmq", _AT_LEAST_ONCE_TARGET),
         figure("at_least_once", 99, "_vs_rocketmq", "rocketmq", None),

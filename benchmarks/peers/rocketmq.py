@@ -118,6 +118,21 @@ class Client:
         self.tell(*words)
         return self.wait_for("result")
 
+    def ask_all(self, count: int, *words: object) -> dict[str, Any]:
+        """Give a command that moves messages, and wait for its answer.
+
+        Args:
+            count: How many must have arrived.
+            words: The command.
+
+        Raises:
+            PeerError: Some did not arrive, or the client has ended, or says nothing.
+        """
+        said = self.ask(*words)
+        if said["distinct"] != count:
+            raise PeerError(f"RocketMQ delivered {said['distinct']:,} of {count:,} messages")
+        return said
+
     def tell(self, *words: object) -> None:
         """Give a command."""
         if self._process.stdin is None:
@@ -195,7 +210,7 @@ def warm_up(client: Client) -> None:
     Raises:
         PeerError: The client cannot.
     """
-    client.ask("transactions", *WARM_UP)
+    client.ask_all(WARM_UP[1], "transactions", *WARM_UP)
 
 
 def _start_broker(room: Room, timeout_ms: int, check_interval_ms: int) -> Broker:

@@ -1,4 +1,7 @@
-"""What messaging leaves of an application's transactions per second: the shares of `publish()` and of RocketMQ."""
+"""What messaging leaves of an application's transactions per second: the shares of `publish()` and of RocketMQ.
+
+All messages are delivered to a reader while the application runs, on both sides.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.application import Application, Rate, Tell
+from benchmarks.application import Application, Tell
 from benchmarks.figures import Figure
+from benchmarks.library.throughput import relays
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
+from benchmarks.reading import Reading, start_reader
 from benchmarks.spread import percentile
-from tests.harness import Site
+from tests.harness import Site, wait_until
+
+_DELIVERED_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,23 @@ class Load:
         return f"{self.threads}_threads_{self.size}_b"
 
 
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that runs.
+
+    Args:
+        site: Where.
+        application: Warm.
+        reading: Of the reader of the application's topic.
+        peers: Notes who drops out.
+    """
+
+    site: Site
+    application: Application
+    reading: Reading
+    peers: Peers
+
+
 class Share(NamedTuple):
     """Transactions with a message each, and without.
 
@@ -57,30 +81,35 @@ def measure_shares(
 ) -> list[Figure]:
     """Measure what remains with messaging: RocketMQ's application is in Java, so only shares can be compared.
 
-    Both write, beside their business row, the row from which a check-back is answered.
+    Both write, beside their business row, the row from which a check-back is answered. The relay and a reader run
+    beside ours, in processes of their own; RocketMQ's consumer runs beside its producer, in one process with it.
 
     Args:
-        site: Where.
+        site: Where; the relays are started here.
         application: Warm.
         rounds: How often all run, in turn.
         loads: How the application runs.
         without: Peers that are left out.
     """
-    return [figure for load in loads for figure in _measure(site, application, rounds, load, without)]
-
-
-def _measure(site: Site, application: Application, rounds: int, load: Load, without: Collection[str]) -> list[Figure]:
-    application.use_payload(load.size)
-    tells: dict[str, Tell] = {"publish": application.publish}
-    if load.whole:
-        tells |= {"eager publish()": application.publish_eagerly, "outbox-table insert": application.insert}
     with ExitStack() as running:
-        found = compete(
-            {name: partial(_ours, application, load, tell) for name, tell in tells.items()},
-            {"rocketmq": partial(_rocketmq, site, load)},
-            Peers(running, without),
-            rounds,
-        )
+        both = running.enter_context(relays(site))
+        reading = running.enter_context(start_reader(site, application.topic))
+        peers = Peers(running, without, {"polling": both.end_polling_relay})
+        scene = Scene(site, application, reading, peers)
+        return [figure for load in loads for figure in _measure(scene, rounds, load)]
+
+
+def _measure(scene: Scene, rounds: int, load: Load) -> list[Figure]:
+    application = scene.application
+    application.use_payload(load.size)
+    ours: dict[str, Tell] = {"publish": application.publish}
+    others = {"rocketmq": partial(_rocketmq, scene.site, load)}
+    if load.whole:
+        ours["eager publish()"] = application.publish_eagerly
+        others["polling"] = partial(_share, scene, load, application.insert)
+    found = compete(
+        {name: partial(_share, scene, load, tell) for name, tell in ours.items()}, others, scene.peers, rounds
+    )
     title = f"{load.threads} threads, {load.size:,} B"
 
     def figures(suffix: str, peer: str) -> list[Figure]:
@@ -104,17 +133,20 @@ def _measure(site: Site, application: Application, rounds: int, load: Load, with
             ),
         ]
 
-    ours = [figures("outbox_insert", "outbox-table insert"), figures("eager", "eager publish()")] if load.whole else []
-    return [figure for some in [figures("rocketmq", "rocketmq"), *ours] for figure in some]
+    more = [figures("outbox_insert", "polling"), figures("eager", "eager publish()")] if load.whole else []
+    return [figure for some in [figures("rocketmq", "rocketmq"), *more] for figure in some]
 
 
-def _ours(application: Application, load: Load, tell: Tell) -> Share:
+def _share(scene: Scene, load: Load, tell: Tell) -> Share:
+    application, reading = scene.application, scene.reading
     without = application.rate(application.no_messaging, load.threads, load.count)
+    before = len(reading.arrivals())
     with_ = application.rate(tell, load.threads, load.count)
-    return _share(with_, without)
-
-
-def _share(with_: Rate, without: Rate) -> Share:
+    wait_until(
+        lambda: len(reading.arrivals()) - before >= len(with_.seconds),
+        _DELIVERED_SECONDS,
+        lambda: f"{len(reading.arrivals()) - before:,} of {len(with_.seconds):,} messages were delivered",
+    )
     return Share(
         with_.per_second / without.per_second,
         percentile(with_.seconds, 50) * 1_000,
@@ -128,5 +160,5 @@ def _rocketmq(site: Site, load: Load) -> Share:
         warm_up(client)
         client.ask("transactions", load.threads, count // 2, load.size, 0)
         without: dict[str, Any] = client.ask("transactions", load.threads, count, load.size, 0)
-        with_: dict[str, Any] = client.ask("transactions", load.threads, count, load.size, 1)
+        with_: dict[str, Any] = client.ask_all(count, "transactions", load.threads, count, load.size, 1)
     return Share(with_["per_second"] / without["per_second"], with_["p50_ms"], with_["p99_ms"])

@@ -15,6 +15,7 @@ from benchmarks.application import Application
 from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.place import start_place
+from benchmarks.polling_relay import empty_table
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.growth import measure_growth
 from benchmarks.relay.latency import measure_dead_group, measure_latency
@@ -102,7 +103,7 @@ def main(
     with start_place(warm_up) as (stack, site, application):
         run = Run(output, environment(stack), asdict(size))
         with site.connect() as connection:
-            connection.execute("TRUNCATE ordinary_outbox")
+            empty_table(connection)
         for each in part or [each for each in Part if each not in _LONG]:
             run.measure(each, partial(MEASURES[each], stack, site, application, size))
         run.end()

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from benchmarks import polling_relay
 from benchmarks.application import Application, Tell
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
@@ -32,17 +33,17 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
         rounds: How often both run, in turn.
         seconds: How long each run is.
     """
-    with relays(site) as caught_up:
+    with relays(site) as running:
         variants = {"publish": application.publish, "insert": application.insert}
         runs = {name: partial(_milliseconds, site, application, tell, seconds) for name, tell in variants.items()}
-        interleave(runs, 3, caught_up)  # both relays warm up
-        found = interleave(runs, rounds, caught_up)
+        interleave(runs, 3, running.caught_up)  # both relays warm up
+        found = interleave(runs, rounds, running.caught_up)
     return [
         Figure(
             f"commit_to_visible_p{percent}_ms_{RATE}_vs_polling_relay",
             f"COMMIT returned → visible to a read_committed reader, {RATE} transactions/s, p{percent}",
             "ms",
-            "outbox table and a polling relay that looks every 50 ms",
+            polling_relay.WORDS,
             [percentile(taken, percent) for taken in found["publish"]],
             [percentile(taken, percent) for taken in found["insert"]],
         )
@@ -59,13 +60,13 @@ def measure_dead_group(site: Site, application: Application, rounds: int, second
         rounds: How often both run, in turn; what the dead group has left behind stays.
         seconds: How long each run is.
     """
-    with relays(site) as caught_up:
+    with relays(site) as running:
         runs = {
             "alone": partial(_milliseconds, site, application, application.publish, seconds),
             "beside": partial(_beside_dead_group, site, application, seconds),
         }
         _milliseconds(site, application, application.publish, seconds)  # warms up
-        caught_up()
+        running.caught_up()
         found = interleave(runs, rounds)  # the dead group never catches up
     return [
         Figure(

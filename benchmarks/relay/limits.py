@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -45,6 +46,18 @@ RESTORED = Target("ours", "at most", 3)
 SMALL = Target("ours", "at most", 512)
 
 
+class Memory(NamedTuple):
+    """Resident memory of a process.
+
+    Args:
+        settled_mb: Once it has come to rest, megabytes.
+        peak_mb: The most that it ever was.
+    """
+
+    settled_mb: float
+    peak_mb: float
+
+
 def measure_restore(stack: Stack, rounds: int, every: int = EVERY) -> list[Figure]:
     """Measure how long a relay takes from its start until all of its partitions are restored, beside an empty channel.
 
@@ -56,7 +69,7 @@ def measure_restore(stack: Stack, rounds: int, every: int = EVERY) -> list[Figur
     with _site(stack) as (full, channel), _site(stack) as (empty, _):
         produce_undecided(full, "orders", SETTLED, 1)
         pending = _commit_checkpoints(full, channel, SETTLED // PARTITIONS, every)
-        found = interleave({"full": partial(_restore, full), "empty": partial(_restore, empty)}, rounds)
+        found = interleave({"full": partial(_restore, full, pending), "empty": partial(_restore, empty, 0)}, rounds)
     return [
         Figure(
             f"restart_{pending}_of_1m_seconds",
@@ -77,17 +90,30 @@ def measure_memory(stack: Stack) -> list[Figure]:
         stack: Servers.
     """
     none = _resident(stack, 0, 1)
+    return [figure for size in SIZES for figure in _memory(_resident(stack, PENDING, size), none, size)]
+
+
+def _memory(with_: Memory, without: Memory, size: int) -> list[Figure]:
+    suffix, place = f"{PENDING}_pending_{size}_each", f"in {PARTITIONS} partitions, transactions of {size}"
+    words = f"with {PENDING:,} pending halves {place}"
     return [
         Figure(
-            f"relay_memory_mb_{PENDING}_pending_{size}_each",
-            f"resident memory with {PENDING:,} pending halves in {PARTITIONS} partitions, transactions of {size}",
+            f"relay_memory_peak_mb_{suffix}",
+            f"most resident memory until it has read all, {words}",
             "MB",
             "none pending",
-            [_resident(stack, PENDING, size)],
-            [none],
+            [with_.peak_mb],
+            [without.peak_mb],
             SMALL,
-        )
-        for size in SIZES
+        ),
+        Figure(
+            f"relay_memory_mb_{suffix}",
+            f"resident memory {SETTLE_SECONDS:g} s later, {words}",
+            "MB",
+            "none pending",
+            [with_.settled_mb],
+            [without.settled_mb],
+        ),
     ]
 
 
@@ -97,18 +123,21 @@ def _site(stack: Stack) -> Iterator[tuple[Site, ChannelDescription]]:
         yield site, site.create("orders", partitions=PARTITIONS)
 
 
-def _restore(site: Site) -> float:
-    """Start a relay; seconds until its partitions are restored."""
+def _restore(site: Site, pending: int) -> float:
+    """Start a relay; seconds until its partitions are restored, and it knows of all that pend."""
+    port = free_port()
     began = time.monotonic()
-    relay = site.relay(extra=AS_DELIVERED)
+    relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
     wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
     seconds = time.monotonic() - began
+    # Not in the time: the gauges are set a moment later.
+    wait_until(lambda: _pending(port) == pending, 30, lambda: f"{_pending(port)} pend, not {pending}\n{site.logs()}")
     relay.terminate()
     return seconds
 
 
-def _resident(stack: Stack, halves: int, transaction_size: int) -> float:
-    """Megabytes of a relay that has read so many pending halves."""
+def _resident(stack: Stack, halves: int, transaction_size: int) -> Memory:
+    """The memory of a relay that has read so many pending halves."""
     with _site(stack) as (site, _):
         produce_undecided(site, "orders", halves, transaction_size)
         port = free_port()
@@ -116,7 +145,7 @@ def _resident(stack: Stack, halves: int, transaction_size: int) -> float:
         wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
         wait_until(lambda: _pending(port) >= halves // transaction_size, 300, site.logs)
         time.sleep(SETTLE_SECONDS)
-        return _megabytes(relay)
+        return Memory(_megabytes(relay, "VmRSS"), _megabytes(relay, "VmHWM"))
 
 
 def _pending(port: int) -> float:
@@ -124,10 +153,10 @@ def _pending(port: int) -> float:
     return metric(port, "outbox_relay_pending") + metric(port, "outbox_relay_discarded")
 
 
-def _megabytes(service: Service) -> float:
-    """Resident memory of a process."""
+def _megabytes(service: Service, field: str) -> float:
+    """Resident memory of a process, now (VmRSS) or at most (VmHWM)."""
     status = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
-    return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) * 1024 / MEGABYTE
+    return int(next(line for line in status if line.startswith(field)).split()[1]) * 1024 / MEGABYTE
 
 
 def produce_undecided(site: Site, topic: str, count: int, transaction_size: int, partitions: int = PARTITIONS) -> None:

@@ -1,8 +1,8 @@
 """A read_committed reader in a process of its own: writes down when each message was there.
 
 `python -m benchmarks.relay.reader TOPIC FILE` reads what comes after its start, until it is ended. A line of the file
-is the message's key and the time in nanoseconds of the machine's monotonic clock, which all its processes share. The
-first line is empty: from then on nothing is missed.
+is the message's key, the time in nanoseconds of the machine's monotonic clock, which all its processes share, its
+partition and its offset. The first line is empty: from then on nothing is missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def main() -> None:
                     waiting.discard(message.partition())
                     file.write("" if waiting else "\n")
                 continue
-            file.write(f"{(message.key() or b'').decode()} {time.monotonic_ns()}\n")
+            key = (message.key() or b"").decode()
+            file.write(f"{key} {time.monotonic_ns()} {message.partition()} {message.offset()}\n")
 
 
 if __name__ == "__main__":

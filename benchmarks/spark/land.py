@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
@@ -23,6 +22,9 @@ from spark_jobs.layout import MANIFESTS, RECORDS
 from spark_jobs.settings import LandSettings
 from tests.harness import Site
 from tests.land_torture.naive import append_all
+
+Count = Callable[[], int]
+"""Tells how many records a run has done its work on."""
 
 _LONGEST_SECONDS = 300.0
 _LOOK_SECONDS = 0.02
@@ -39,9 +41,9 @@ def measure_land(spark: SparkSession, site: Site, topic: str, records: int, roun
         rounds: How often all variants run, in turn.
     """
     variants = {
-        "land": partial(_timed, site, topic, records, lambda settings: land(spark, settings, threading.Event())),
-        "append": partial(_timed, site, topic, records, lambda settings: _end(append_all(spark, settings))),
-        "noop": partial(_timed, site, topic, records, lambda settings: _end(_read_only(spark, settings))),
+        "land": partial(_timed, site, topic, records, partial(_land, spark)),
+        "append": partial(_timed, site, topic, records, partial(_append, spark)),
+        "noop": partial(_timed, site, topic, records, partial(_drop, spark)),
     }
     for run in variants.values():
         run()  # compiles what is hot
@@ -95,13 +97,20 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
     ]
 
 
-def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], None]) -> float:
-    """Records per second of a whole run, from its start to its end."""
+def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count]) -> float:
+    """Records per second of a whole run, from its start to its end; what it did is counted afterwards.
+
+    Raises:
+        RuntimeError: It did not do with each record, once, what it is for.
+    """
     with tempfile.TemporaryDirectory(prefix="outbox-land-") as folder:
         settings = LandSettings.model_validate({**_settings(site, topic, folder), "available_now": True})
         began = time.monotonic()
-        job(settings)
-        return records / (time.monotonic() - began)
+        count = job(settings)
+        seconds = time.monotonic() - began
+        if (done := count()) != records:
+            raise RuntimeError(f"{done:,} of {records:,} records were landed, or read")
+        return records / seconds
 
 
 def _settings(site: Site, topic: str, folder: str) -> dict[str, str]:
@@ -113,13 +122,34 @@ def _settings(site: Site, topic: str, folder: str) -> dict[str, str]:
     }
 
 
-def _end(query: StreamingQuery) -> None:
-    query.awaitTermination()
+def _land(spark: SparkSession, settings: LandSettings) -> Count:
+    land(spark, settings, threading.Event())
+    return partial(_landed, spark, settings)
 
 
-def _read_only(spark: SparkSession, settings: LandSettings) -> StreamingQuery:
+def _append(spark: SparkSession, settings: LandSettings) -> Count:
+    append_all(spark, settings).awaitTermination()
+    return partial(_landed, spark, settings)
+
+
+def _landed(spark: SparkSession, settings: LandSettings) -> int:
+    """Records that lie in the table.
+
+    Raises:
+        RuntimeError: Some of them lie there more than once.
+    """
+    table = spark.read.parquet(f"{settings.output}/{RECORDS}").select("topic", "partition", "offset")
+    rows, distinct = table.count(), table.distinct().count()
+    if rows != distinct:
+        raise RuntimeError(f"{rows - distinct:,} records were landed more than once")
+    return distinct
+
+
+def _drop(spark: SparkSession, settings: LandSettings) -> Count:
     stream = read(spark, settings).writeStream.format("noop").trigger(availableNow=True)
-    return stream.option("checkpointLocation", settings.checkpoint_path).start()
+    query = stream.option("checkpointLocation", settings.checkpoint_path).start()
+    query.awaitTermination()
+    return lambda: sum(int(batch["numInputRows"]) for batch in query.recentProgress)
 
 
 def _first_rows(site: Site, topic: str, module: list[str], sign: str) -> float:

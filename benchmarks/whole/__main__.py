@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import signal
 import sys
 import time
@@ -18,6 +19,8 @@ from benchmarks.whole.plan import BUDGET_SECONDS, Mode, Step, steps
 from benchmarks.whole.processes import run_step
 
 WORK = Path("build/bench")
+RUNNING = WORK / "running.json"
+"""The results of a run that has not ended: kept results are replaced by a whole run's only."""
 
 console = Console()
 
@@ -41,9 +44,11 @@ def main(mode: Size = Mode.ORDINARY, like: Like = None, output: Output = FOLDER 
         for step in steps(mode):
             outcomes.append(_run(step, end - time.monotonic()))
             # Written after each step: an interrupted run has not been in vain.
-            write_json(output, merge(mode, _command(mode), outcomes))
+            write_json(RUNNING, merge(mode, _command(mode), outcomes))
     except KeyboardInterrupt:
-        sys.exit(f"interrupted; the steps that ended stand in {output}")
+        sys.exit(f"interrupted; the steps that ended stand in {RUNNING}, and {output} is as it was")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(RUNNING, output)
     console.print(f"written: {output}; `python -m benchmarks.report` makes the document")
 
 

@@ -12,8 +12,10 @@ ALLOWED = 0.2
 def regressions(kept: Mapping[str, Any], new: Mapping[str, Any], allowed: float = ALLOWED) -> list[str]:
     """The figures that became worse, one sentence each.
 
-    Only ratios are compared, because machines differ. Of what is counted per second a ratio is good when it is high;
-    of times, bytes and everything else when it is low.
+    Of figures with a baseline the ratios are compared, because machines differ. Of what is counted per second a ratio
+    is good when it is high; of times, bytes and everything else when it is low. And a target that was met is met still:
+    that of ours alone as it stands ("none lost" is no matter of the machine), that of a difference within the same
+    share.
 
     Args:
         kept: The results of an earlier whole run.
@@ -21,21 +23,53 @@ def regressions(kept: Mapping[str, Any], new: Mapping[str, Any], allowed: float 
         allowed: The share by which a ratio may be worse.
     """
     later = {figure["name"]: figure for figure in new["figures"]}
-    compared = [(figure, later.get(figure["name"])) for figure in kept["figures"] if figure["ratio"]]
-    return [said for figure, now in compared if (said := _regression(figure, now, allowed))]
+    found = (_regression(figure, later.get(figure["name"]), allowed) for figure in kept["figures"])
+    return [said for said in found if said]
 
 
 def _regression(kept: Mapping[str, Any], now: Mapping[str, Any] | None, allowed: float) -> str | None:
-    name, before = kept["name"], kept["ratio"]
-    if now is None or now["ratio"] is None:
+    if kept["ratio"] is None and kept["met"] is None:
+        return None  # nothing was measured that could be worse
+    if now is None or now["ours"] is None or (kept["ratio"] is not None and now["baseline_value"] is None):
         reason = now["not_measured"] if now else "the run does not tell of it"
-        return f"{name} was {before:g} times {kept['baseline']}, and is not measured any more: {reason}"
-    after = now["ratio"]
-    # How much of the former speed is left, whichever way the ratio counts.
-    left = after / before if is_rate(kept["unit"]) else (before / after if after else 1.0)
+        return f"{kept['name']} was {_was(kept)}, and is not measured any more: {reason}"
+    return _worse(kept, now, allowed) or _missed(kept, now, allowed)
+
+
+def _worse(kept: Mapping[str, Any], now: Mapping[str, Any], allowed: float) -> str | None:
+    """What has become of a ratio; one to a baseline of nothing is none, and the target tells."""
+    before, after = kept["ratio"], now["ratio"]
+    if before is None or after is None:
+        return None
+    left = _left(before, after) if is_rate(kept["unit"]) else _left(after, before)
     if left >= 1 - allowed:
         return None
-    return f"{name} was {before:g} times {kept['baseline']}, and is {after:g} times: worse by {1 - left:.0%}"
+    return f"{kept['name']} was {_was(kept)}, and is {after:g} times: worse by {1 - left:.0%}"
+
+
+def _left(before: float, after: float) -> float:
+    """How much of a former speed is left; nothing is as fast as nothing."""
+    return after / before if before else 1.0
+
+
+def _missed(kept: Mapping[str, Any], now: Mapping[str, Any], allowed: float) -> str | None:
+    """Whether a target that was met is missed now, and by more than noise; of a ratio its own comparison tells."""
+    target = now["target"]
+    if not kept["met"] or now["met"] is not False or target["measure"] == "ratio":
+        return None
+    value = now[target["measure"]]
+    slack = 0.0 if target["measure"] == "ours" else allowed * abs(target["value"])
+    beyond = target["value"] - value if target["sense"] == "at least" else value - target["value"]
+    if beyond <= slack:
+        return None
+    promised = f"{target['measure']} {target['sense']} {target['value']:g}"
+    return f"{kept['name']} met its target, {promised}, and misses it with {value:g}"
+
+
+def _was(kept: Mapping[str, Any]) -> str:
+    if kept["ratio"] is None:
+        return f"{kept['ours']:g} {kept['unit']}"
+    return f"{kept['ratio']:g} times {kept['baseline']}"
 
 
 def is_rate(unit: str) -> bool:

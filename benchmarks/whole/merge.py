@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.figures import Figure
-from benchmarks.whole.plan import DEMANDED, Mode, Step
+from benchmarks.whole.plan import DEMANDED, Mode, Step, left_out
 
 _PLACE = ("machine", "date", "commit")
 
@@ -49,6 +49,7 @@ def merge(mode: Mode, command: str, outcomes: Sequence[Outcome]) -> dict[str, An
         "command": command,
         "versions": {name: version for results in written for name, version in results["versions"].items()},
         "steps": [_step(outcome) for outcome in outcomes],
+        "left_out": [asdict(each) for each in left_out(mode)],
         "figures": [*figures.values(), *missing],
     }
 
@@ -69,10 +70,10 @@ def _results_of(latest: Mapping[str, Any], section: str) -> dict[str, Any]:
     steps = {step["name"]: step for step in latest["steps"] if step["section"] == section}
     return {
         **{name: latest[name] for name in (*_PLACE, "versions")},
-        "command": "`, `".join(step["command"] for step in steps.values()),
-        "settings": {name: value for step in steps.values() for name, value in step["settings"].items()},
+        "runs": [{"command": step["command"], "settings": step["settings"]} for step in steps.values()],
         "figures": [figure for figure in latest["figures"] if figure["step"] in steps],
         "series": {},
+        "left_out": [each for each in latest["left_out"] if each["section"] == section],
         "failures": {name: step["failure"] for name, step in steps.items() if step["failure"]},
     }
 

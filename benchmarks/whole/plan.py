@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 MINUTE = 60.0
 
@@ -44,6 +45,11 @@ class Step:
     longest_seconds: float
 
     @property
+    def parts(self) -> set[str]:
+        """What of its module is measured."""
+        return {value for name, value in pairwise(self.arguments) if name == "--part"}
+
+    @property
     def command(self) -> list[str]:
         """For people, and after the interpreter's path for the system."""
         return ["-m", self.module, *self.arguments]
@@ -66,30 +72,87 @@ DEMANDED: Mapping[str, str] = {
 """Figures that every run tells of, if only that they were not measured and why; and the steps that measure them."""
 
 
+WHOLE = "--whole"
+NOT_AT_ALL = "a run with FULL=1 measures it"
+NOT_ALL = "a run with FULL=1 measures more of it: all sizes, rates and threads"
+ALONE = "it has a run of its own"
+
+RUN_ALONE: Mapping[str, tuple[str, ...]] = {
+    "library": ("memory",),
+    "relay": ("latency", "stages"),
+    "spark": ("large",),
+}
+"""By section, what no whole run measures: it takes very long, explains another figure, or is another section's too."""
+
+
 def steps(mode: Mode) -> list[Step]:
     """The steps of a run, those with demanded figures first."""
     return _STEPS[mode]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a run does not measure.
+
+    Args:
+        section: Of the report.
+        part: Of the section's benchmark.
+        why: Why not, or how much of it not; for people.
+    """
+
+    section: str
+    part: str
+    why: str
+
+
+def left_out(mode: Mode) -> list[LeftOut]:
+    """What a run does not measure of all that the benchmarks can, so that its results do not keep it to themselves.
+
+    Args:
+        mode: Of the run.
+    """
+    measured = _parts(mode)
+    return [
+        *(
+            LeftOut(section, part, NOT_ALL if (section, part) in measured else NOT_AT_ALL)
+            for (section, part), whole in _parts(Mode.FULL).items()
+            if measured.get((section, part)) not in (whole, True)
+        ),
+        *(LeftOut(section, part, ALONE) for section, parts in RUN_ALONE.items() for part in parts),
+    ]
+
+
+def _parts(mode: Mode) -> dict[tuple[str, str], bool]:
+    """What is measured, and whether in all sizes."""
+    return {(step.section, part): WHOLE in step.arguments for step in steps(mode) for part in sorted(step.parts)}
 
 
 def _step(name: str, module: str, arguments: str, minutes: float) -> Step:
     return Step(name, module, f"benchmarks.{module}", tuple(arguments.split()), minutes * MINUTE)
 
 
+# Five minutes have no room for drains of 100,000, as the other sizes have: filling, draining and counting them three
+# times takes over two minutes in either step. Fewer than these are over in a few looks, and tell nothing.
 _QUICK = [
-    _step("library", "library", "--part throughput --rounds 3 --count 25 --warm-up 3", 2),
-    _step("relay", "relay", "--part drain --rounds 3 --messages 20000 --warm-up 3", 2),
-    _step("peers-drain", "peers", "--part drain --messages 20000 --warm-up 3 --without debezium_default", 3),
+    _step("library", "library", "--part relayed --rounds 3 --seconds 1 --warm-up 3", 2),
+    _step("relay", "relay", "--part drain --rounds 3 --messages 40000 --warm-up 3", 2),
+    _step("peers-drain", "peers", "--part drain --messages 30000 --warm-up 3 --without debezium_default", 3),
     _step(
         "peers-latency",
         "peers",
-        "--part latency --seconds 3 --warm-up 3 --without debezium_default --without rocketmq",
+        "--part latency --seconds 3 --warm-up 3 --without debezium_default --without polling --without rocketmq",
         3,
     ),
     _step("spark", "spark", "--part land --part audit --rounds 3 --records 50000 --transactions 20000", 2),
 ]
 
 _ORDINARY = [
-    _step("library", "library", "--part throughput --part added-time --part bulk --rounds 3 --count 200", 8),
+    _step(
+        "library",
+        "library",
+        "--part relayed --part throughput --part added-time --part bulk --rounds 3 --count 1000 --seconds 2",
+        8,
+    ),
     _step("relay", "relay", "--part drain --part pending --rounds 3", 10),
     _step("peers-drain", "peers", "--part drain", 10),
     _step("peers-latency", "peers", "--part latency --seconds 6", 12),
@@ -97,18 +160,18 @@ _ORDINARY = [
     _step("spark", "spark", "--part land --part audit --rounds 3 --records 500000 --transactions 200000", 10),
     _step("restart", "relay", "--part restore --rounds 3 --warm-up 3", 6),
     _step("peers-death", "peers", "--part death", 12),
-    _step("peers-share", "peers", "--part share --count 200", 8),
+    _step("peers-share", "peers", "--part share --count 300", 8),
     _step("peers-cost", "peers", "--part cost", 6),
     _step(
         "checker",
         "checker",
-        "--part fence --part open-transaction --part purge --rounds 3 --rows 100000 --warm-up 5",
+        "--part fence --part open-transaction --part purge --part purge-latency --rounds 3 --rows 100000 --warm-up 5",
         6,
     ),
 ]
 
 _FULL = [
-    _step("library", "library", "--part throughput --part added-time --part bulk --part relayed", 60),
+    _step("library", "library", "--part relayed --part throughput --part added-time --part bulk", 60),
     _step("relay", "relay", "--part drain --part pending --part dead-group --part memory", 60),
     _step("peers-drain", "peers", "--part drain --whole", 180),
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
@@ -119,7 +182,12 @@ _FULL = [
     _step("peers-share", "peers", "--part share --whole", 180),
     _step("peers-cost", "peers", "--part cost", 20),
     _step("growth", "relay", "--part growth --part restore-many --rounds 3", 180),
-    _step("checker", "checker", "", 60),
+    _step(
+        "checker",
+        "checker",
+        "--part fence --part open-transaction --part purge --part purge-latency --part purge-size --part audit",
+        60,
+    ),
 ]
 
 _STEPS = {Mode.QUICK: _QUICK, Mode.ORDINARY: _ORDINARY, Mode.FULL: _FULL}

@@ -56,10 +56,10 @@ def test_rocketmq_moves_messages_checks_back_dies_and_goes_on(place: tuple[Stack
     stack, _ = place
     with start_rocketmq(stack.postgres_url, timeout_ms=1_000, check_interval_ms=5_000) as (broker, client):
         without = client.ask("transactions", THREADS, MESSAGES, 256, 0)
-        with_ = client.ask("transactions", THREADS, MESSAGES, 256, 1)
+        with_ = client.ask_all(MESSAGES, "transactions", THREADS, MESSAGES, 256, 1)
         assert min(without["per_second"], with_["per_second"]) > 0
-        steady = client.ask("steady", 50, MESSAGES, 256, THREADS)
-        assert len(steady["milliseconds"]) == MESSAGES
+        steady = client.ask_all(MESSAGES, "steady", 50, MESSAGES, 256, THREADS)
+        assert len(steady["milliseconds"]) == MESSAGES == steady["arrivals"]
         undecided = client.ask("undecided", MESSAGES, 256, THREADS)
         assert undecided["distinct"] == MESSAGES
         assert undecided["first"] > undecided["began"] + 1_000_000_000  # nobody is asked before it is due

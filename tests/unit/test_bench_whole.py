@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from benchmarks.figures import Figure, Target
 from benchmarks.report import latencies_of, overview, peers_section
 from benchmarks.report import main as make_report
-from benchmarks.results_file import LATEST, write_json
+from benchmarks.results_file import LATEST, read_results, write_json
+from benchmarks.whole import __main__ as whole
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import is_rate, regressions
 from benchmarks.whole.merge import Outcome, merge, results_of_sections
-from benchmarks.whole.plan import BUDGET_SECONDS, DEMANDED, Mode, Step, steps
+from benchmarks.whole.plan import (
+    ALONE,
+    BUDGET_SECONDS,
+    DEMANDED,
+    NOT_ALL,
+    NOT_AT_ALL,
+    RUN_ALONE,
+    Mode,
+    Step,
+    left_out,
+    steps,
+)
 from benchmarks.whole.processes import run_step
 from tests.harness import wait_until
 
@@ -56,6 +71,35 @@ def test_each_size_has_steps_with_names_of_their_own(mode: Mode) -> None:
     assert all(step.longest_seconds <= BUDGET_SECONDS[mode] for step in steps(mode))
 
 
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, id=f"{mode}-{step.name}") for mode in Mode for step in steps(mode)]
+)
+def test_each_step_is_told_what_its_module_takes(step: Step) -> None:
+    """A size below a module's least, or a part that it does not know, would cost the step all of its figures."""
+    app = typer.Typer(add_completion=False)
+    app.command()(importlib.import_module(f"{step.module}.__main__").main)
+    with typer.main.get_command(app).make_context(step.module, list(step.arguments)) as context:
+        assert context.params["output"] is not None
+
+
+@pytest.mark.parametrize("section", sorted({step.section for step in steps(Mode.FULL)}))
+def test_every_part_is_measured_by_a_full_run_or_known_to_be_run_alone(section: str) -> None:
+    parts = set(importlib.import_module(f"benchmarks.{section}.__main__").Part)
+    full = {part for step in steps(Mode.FULL) if step.section == section for part in step.parts}
+    assert full | set(RUN_ALONE.get(section, ())) == parts
+    assert not full & set(RUN_ALONE.get(section, ()))
+
+
+def test_a_run_tells_what_it_does_not_measure() -> None:
+    ordinary = {(each.section, each.part): each.why for each in left_out(Mode.ORDINARY)}
+    assert ordinary["relay", "growth"] == NOT_AT_ALL
+    assert ordinary["peers", "latency"] == NOT_ALL
+    assert ordinary["library", "memory"] == ALONE
+    assert ("relay", "drain") not in ordinary
+    assert {each.why for each in left_out(Mode.FULL)} == {ALONE}
+    assert ("peers", "death") in {(each.section, each.part) for each in left_out(Mode.QUICK)}
+
+
 @pytest.mark.parametrize("mode", [Mode.ORDINARY, Mode.FULL])
 def test_every_demanded_figure_has_a_step(mode: Mode) -> None:
     assert set(DEMANDED.values()) <= {step.name for step in steps(mode)}
@@ -85,11 +129,17 @@ def test_of_two_steps_with_the_same_figure_the_first_counts() -> None:
 
 
 def test_sections_of_the_report_get_their_steps_figures_back() -> None:
-    merged = merge(Mode.QUICK, "make bench", [outcome("one", figure("x", 1, 1)), outcome("two", failure="no")])
-    section = results_of_sections(merged)["peers"]
-    assert [each["name"] for each in section["figures"]] == ["x"]
-    assert section["command"] == "python -m benchmarks.peers --part one`, `python -m benchmarks.peers --part two"
-    assert section["settings"] == {"rounds": 3}
+    second = replace(
+        outcome("two", figure("y", 1, 1)), results={**results(figure("y", 1, 1)), "settings": {"rounds": 7}}
+    )
+    outcomes = [outcome("one", figure("x", 1, 1)), second, outcome("three", failure="no")]
+    section = results_of_sections(merge(Mode.QUICK, "make bench", outcomes))["peers"]
+    assert [each["name"] for each in section["figures"]] == ["x", "y"]
+    assert section["runs"] == [
+        {"command": "python -m benchmarks.peers --part one", "settings": {"rounds": 3}},
+        {"command": "python -m benchmarks.peers --part two", "settings": {"rounds": 7}},
+        {"command": "python -m benchmarks.peers --part three", "settings": {}},
+    ]
     assert section["machine"] == PLACE["machine"]
 
 
@@ -118,6 +168,10 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     text = (tmp_path / "performance.md").read_text()
     assert "One run, `make bench QUICK=1`: peers-drain 12 s, peers-cost 12 s." in text
     assert "- peers-cost: ended with 1: no room" in text
+    assert f"- relay, growth: {NOT_AT_ALL}\n" in text
+    assert f"- Not in this run, {NOT_AT_ALL}: check-back, death, share, cost\n" in text
+    assert "- Command: `python -m benchmarks.peers --part peers-drain`, settings: rounds 3\n" in text
+    assert "- Command: `python -m benchmarks.peers --part peers-cost`\n" in text
     assert "| how fast odd | 2 messages/s | a peer: not measured, no such peer |" in text
     assert "| land_vs_parquet | not measured: a run of this size leaves it out |  |" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1
@@ -160,6 +214,39 @@ def test_what_is_not_measured_any_more_counts_as_worse() -> None:
     assert regressions(latest(figure("x", 1, None)), latest(figure("x", 1, 1))) == []
 
 
+def counted(ours: float, beside: float, target: Target | None = None) -> dict[str, Any]:
+    return latest(Figure("x", "x", "messages", "a peer", [ours] * 3, [beside] * 3, target))
+
+
+NONE = Target("ours", "at most", 0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "new", "said"),
+    [
+        (counted(0, 5), counted(1, 5), "x was 0 times a peer, and is 0.2 times: worse by 100%"),
+        (counted(0, 5), counted(0, 7), None),
+        (counted(0, 5), counted(0, 0), None),
+        (counted(0, 0, NONE), counted(0, 0, NONE), None),
+        (counted(0, 0, NONE), counted(1, 0, NONE), "x met its target, ours at most 0, and misses it with 1"),
+        (counted(0, 5, NONE), counted(1, 0, NONE), "x met its target, ours at most 0, and misses it with 1"),
+        (counted(1, 0, NONE), counted(2, 0, NONE), None),
+        (counted(0, 0, NONE), latest(), "x was 0 messages, and is not measured any more: the run does not tell of it"),
+    ],
+)
+def test_messages_that_begin_to_be_lost_count_as_worse(
+    kept: dict[str, Any], new: dict[str, Any], said: str | None
+) -> None:
+    assert regressions(kept, new) == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(("after", "worse"), [(1.2, False), (1.21, True)])
+def test_a_difference_may_be_a_fifth_beyond_the_target_that_it_met(after: float, worse: bool) -> None:  # noqa: FBT001
+    target = Target("difference", "at most", 1)
+    kept, new = counted(101, 100, target), counted(100 + after, 100, target)
+    assert len(regressions(kept, new)) == worse
+
+
 @pytest.mark.parametrize(("unit", "rate"), [("transactions/s", True), ("s", False), ("µs", False), ("rows", False)])
 def test_more_per_second_is_better(unit: str, rate: bool) -> None:  # noqa: FBT001 - a parameter
     assert is_rate(unit) is rate
@@ -173,10 +260,41 @@ def test_the_check_ends_with_1_and_names_the_figure(tmp_path: Path, capsys: pyte
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         check(kept, worse)
-    assert ended.value.code == "1 figures became worse by more than 20%"  # a text ends a process with 1
+    # A text ends a process with 1.
+    assert ended.value.code == "1 figures became worse by more than 20%, or miss a target that they met"
     assert "speed was 1 times a peer, and is 0.5 times: worse by 50%" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="missing"):
         check(tmp_path / "none.json", kept)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_only_a_run_that_ended_takes_the_place_of_the_kept_one(
+    interrupted: bool,  # noqa: FBT001 - a parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, running = tmp_path / "kept.json", tmp_path / "work" / "running.json"
+    kept.write_text("kept")
+    steps_left = list(steps(Mode.QUICK))
+
+    def run(step: Step, _left: float) -> Outcome:
+        steps_left.remove(step)
+        if interrupted and not steps_left:
+            raise KeyboardInterrupt
+        assert kept.read_text() == "kept"
+        return Outcome(step, 1, None, "no")
+
+    monkeypatch.setattr(whole, "WORK", tmp_path / "work")
+    monkeypatch.setattr(whole, "RUNNING", running)
+    monkeypatch.setattr(whole, "_run", run)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    if interrupted:
+        with pytest.raises(SystemExit, match=str(running)):
+            whole.main(Mode.QUICK, None, kept)
+        assert (kept.read_text(), len(read_results(running)["steps"])) == ("kept", len(steps(Mode.QUICK)) - 1)
+    else:
+        whole.main(Mode.QUICK, None, kept)
+        assert (len(read_results(kept)["steps"]), running.exists()) == (len(steps(Mode.QUICK)), False)
 
 
 def test_a_step_that_fails_or_lasts_is_told_of(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from benchmarks.application import Application, Tell
+from benchmarks.checker.purge import in_changing_order
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.relay.stages import STAGES, measure_stages
 from benchmarks.report import checker_section, library_section, memory_section, relay_section, spark_section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.spread import Spread, percentile
+from checker import purge
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",
@@ -55,6 +60,45 @@ def test_variants_run_in_turn_with_a_rest_after_each() -> None:
     variants = {name: partial(variant, name) for name in ("a", "b")}
     assert interleave(variants, 3, lambda: order.append("-")) == {"a": ["A"] * 3, "b": ["B"] * 3}
     assert "".join(order) == "a-b-a-b-a-b-"
+
+
+def test_each_begins_a_round_in_turn() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> float:
+        order.append(name)
+        return len(order)
+
+    runs = {name: partial(run, name) for name in "abc"}
+    assert in_changing_order(runs, 3, lambda: order.append("-")) == {
+        "a": [2, 12, 16],
+        "b": [4, 8, 18],
+        "c": [6, 10, 14],
+    }
+    assert "".join(order) == "-a-b-c-b-c-a-c-a-b"
+
+
+def test_a_warm_round_runs_and_is_thrown_away() -> None:
+    numbers = iter(range(10))
+    assert interleave({"a": lambda: next(numbers)}, 3, warm=True) == {"a": [1, 2, 3]}
+
+
+def test_an_application_runs_for_a_time_with_numbers_of_their_own_for_its_threads() -> None:
+    done: list[tuple[int, int]] = []
+
+    class Counting(Application):
+        def __init__(self) -> None:
+            """Without servers."""
+
+        def transaction(self, _tell: Tell, number: int, _statements_after: int = 0) -> None:
+            time.sleep(0.001)
+            done.append((threading.get_ident(), number))
+
+    rate = Counting().rate_for(lambda *_: None, 3, 0.1)
+    numbers = sorted(number for _, number in done)
+    assert len(set(numbers)) == len(numbers) == len(rate.seconds) > 3
+    assert {len({number % 3 for thread, number in done if thread == one}) for one, _ in done} == {1}
+    assert rate.per_second < len(numbers) / 0.1
 
 
 def test_the_stages_of_the_relay_are_parts_of_one_whole() -> None:
@@ -149,6 +193,7 @@ def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:
     text = checker_section(read_results(tmp_path / "checker.json"), tmp_path / "charts")
     assert "| what is fast | 70,000 ms | 1 (what is slow) | 70,000 (60,000 to 80,000) |" in text
     assert "ours at least 50000 | **met** |" in text
+    assert f"commits every {purge.BATCH:,} rows, and pauses {purge.PACE:g} times as long" in text
     assert (tmp_path / "charts" / "checker.svg").read_text().count("<svg") == 1
 
 

@@ -1,0 +1,103 @@
+"""What a read_committed reader in a process of its own saw, and when: the clock is the machine's, which all share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from tests.harness import Site, wait_until
+
+
+class Arrival(NamedTuple):
+    """One record, as the reader saw it.
+
+    Args:
+        key: Its key.
+        at_ns: When it was there, ns of the monotonic clock.
+        partition: Where it lies.
+        offset: Likewise.
+    """
+
+    key: str
+    at_ns: int
+    partition: int
+    offset: int
+
+
+class Reading:
+    """What a reader has written down so far.
+
+    Args:
+        path: Its file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+        self._arrivals: list[Arrival] = []
+
+    def began(self) -> bool:
+        """Whether from now on nothing is missed."""
+        return self._path.exists() and self._path.read_text().startswith("\n")
+
+    def arrivals(self) -> list[Arrival]:
+        """All that came since the reader began, in their order."""
+        with self._path.open() as file:
+            file.seek(self._place)
+            whole = file.read().rpartition("\n")[0]
+        self._arrivals += [_arrival(line) for line in whole.split("\n") if line]
+        self._place += len(whole.encode())
+        return self._arrivals
+
+
+@contextmanager
+def start_reader(site: Site, topic: str) -> Iterator[Reading]:
+    """A reader of what comes to a topic from now on; it ends with the block.
+
+    Args:
+        site: Where.
+        topic: Full name of the topic.
+
+    Raises:
+        AssertionError: It does not come to the ends of the partitions.
+    """
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "seen"
+        command = [sys.executable, "-m", "benchmarks.relay.reader", topic, str(path)]
+        with subprocess.Popen(command, env=site.environment()) as process:
+            try:
+                reading = Reading(path)
+                wait_until(reading.began)
+                yield reading
+            finally:
+                process.kill()
+
+
+def first_times(arrivals: list[Arrival]) -> dict[str, int]:
+    """When each key was there for the first time, ns."""
+    found: dict[str, int] = {}
+    for arrival in arrivals:
+        found.setdefault(arrival.key, arrival.at_ns)
+    return found
+
+
+def first_new(arrivals: list[Arrival], before: Mapping[int, int]) -> Arrival | None:
+    """The first record behind some offsets that is no repetition of one before them; None if there is none.
+
+    Args:
+        arrivals: All that came.
+        before: An offset of each partition.
+    """
+    known = {arrival.key for arrival in arrivals if arrival.offset < before[arrival.partition]}
+    new = (each for each in arrivals if each.offset >= before[each.partition] and each.key not in known)
+    return min(new, key=lambda arrival: arrival.at_ns, default=None)
+
+
+def _arrival(line: str) -> Arrival:
+    key, at, partition, offset = line.split()
+    return Arrival(key, int(at), int(partition), int(offset))

@@ -148,7 +148,8 @@ class Watch:
         now = time.time_ns() // 1_000_000
         ends = self.ends(now)
         before = self._step or self._begin(ends, now)
-        self._refuse_lost(before, ends)
+        if self._step is not None:  # one that begins has asked later than for the ends, and halves may have come since
+            self._refuse_lost(self._step, ends)
         bound = ends.stable if goal is None else {place: min(end, ends.stable[place]) for place, end in goal.items()}
         spans = plan(before.position, bound, self._settings.max_offsets_per_batch)
         with Batch(self._spark, self._settings, self._tables, before, ends, now) as batch:

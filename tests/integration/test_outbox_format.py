@@ -17,6 +17,7 @@ from outbox.protocol.discard import manifest_key
 from outbox.span_reader import SpanReader
 from outbox.testing import VisibleRecord
 from spark_jobs.outbox_format import register
+from spark_jobs.outbox_format.columns import What
 from spark_jobs.outbox_format.options import Options
 from spark_jobs.outbox_format.source import OutboxReader
 from tests.harness import Site
@@ -56,13 +57,7 @@ class Filled:
 
     def read(self, what: str) -> DataFrame:
         """A frame of this channel."""
-        return (
-            session()
-            .read.format("outbox")
-            .options(channel=self.site.name, what=what)
-            .option("kafka.bootstrap.servers", self.site.bootstrap_servers)
-            .load()
-        )
+        return read(self.site, what)
 
     def halves(self, partition: int) -> list[VisibleRecord]:
         """What a half partition holds."""
@@ -93,6 +88,12 @@ class Filled:
                 pass
         monkeypatch.setattr(SpanReader, "read", read)
         return count[0]
+
+
+def read(site: Site, what: str) -> DataFrame:
+    """A frame of the channel of a site."""
+    reader = session().read.format("outbox").options(channel=site.name, what=what)
+    return reader.option("kafka.bootstrap.servers", site.bootstrap_servers).load()
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +162,15 @@ def test_spark_pushes_filters_down_and_the_answer_is_the_same(filled: Filled) ->
         halves.where(f.col("timestamp") >= middle).count(),
     )
     assert before + since == halves.count()
+
+
+def test_a_query_that_has_nothing_to_read_has_no_rows(filled: Filled, site: Site) -> None:
+    site.create()
+    site.relay()
+    site.wait_settled()
+    assert {what: read(site, what).count() for what in What} == dict.fromkeys(What, 0)
+    assert filled.read("halves").where("partition = 7").count() == 0
+    assert filled.read("halves").where("offset >= 1000000").collect() == []
 
 
 def test_only_what_a_filter_can_want_is_read(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ class Ends:
 
 
 class _Counted(NamedTuple):
+    events: DataFrame
     told: DataFrame
     recent: DataFrame
     read: Read
@@ -128,18 +129,19 @@ class Batch:
         since = f.timestamp_millis(f.lit(self._now - self._settings.recent).cast("bigint"))
         so_far = self._tables.snapshot(RECENT, self._before).unionByName(rows)
         recent = self._write(RECENT, merged(so_far.where(f.col("minute") >= since)))
-        return _Counted(told, recent, read, added(self._before.totals, totals_of(rows)))
+        return _Counted(events, told, recent, read, added(self._before.totals, totals_of(rows)))
 
     def _read(self, fresh: DataFrame, spans: Mapping[Place, Span]) -> Read:
         newest = fresh.where(f.col("side") == HALF).agg(f.unix_millis(f.max("time")).alias("ms")).collect()[0].ms or 0
         position = advanced(self._before.position, spans)
         half_ends = {place[1]: position.get(place, 0) for place in self._half.places()}
         newest_ms = max(newest, self._before.newest_ms)
-        return Read(half_ends, newest_ms, self._now, self._settings.forget, self._settings.real_topics())
+        topics = self._settings.real_topics()
+        return Read(half_ends, newest_ms, self._now, self._settings.forget, topics, self._ends.heads)
 
     def _look(self, counted: _Counted) -> Look:
         found = waiting(counted.told, counted.read)
-        oldest = oldest_unread(counted.told, counted.read, self._ends.heads)
+        oldest = oldest_unread(counted.events, counted.read)
         partitions = [self._with_relay(self._partition(place), oldest) for place in self._ends.ends]
         self._write_rows("waiting", waiting_rows(found, self._now))
         self._write_rows("partitions", partition_rows(partitions, self._now))

@@ -63,7 +63,7 @@ RELAY_LAG = Gauge(
 )
 RELAY_LAG_SECONDS = Gauge(
     "outbox_watch_relay_lag_seconds",
-    "Age of the oldest half in there that waits; 0: none",
+    "Age of the oldest half in there that the job has read; 0: none",
     ["partition"],
     registry=REGISTRY,
 )

@@ -24,7 +24,7 @@ from spark_jobs.watching.events import (
 )
 from spark_jobs.watching.messages import Read, kept, messages, together
 from spark_jobs.watching.minutes import MINUTES, merged, minutes, totals_of
-from spark_jobs.watching.waiting import Waiting, waiting
+from spark_jobs.watching.waiting import Waiting, oldest_unread, waiting
 from tests.proving import BEGIN, START, TOPIC_ID, History, Record, Told, frame
 from tests.spark import session
 
@@ -67,12 +67,21 @@ class Job:
         channel: The channel.
         topics: The real topics that are watched.
         begin: The half offset where it began.
+        head: First half offset that the relay has not read; None: it has no checkpoint.
     """
 
-    def __init__(self, channel: Channel, topics: Collection[str] = ("orders", "stock"), begin: int = START) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        topics: Collection[str] = ("orders", "stock"),
+        begin: int = START,
+        head: int | None = None,
+    ) -> None:
         self.channel = channel
         self.topics = topics
         self.begin = begin
+        self.head = head
+        self.unread: dict[int, int] = {}
         self.known: list[Row] = []
         self.rows: list[Row] = []
         self.waiting: list[Waiting] = []
@@ -92,11 +101,13 @@ class Job:
         known = session().createDataFrame(self.known, EVENTS)
         events = together(known, read(new)).persist()
         newest = max((record.time for record in self.channel.halves[: ends["halves"]]), default=BEGIN)
-        reading = Read({0: self.begin + ends["halves"]}, _ms(newest), _ms(now), forget_ms, self.topics)
+        half_ends, heads = {0: self.begin + ends["halves"]}, {} if self.head is None else {0: self.head}
+        reading = Read(half_ends, _ms(newest), _ms(now), forget_ms, self.topics, heads)
         told = messages(events).persist()
         self.rows += minutes(events, told, reading).collect()
         self.known = kept(events, told, reading).collect()
         self.waiting = waiting(told, reading)
+        self.unread = oldest_unread(events, reading)
         events.unpersist()
         told.unpersist()
 

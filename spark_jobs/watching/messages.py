@@ -35,6 +35,7 @@ class Read:
         now_ms: The time, ms since 1970.
         forget_ms: Age at which an open half is not waited for any more.
         topics: The real topics that are read.
+        heads: First offset that the relay has not read, by half partition; absent if it has no checkpoint.
     """
 
     half_ends: Mapping[int, int]
@@ -42,6 +43,7 @@ class Read:
     now_ms: int
     forget_ms: int
     topics: Collection[str]
+    heads: Mapping[int, int]
 
 
 def together(known: DataFrame, fresh: DataFrame) -> DataFrame:
@@ -110,15 +112,19 @@ def waits_for(topics: Collection[str]) -> Column:
 
 def is_forgotten(read: Read) -> Column:
     """Whether a half is too old to be waited for."""
-    return _is_old(f.col("half.time"), read)
+    return is_old(f.col("half.time"), read)
 
 
-def _is_old(time: Column, read: Read) -> Column:
+def is_old(time: Column, read: Read) -> Column:
+    """Whether a half of this append time is too old to be waited for."""
     return f.unix_millis(time) < read.now_ms - read.forget_ms
 
 
 def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
-    """The events that the next batch must know: all of transactions that wait, or whose halves are not all read.
+    """The events that the next batch must know.
+
+    They are all of transactions that wait, whose halves are not all read, or of which the relay has not read a half:
+    its lag is their age, whatever else is known of them.
 
     Args:
         events: As `together` gives them.
@@ -127,10 +133,16 @@ def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
     """
     waiting = told.where(waits_for(read.topics).isNotNull() & ~is_forgotten(read)).select("transaction_id")
     ahead = events.where(f.col("side").isin(OP, REAL, DISCARD) & _is_ahead(read)).select("transaction_id")
-    open_ = waiting.union(ahead).distinct()
-    over = (f.col("side") == CHECK) | ((f.col("side") == HALF) & _is_old(f.col("time"), read))
+    unread = events.where((f.col("side") == HALF) & is_unread(read, f.col("partition"), f.col("first")))
+    open_ = waiting.union(ahead).union(unread.select("transaction_id")).distinct()
+    over = (f.col("side") == CHECK) | ((f.col("side") == HALF) & is_old(f.col("time"), read))
     names = [name for name in events.columns if name != "fresh"]
     return events.where(~over).join(open_, "transaction_id", "left_semi").select(*names)
+
+
+def is_unread(read: Read, partition: Column, offset: Column) -> Column:
+    """Whether the relay has not read a half yet; null if nobody knows."""
+    return offset >= lookup(read.heads, partition)
 
 
 def _is_ahead(read: Read) -> Column:

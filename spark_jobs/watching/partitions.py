@@ -54,7 +54,7 @@ class Partition:
         standing_ms: How long it has stood below the high watermark, ms; 0 if it does not.
         holder: Whose transaction it is; empty if there is none, or if that is not known.
         relay_lag: Of a half partition, the offsets that the relay has not read; None of another one.
-        relay_lag_ms: Age of the oldest half in there that is not decided or delivered, ms; 0 if there is none.
+        relay_lag_ms: Age of the oldest half in there, ms; 0 if there is none.
     """
 
     topic: str

@@ -165,6 +165,13 @@ class Watched:
             found.update(dict(row["discarded"]))
         return +found
 
+    def partitions(self) -> list[dict[str, Any]]:
+        """The table `partitions`, from its first batch to its last."""
+        table = dataset.dataset(
+            self.output / "partitions", format="parquet", partitioning="hive", ignore_prefixes=["."]
+        ).to_table()
+        return sorted(table.to_pylist(), key=lambda row: (row["batch_id"], row["topic"], row["partition"]))
+
     def alerts(self) -> dict[str, dict[str, Any]]:
         """The last word on each alert, by kind and subject."""
         records = read_committed(self.site.kafka(), [self.alerts_topic])
@@ -226,6 +233,25 @@ def test_a_job_killed_at_any_place_counts_everything_once(watched: Watched) -> N
     assert stock.delivered == orders.delivered == TRANSACTIONS
     assert 0 <= stock.half_to_op_ms[0] <= stock.half_to_visible_ms[2]
     assert orders.half_to_visible_ms is None  # its records have the producers' time
+
+
+@pytest.mark.long
+def test_a_relay_that_stands_is_told_where_no_topic_is_watched(watched: Watched) -> None:
+    watched.tell()
+    with watched.shop.session() as database:
+        watched.shop.publish(database, "orders", "no relay delivers it", "key")
+    wait_until(lambda: len(watched.site.ops()) > TRANSACTIONS + ROLLED_BACK)
+    [partition] = {record.partition for record in watched.site.halves()}  # they have one key
+    for _ in range(2):
+        watched.run("--topics", "", extra={"OUTBOX_RELAY_LAG": "1000"})
+    half = watched.site.channel.half_topic
+    assert watched.states() == {f"RELAY_BEHIND/{half}/{partition}": "firing"}
+    lags = [
+        (row["batch_id"], row["relay_lag"] > 0, row["relay_lag_ms"] > 1000)
+        for row in watched.partitions()
+        if (row["topic"], row["partition"]) == (half, partition)
+    ]
+    assert lags == [(0, True, True), (1, True, True)]
 
 
 @pytest.mark.long

@@ -180,6 +180,27 @@ def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only()
     assert (job.open(), job.waiting) == (set(), [])
 
 
+def test_a_half_that_the_relay_has_not_read_is_known_until_it_has_whatever_became_of_it() -> None:
+    channel = Channel(("orders",))
+    channel.delivered()
+    told = channel.tell()
+    channel.op(told)
+    later = channel.rolled_back()
+    appended = {one.id: round(one.halves[0].time.timestamp() * 1000) for one in (told, later)}
+    job = Job(channel, (), head=told.first)
+    for _ in range(2):
+        job.batch(now=BEGIN + HOUR)
+        assert (job.open(), job.waiting) == ({told.id, later.id}, [])
+        assert job.unread == {0: appended[told.id]}
+    job.head = later.first
+    job.batch(now=BEGIN + HOUR)
+    assert (job.open(), job.unread) == ({later.id}, {0: appended[later.id]})
+    job.head = later.last + 1
+    job.batch(now=BEGIN + HOUR)
+    assert (job.known, job.unread) == ([], {})
+    assert job.totals()["orders"] == {"halves": 3, "committed": 2, "rolled_back": 1, "delivered": 1}
+
+
 @pytest.mark.long
 def test_a_half_that_cannot_be_read_waits_until_it_lies_in_the_discard_topic() -> None:
     channel = Channel()

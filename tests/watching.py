@@ -87,12 +87,14 @@ class Job:
         self.waiting: list[Waiting] = []
         self._position = dict.fromkeys(LISTS, 0)
 
-    def batch(self, to: Mapping[str, int] | None = None, *, now: datetime = BEGIN, forget_ms: int = DAY_MS) -> None:
+    def batch(
+        self, to: Mapping[str, int] | None = None, *, now: datetime | None = BEGIN, forget_ms: int = DAY_MS
+    ) -> None:
         """One batch.
 
         Args:
             to: Where it ends, by topic; without a topic at its end.
-            now: The time.
+            now: The time; None: the job is behind.
             forget_ms: As the setting.
         """
         ends = {**self.channel.lengths, **(to or {})}
@@ -102,7 +104,9 @@ class Job:
         events = together(known, read(new)).persist()
         newest = max((record.time for record in self.channel.halves[: ends["halves"]]), default=BEGIN)
         half_ends, heads = {0: self.begin + ends["halves"]}, {} if self.head is None else {0: self.head}
-        reading = Read(half_ends, _ms(newest), _ms(now), forget_ms, self.topics, heads)
+        reading = Read(
+            half_ends, _ms(newest), None if now is None else _ms(now), forget_ms, self.topics, heads
+        )
         told = messages(events).persist()
         self.rows += minutes(events, told, reading).collect()
         self.known = kept(events, told, reading).collect()

@@ -32,7 +32,8 @@ class Read:
     Args:
         half_ends: First offset that is not read, by half partition.
         newest_ms: Newest append time of a half, ms since 1970.
-        now_ms: The time, ms since 1970.
+        until_ms: All that was written by then is read, ms since 1970; None while the job is behind: what seems to wait
+            may long be settled in what it has not read.
         forget_ms: Age at which an open half is not waited for any more.
         topics: The real topics that are read.
         heads: First offset that the relay has not read, by half partition; absent if it has no checkpoint.
@@ -40,7 +41,7 @@ class Read:
 
     half_ends: Mapping[int, int]
     newest_ms: int
-    now_ms: int
+    until_ms: int | None
     forget_ms: int
     topics: Collection[str]
     heads: Mapping[int, int]
@@ -116,8 +117,8 @@ def is_forgotten(read: Read) -> Column:
 
 
 def is_old(time: Column, read: Read) -> Column:
-    """Whether a half of this append time is too old to be waited for."""
-    return f.unix_millis(time) < read.now_ms - read.forget_ms
+    """Whether a half of this append time is too old to be waited for; none is while the job is behind."""
+    return f.lit(False) if read.until_ms is None else f.unix_millis(time) < read.until_ms - read.forget_ms
 
 
 def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:

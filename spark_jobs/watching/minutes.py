@@ -103,7 +103,7 @@ def _visible(told: DataFrame) -> DataFrame:
 
 def _forgotten(told: DataFrame, read: Read) -> DataFrame:
     half = f.col("half")
-    now = f.timestamp_millis(f.lit(read.now_ms).cast("bigint"))
+    now = f.timestamp_millis(f.lit(read.until_ms).cast("bigint"))
     old = told.where(waits_for(read.topics).isNotNull() & is_forgotten(read))
     return _measure(old, now, half["producer_group"], half["topic"], forgotten=f.lit(1))
 

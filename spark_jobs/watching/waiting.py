@@ -39,13 +39,15 @@ class Waiting:
 
 
 def waiting(told: DataFrame, read: Read) -> list[Waiting]:
-    """Messages that wait, counted.
+    """Messages that wait, counted; none while the job is behind, for nobody knows then.
 
     Args:
         told: What is known of each message.
         read: How far the topics are read.
     """
-    age = f.lit(read.now_ms) - f.unix_millis("half.time")
+    if read.until_ms is None:
+        return []
+    age = f.lit(read.until_ms) - f.unix_millis("half.time")
     counted = (
         _open(told, read)
         .groupBy(f.col("half.producer_group").alias("producer_group"), "state", _bucket(age).alias("up_to_seconds"))

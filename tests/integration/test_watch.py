@@ -236,6 +236,17 @@ def test_a_job_killed_at_any_place_counts_everything_once(watched: Watched) -> N
 
 
 @pytest.mark.long
+def test_an_old_history_that_is_read_in_many_batches_is_no_alert(watched: Watched) -> None:
+    watched.tell()
+    said = watched.run(extra={"OUTBOX_MAX_OFFSETS_PER_BATCH": "16", **EAGER})
+    assert said.count('"batch watched"') > 2
+    assert (
+        watched.alerts() == {}
+    )  # though the halves of its first batches were old long before their decisions were read
+    assert watched.figures() == TOLD
+
+
+@pytest.mark.long
 def test_a_relay_that_stands_is_told_where_no_topic_is_watched(watched: Watched) -> None:
     watched.tell()
     with watched.shop.session() as database:

@@ -168,6 +168,16 @@ def test_halves_grow_old_while_nothing_is_written_and_are_forgotten_at_last() ->
     assert (job.waiting, job.known) == ([], [])
 
 
+def test_nothing_is_forgotten_while_the_job_is_behind() -> None:
+    channel = Channel()
+    told, open_ = channel.delivered(), channel.tell()
+    job = Job(channel)
+    job.batch({"ops": 0, "reals": 0}, now=None)
+    assert (job.open(), job.waiting) == ({told.id, open_.id}, [])
+    job.batch(now=BEGIN + timedelta(days=5))
+    assert job.totals()["orders"] == {"halves": 2, "committed": 1, "delivered": 1, "forgotten": 1}
+
+
 @pytest.mark.long
 def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only() -> None:
     channel = Channel(("orders",))

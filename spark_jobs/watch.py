@@ -144,10 +144,10 @@ class Watch:
         stable = {place: min(offset, ends[place]) for place, offset in self._kafka.stable(places).items()}
         before = {} if self._step is None else self._step.standing
         stands = standing(ends, stable, before, now)
-        fresh = {place: one.offset for place, one in stands.items() if before.get(place) != one}
         channel = self._settings.channel_names()
         heads = self._kafka.relay_heads(channel.relay_group, topics[channel.half_topic])
-        return Ends(topics, ends, stable, held(stands, self._kafka.holders(fresh)), heads)
+        holders = self._kafka.holders({place: one.offset for place, one in stands.items()})
+        return Ends(topics, ends, stable, held(stands, holders), heads)
 
     def step(self, goal: Goal | None) -> int:
         """Make a batch.

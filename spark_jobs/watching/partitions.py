@@ -33,8 +33,8 @@ class Holder(NamedTuple):
     """Who holds a partition up.
 
     Args:
-        name: A transactional id; `producer id 7` if Kafka's coordinators know of no such transaction: only an operator
-            can end it.
+        name: A transactional id, `shop-7 (PREPARE_COMMIT)` if the end of its transaction is written down already and
+            only its markers are missing; `producer id 7` if this client sees no transaction of it.
         since_ms: When the transaction began, ms since 1970; None if that is not known.
     """
 

@@ -178,6 +178,18 @@ def test_nothing_is_forgotten_while_the_job_is_behind() -> None:
     assert job.totals()["orders"] == {"halves": 2, "committed": 1, "delivered": 1, "forgotten": 1}
 
 
+@pytest.mark.parametrize("batches", [(1, 2, 3), (3,)])
+def test_a_message_that_follows_others_into_the_discard_topic_counts_alone(batches: tuple[int, ...]) -> None:
+    channel = Channel()
+    told = channel.tell(3)
+    for read_so_far in (1, 3, 3):
+        channel.park(replace(told, control=told.control[:read_so_far], halves=told.halves[:read_so_far]))
+    job = Job(channel)
+    for manifests in batches:
+        job.batch({"discards": manifests})
+    assert job.totals()["orders"] == {"halves": 3, "discarded/UNDECIDED": 3}
+
+
 @pytest.mark.long
 def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only() -> None:
     channel = Channel(("orders",))

@@ -136,9 +136,10 @@ class Batch:
         newest = fresh.where(f.col("side") == HALF).agg(f.unix_millis(f.max("time")).alias("ms")).collect()[0].ms or 0
         position = advanced(self._before.position, spans)
         half_ends = {place[1]: position.get(place, 0) for place in self._half.places()}
+        written = {place[1]: self._ends.ends[place] for place in self._half.places()}
         newest_ms = max(newest, self._before.newest_ms)
         topics = self._settings.real_topics()
-        return Read(half_ends, newest_ms, until, self._settings.forget, topics, self._ends.heads)
+        return Read(half_ends, written, newest_ms, until, self._settings.forget, topics, self._ends.heads)
 
     def _look(self, counted: _Counted) -> Look:
         found = waiting(counted.told, counted.read)

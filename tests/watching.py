@@ -104,8 +104,9 @@ class Job:
         events = together(known, read(new)).persist()
         newest = max((record.time for record in self.channel.halves[: ends["halves"]]), default=BEGIN)
         half_ends, heads = {0: self.begin + ends["halves"]}, {} if self.head is None else {0: self.head}
+        written = {0: self.begin + len(self.channel.halves)}
         reading = Read(
-            half_ends, _ms(newest), None if now is None else _ms(now), forget_ms, self.topics, heads
+            half_ends, written, _ms(newest), None if now is None else _ms(now), forget_ms, self.topics, heads
         )
         told = messages(events).persist()
         self.rows += minutes(events, told, reading).collect()

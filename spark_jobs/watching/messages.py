@@ -31,6 +31,7 @@ class Read:
 
     Args:
         half_ends: First offset that is not read, by half partition.
+        written: First offset that was not written when the batch was planned, by half partition.
         newest_ms: Newest append time of a half, ms since 1970.
         until_ms: All that was written by then is read, ms since 1970; None while the job is behind: what seems to wait
             may long be settled in what it has not read.
@@ -40,6 +41,7 @@ class Read:
     """
 
     half_ends: Mapping[int, int]
+    written: Mapping[int, int]
     newest_ms: int
     until_ms: int | None
     forget_ms: int
@@ -147,7 +149,12 @@ def is_unread(read: Read, partition: Column, offset: Column) -> Column:
 
 
 def _is_ahead(read: Read) -> Column:
-    """Whether an event names halves that are not read yet; of those that are read, an unknown one is settled."""
-    unread = f.col("last") >= lookup(read.half_ends, f.col("partition"))
+    """Whether an event names halves that are not read yet; of those that are read, an unknown one is settled.
+
+    A half is written before whatever names it. So an event of an earlier batch that names one which this batch did not
+    find written is of a stranger: the relay of another channel writes to that topic, too.
+    """
+    last, partition = f.col("last"), f.col("partition")
+    unread = (last >= lookup(read.half_ends, partition)) & (f.col("fresh") | (last < lookup(read.written, partition)))
     nowhere = (f.col("last") < 0) & (f.unix_millis("time") >= read.newest_ms - OPS_WAIT_MS)
     return f.coalesce(unread | nowhere, f.lit(False))

@@ -249,6 +249,22 @@ def test_what_is_about_halves_of_before_is_not_kept() -> None:
     assert job.totals() == {"orders": {"delivered": 2, "discarded/UNDECIDED": 1}}
 
 
+def test_what_another_channel_writes_to_a_topic_is_not_kept() -> None:
+    channel = Channel(("orders",))
+    strange = channel.tell()
+    origin = replace(strange.halves[0], offset=10**6)
+    channel.halves.clear()
+    channel.deliver(replace(strange, halves=[origin]))
+    ours = channel.delivered()
+    job = Job(channel, begin=ours.first)
+    job.batch({"halves": 0, "ops": 0})
+    job.batch({"halves": 0})
+    assert job.open() == {ours.id}
+    job.batch()
+    assert job.known == []
+    assert job.totals()["orders"] == {"halves": 1, "committed": 1, "delivered": 2}
+
+
 @pytest.mark.long
 def test_a_rollback_without_offsets_finds_its_halves_before_and_after_it() -> None:
     channel = Channel()

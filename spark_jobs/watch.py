@@ -112,7 +112,7 @@ class Watch:
             LostRecordsError: Records are gone, or a topic is another one.
         """
         refuse_missing(self._settings.topic_names(), self._kafka.topics(self._settings.topic_names()))
-        self._step = self._tables.prepare()
+        self._step = self._tables.prepare(self._settings.keep_batches)
         if self._step is not None and set(self._step.topics) != set(self._settings.watched_topics()):
             raise OutputError(
                 f"{self._settings.output} is of topics {', '.join(sorted(self._step.topics))}: name those real topics "

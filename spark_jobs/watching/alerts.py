@@ -1,6 +1,6 @@
 """Alerts: what is wrong by a look and its thresholds, and what of it is news. Pure.
 
-An alert has a stable key so a compacted topic shows the last word on each. It is told
+An alert has a stable key, which begins with the channel, so a compacted topic shows the last word on each. It is told
 when it begins and when it is over; after a crash it may be told again, with the same key and the same `since`.
 """
 
@@ -82,7 +82,7 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """Names it, whenever it is told."""
+        """Names it in its channel, whenever it is told."""
         return f"{self.kind}/{self.subject}"
 
 
@@ -165,8 +165,12 @@ def news(now: list[Alert], before: Mapping[str, int], channel: str, look: Look) 
     unknown = AGED if look.until_ms is None else frozenset()
     firing = {key: since for key, since in before.items() if key.partition("/")[0] in unknown}
     firing |= {alert.key: before.get(alert.key, alert.since_ms) for alert in now}
-    begun = [(alert.key, _firing(alert, channel)) for alert in now if alert.key not in before]
-    over = [(key, _resolved(key, since, channel, look.at_ms)) for key, since in before.items() if key not in firing]
+    begun = [(f"{channel}/{alert.key}", _firing(alert, channel)) for alert in now if alert.key not in before]
+    over = [
+        (f"{channel}/{key}", _resolved(key, since, channel, look.at_ms))
+        for key, since in before.items()
+        if key not in firing
+    ]
     return News(firing, (*begun, *over))
 
 

@@ -175,7 +175,8 @@ class Watched:
     def alerts(self) -> dict[str, dict[str, Any]]:
         """The last word on each alert, by kind and subject."""
         records = read_committed(self.site.kafka(), [self.alerts_topic])
-        return {(record.key or b"").decode(): json.loads(record.value or b"") for record in records}
+        mine = f"{self.site.name}/"
+        return {(record.key or b"").decode().removeprefix(mine): json.loads(record.value or b"") for record in records}
 
     def states(self) -> dict[str, str]:
         """Whether each alert that was told is firing or resolved."""

@@ -329,4 +329,4 @@ def test_what_one_record_gives_away_is_an_alert_at_once() -> None:
         {**discarded, "state": "firing", "producer_group": "orders", "detail": "TOO_LARGE"},
         {**discarded, "state": "resolved"},
     ]
-    assert [key for key, _ in alerts] == [f"CHECKED_OFTEN/{told.id}", *[f"DISCARDED/{told.id}"] * 2]
+    assert [key for key, _ in alerts] == [f"outbox/CHECKED_OFTEN/{told.id}", *[f"outbox/DISCARDED/{told.id}"] * 2]

@@ -76,7 +76,7 @@ def test_an_alert_is_told_when_it_begins_and_when_it_is_over() -> None:
     wrong = alerts(look(Waiting("shop", UNDECIDED, None, 1, NOW - 700_000)), LIMITS)
     first = news(wrong, {}, "outbox", look())
     [(key, record)] = first.records
-    assert key == "DANGLING/shop"
+    assert key == "outbox/DANGLING/shop"
     assert json.loads(record) == {
         "version": 1,
         "alert": "DANGLING",
@@ -92,7 +92,7 @@ def test_an_alert_is_told_when_it_begins_and_when_it_is_over() -> None:
     assert news(wrong, first.firing, "outbox", look(at=NOW + 1)).records == ()
     over = news([], first.firing, "outbox", look(at=NOW + 5))
     [(key, record)] = over.records
-    assert key == "DANGLING/shop"
+    assert key == "outbox/DANGLING/shop"
     told = json.loads(record)
     assert (told["state"], told["since_ms"], told["until_ms"]) == (
         "resolved",
@@ -111,12 +111,12 @@ def test_a_job_that_is_behind_tells_of_nothing_that_waits_and_takes_nothing_back
     before = {"DANGLING/shop": NOW - 9, "UNDELIVERED/shop": NOW - 8, "SLOW/shop": NOW - 7}
     told = news([wrong], before, "outbox", behind)
     assert [(key, json.loads(record)["state"]) for key, record in told.records] == [
-        (wrong.key, "firing"),
-        ("SLOW/shop", "resolved"),
+        (f"outbox/{wrong.key}", "firing"),
+        ("outbox/SLOW/shop", "resolved"),
     ]
     assert told.firing == {wrong.key: wrong.since_ms, "DANGLING/shop": NOW - 9, "UNDELIVERED/shop": NOW - 8}
     caught_up = news([], told.firing, "outbox", look())
-    assert {key for key, _ in caught_up.records} == told.firing.keys()
+    assert {key for key, _ in caught_up.records} == {f"outbox/{key}" for key in told.firing}
 
 
 def test_what_waits_is_as_old_as_what_is_read(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclOperation,
+    NewTopic,
+    ResourceType,
+)
 from pyarrow import dataset
 from sqlalchemy.orm import Session
 
@@ -34,7 +39,10 @@ from spark_jobs import watch as watch_module
 from spark_jobs.session import SPARK_LOCK
 from spark_jobs.watch_tables import read_minutes
 from spark_jobs.watching.minutes import COUNTS, merged, with_quantiles
+from stack import Stack
 from tests.harness import Service, Site, wait_until
+from tests.integration.raw import RawLog, RawMessage
+from tests.integration.rights import AUTHORIZER, allow_only
 from tests.integration.shop import Shop
 from tests.spark import SETTINGS, session
 
@@ -297,6 +305,44 @@ def test_records_that_are_gone_and_other_topics_end_the_job(watched: Watched) ->
     said = watched.run(code=Exit.UNSAFE).splitlines()[-1]
     assert said.startswith(f"outbox: records that were to be counted are gone from Kafka: {half}/")
     assert watched.figures() == TOLD
+
+
+@pytest.mark.long
+def test_it_begins_on_a_live_channel_with_no_more_rights_than_documented(tmp_path: Path) -> None:
+    with Stack(kafka_settings=AUTHORIZER) as own, Site(own.bootstrap_servers, own.postgres_url) as site:
+        watched = Watched(site, tmp_path)
+        for name in (site.channel.op_topic, site.channel.check_topic, site.channel.discard_topic):
+            allow_only(site, ResourceType.TOPIC, name, AclOperation.READ)
+        for name in (site.topic("orders"), site.topic("stock")):
+            allow_only(site, ResourceType.TOPIC, name, AclOperation.READ)
+        # This test writes halves under the same name.
+        allow_only(site, ResourceType.TOPIC, site.channel.half_topic, AclOperation.READ, AclOperation.WRITE)
+        allow_only(site, ResourceType.TOPIC, watched.alerts_topic, AclOperation.WRITE)
+        allow_only(site, ResourceType.GROUP, site.channel.relay_group, AclOperation.DESCRIBE)
+        with _publishing(watched):
+            job = watched.start("--starting-offsets", "latest", "--trigger-seconds", "0.2", extra=EAGER)
+            wait_until(lambda: '"alerts": 1' in job.output() or not job.running, RUN_SECONDS, job.output)
+            assert job.terminate(60) == Exit.OK, job.output()
+        assert watched.figures()["halves"] > 0
+        assert f"{site.name}/DANGLING/orders" in job.output()
+
+
+@contextmanager
+def _publishing(watched: Watched) -> Iterator[None]:
+    """Halves that nobody decides come all the time."""
+    log, over = RawLog(watched.site, watched.topic_id), threading.Event()
+
+    def publish() -> None:
+        while not over.wait(0.01):
+            log.commit(RawMessage(watched.site.topic("orders")))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ class Live:
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """They exist."""
-        return {name: Topic(name, f"id of {name}", 1, False, None, False) for name in names}
+        return {name: Topic(name, f"id of {name}", 1) for name in names}
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """One half more than before."""

@@ -49,6 +49,8 @@ from tests.spark import SETTINGS, session
 RUN_SECONDS = 240
 TRANSACTIONS = 5
 ROLLED_BACK = 2
+ROUNDS = 7
+"""Alerts one after the other, each of a record that is written once the one before was told."""
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "60000"}
 """The relay asks about nothing while a test runs."""
@@ -280,7 +282,7 @@ def test_checks_and_discards_are_counted_and_told(watched: Watched) -> None:
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"})
     with watched.open_transaction():  # there is no checker that answers
         wait_until(lambda: len(read_committed(site.kafka(), [site.channel.check_topic])) > 1)
-        discarded = watched.discard(make_transaction_id(1_800_000_000_000, os.urandom(10)))
+        discarded = watched.discard(_transaction())
         next(discarded)
         watched.run()
         assert watched.states() == {"CHECKED_OFTEN/orders": "firing", "DISCARDED/orders": "firing"}
@@ -366,10 +368,10 @@ def test_spark_submit_counts_the_same(watched: Watched) -> None:
 
 @pytest.mark.long
 def test_in_real_time_single_records_are_told(watched: Watched, tmp_path: Path) -> None:
-    transaction = make_transaction_id(1_800_000_000_000, os.urandom(10))
+    transaction = _transaction()
     service = watched.site.start_module(
         *("outbox", "watch", "--real-time", "--alerts-topic", watched.alerts_topic),
-        *("--checkpoint", str(tmp_path / "checkpoints"), "--trigger-seconds", "5", "--starting-offsets", "earliest"),
+        *("--checkpoint", str(tmp_path / "checkpoints"), "--trigger-seconds", "15", "--starting-offsets", "earliest"),
         extra={**SPARK, "OUTBOX_SPARK": json.dumps({**SETTINGS, "spark.master": "local[8]"})},
     )
     watched.ask(transaction, times=4)
@@ -382,4 +384,24 @@ def test_in_real_time_single_records_are_told(watched: Watched, tmp_path: Path) 
     next(discarded)
     wait_until(lambda: watched.states()[told] == "resolved", RUN_SECONDS, service.output)
     assert len(read_committed(watched.site.kafka(), [watched.alerts_topic])) == 3
+    _see_that_many_alerts_come_of_one_batch(watched, tmp_path / "checkpoints" / "watch" / "commits", service)
     assert service.terminate(60) == Exit.OK, service.output()
+
+
+def _see_that_many_alerts_come_of_one_batch(watched: Watched, commits: Path, service: Service) -> None:
+    """What is written once the alert before it is there would be in a later micro-batch each time."""
+
+    def batches() -> int:
+        return len(list(commits.glob("[0-9]*")))
+
+    before = batches()
+    for _ in range(ROUNDS):
+        told, transaction = len(watched.states()), _transaction()
+        watched.ask(transaction, times=3)
+        wait_until(lambda: len(watched.states()) > told, RUN_SECONDS, service.output)  # noqa: B023 - it is called at once
+    assert batches() - before < (ROUNDS - 1) / 2
+    wait_until(lambda: batches() > before, RUN_SECONDS, service.output)  # they are counted where they are
+
+
+def _transaction() -> str:
+    return make_transaction_id(1_800_000_000_000, os.urandom(10))

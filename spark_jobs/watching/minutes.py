@@ -98,9 +98,9 @@ def _visible(told: DataFrame) -> DataFrame:
     """Latencies that are known now and were not before."""
     half, op, real = f.col("half"), f.col("op"), f.col("real")
     of_half = half.isNotNull() & ~(f.col("half_known") & f.col("real_known"))
-    of_op = half.isNotNull() & ~(f.coalesce("op_known", f.lit(False)) & f.col("real_known"))
+    of_op = of_half | (half.isNotNull() & ~f.coalesce("op_known", f.lit(False)))
     return _measure(
-        told.where(real["time"].isNotNull() & (of_half | of_op)),
+        told.where(real["time"].isNotNull() & of_op),
         real["time"],
         half["producer_group"],
         real["topic"],

@@ -17,7 +17,7 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from spark_jobs.errors import SourceError
 from spark_jobs.java_admin import Place
-from spark_jobs.kafka_offsets import KafkaOffsets, Topic
+from spark_jobs.kafka_offsets import KafkaOffsets, KeptTopic, Topic
 from spark_jobs.proof.window import Checkpoint, Inputs, Span, Window
 
 
@@ -59,7 +59,7 @@ class InputPlan:
         self._clock_skew = clock_skew
         self._patience = patience
         self._incomplete: dict[str, str] = {}
-        self._internal = kafka.topics((channel.half_topic, channel.op_topic, channel.discard_topic))
+        self._internal = kafka.kept_topics((channel.half_topic, channel.op_topic, channel.discard_topic))
         for name in (channel.half_topic, channel.op_topic, channel.discard_topic):
             if name not in self._internal:
                 raise SourceError(f"topic {name} does not exist: create the channel, or correct its name")
@@ -117,7 +117,7 @@ class InputPlan:
         return _spans(self._kafka.beginnings(topic.places()), ends)
 
     def _real_spans(self, since: Mapping[str, int]) -> Iterator[tuple[str, dict[int, Span]]]:
-        topics = self._kafka.topics(since) if since else {}
+        topics = self._kafka.kept_topics(since) if since else {}
         for name in since:
             if name not in topics:
                 self._note(name, "the topic does not exist")
@@ -133,7 +133,7 @@ class InputPlan:
             self._note(name, f"a Kafka transaction stays open in partition {number} at offset {ends[name, number]}")
         return ends
 
-    def _since(self, topic: Topic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
+    def _since(self, topic: KeptTopic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
         """Where records of this time or later begin; says so if Kafka may have removed some of them."""
         beginnings, found = self._kafka.beginnings(topic.places()), self._times(topic, time)
         starts = {place: at if 0 <= at <= ends[place] else ends[place] for place, at in found.items()}

@@ -24,43 +24,59 @@ class Topic:
         name: Its name.
         id: Its id, as a UUID.
         partitions: How many it has.
-        compacted: Whether Kafka may remove a record because a later one has its key.
-        retention: ms after which it removes records by age; None: never.
-        by_size: Whether it removes records because they are many.
     """
 
     name: str
     id: str
     partitions: int
-    compacted: bool
-    retention: int | None
-    by_size: bool
 
     def places(self) -> list[Place]:
         """Its partitions."""
         return [(self.name, number) for number in range(self.partitions)]
 
 
+@dataclass(frozen=True, slots=True)
+class KeptTopic(Topic):
+    """A topic, and how long Kafka keeps its records.
+
+    Args:
+        name: Its name.
+        id: Its id, as a UUID.
+        partitions: How many it has.
+        compacted: Whether Kafka may remove a record because a later one has its key.
+        retention: ms after which it removes records by age; None: never.
+        by_size: Whether it removes records because they are many.
+    """
+
+    compacted: bool
+    retention: int | None
+    by_size: bool
+
+
 class KafkaOffsets(JavaAdmin):
     """What the audit asks of topics and of the relay's group."""
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that exist."""
+        """Those of the topics that exist; it takes no right to their settings."""
         found = self._described(names)
         with self._told():
-            return {name: self._topic(name, one) for name, one in found.items()}
+            return {name: Topic(*_identity(name, one)) for name, one in found.items()}
 
-    def _topic(self, name: str, found: Any) -> Topic:
+    def kept_topics(self, names: Iterable[str]) -> dict[str, KeptTopic]:
+        """Those of the topics that exist, with their settings."""
+        found = self._described(names)
+        with self._told():
+            return {name: self._kept_topic(name, one) for name, one in found.items()}
+
+    def _kept_topic(self, name: str, found: Any) -> KeptTopic:
         kind = self._kafka.common.config.ConfigResource.Type.TOPIC
         resource = self._kafka.common.config.ConfigResource(kind, name)
         config = self._awaited(self._admin.describeConfigs([resource]).all())[resource]
         compacted = "compact" in config.get("cleanup.policy").value()
         deletes = "delete" in config.get("cleanup.policy").value()
         age, size = (int(config.get(name).value()) for name in ("retention.ms", "retention.bytes"))
-        topic_id, partitions = _uuid(str(found.topicId().toString())), len(found.partitions())
-        return Topic(
-            name, topic_id, partitions, compacted, age if deletes and age >= 0 else None, deletes and size >= 0
-        )
+        retention = age if deletes and age >= 0 else None
+        return KeptTopic(*_identity(name, found), compacted, retention, deletes and size >= 0)
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """The first offsets that Kafka still has."""
@@ -121,6 +137,10 @@ def source_properties(options: Mapping[str, str], spans: Mapping[str, Mapping[in
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
     }
+
+
+def _identity(name: str, found: Any) -> tuple[str, str, int]:
+    return name, _uuid(str(found.topicId().toString())), len(found.partitions())
 
 
 def _uuid(text: str) -> str:

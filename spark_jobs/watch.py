@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import structlog
 from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ from spark_jobs.watch_tables import WatchTables
 from spark_jobs.watch_topics import WatchedTopics, places_of
 from spark_jobs.watching.look import Look
 from spark_jobs.watching.partitions import held, standing
-from spark_jobs.watching.plan import plan
+from spark_jobs.watching.plan import advanced, plan
 from spark_jobs.watching.step import Step
 
 log = structlog.get_logger()
@@ -70,6 +71,18 @@ def watch(spark: SparkSession, settings: WatchSettings, stop: threading.Event) -
     log.info("watched", batches=job.batches)
 
 
+class Goal(NamedTuple):
+    """Where a job ends that watches what is there.
+
+    Args:
+        at_ms: When it was asked for, ms since 1970.
+        offsets: Where a read_committed reader ended then.
+    """
+
+    at_ms: int
+    offsets: Mapping[Place, int]
+
+
 class Watch:
     """One job on one output.
 
@@ -99,7 +112,7 @@ class Watch:
             LostRecordsError: Records are gone, or a topic is another one.
         """
         refuse_missing(self._settings.topic_names(), self._kafka.topics(self._settings.topic_names()))
-        self._step = self._tables.prepare()
+        self._step = self._tables.prepare(self._settings.keep_batches)
         if self._step is not None and set(self._step.topics) != set(self._settings.watched_topics()):
             raise OutputError(
                 f"{self._settings.output} is of topics {', '.join(sorted(self._step.topics))}: name those real topics "
@@ -119,9 +132,9 @@ class Watch:
             check_ids(self._step.topics, ids, self._step.offsets(), f"since batch {self._step.number}")
         return found
 
-    def goal(self) -> dict[Place, int]:
+    def goal(self) -> Goal:
         """Where a read_committed reader ends now."""
-        return self._kafka.stable(places_of(self.topics()))
+        return Goal(_now(), self._kafka.stable(places_of(self.topics())))
 
     def ends(self, now: int) -> Ends:
         """Where the partitions end now, who holds them up, and where the relay is."""
@@ -131,34 +144,36 @@ class Watch:
         stable = {place: min(offset, ends[place]) for place, offset in self._kafka.stable(places).items()}
         before = {} if self._step is None else self._step.standing
         stands = standing(ends, stable, before, now)
-        fresh = {place: one.offset for place, one in stands.items() if before.get(place) != one}
         channel = self._settings.channel_names()
         heads = self._kafka.relay_heads(channel.relay_group, topics[channel.half_topic])
-        return Ends(topics, ends, stable, held(stands, self._kafka.holders(fresh)), heads)
+        holders = self._kafka.holders({place: one.offset for place, one in stands.items()})
+        return Ends(topics, ends, stable, held(stands, holders), heads)
 
-    def step(self, goal: Mapping[Place, int] | None) -> int:
+    def step(self, goal: Goal | None) -> int:
         """Make a batch.
 
         Args:
-            goal: Offsets to go to at most; None: as far as there is something.
+            goal: Where to go to at most; None: as far as there is something.
 
         Returns:
             How many offsets are left to read.
         """
-        now = time.time_ns() // 1_000_000
+        now = _now()
         ends = self.ends(now)
         before = self._step or self._begin(ends, now)
-        self._refuse_lost(before, ends)
-        bound = ends.stable if goal is None else {place: min(end, ends.stable[place]) for place, end in goal.items()}
+        if self._step is not None:  # one that begins has asked later than for the ends, and halves may have come since
+            self._refuse_lost(self._step, ends)
+        until, bound = (now, ends.stable) if goal is None else (goal.at_ms, _within(goal.offsets, ends.stable))
         spans = plan(before.position, bound, self._settings.max_offsets_per_batch)
+        position = advanced(before.position, spans)
+        behind = sum(max(end - position.get(place, 0), 0) for place, end in bound.items())
         with Batch(self._spark, self._settings, self._tables, before, ends, now) as batch:
-            step, look = batch.make(spans)
+            step, look = batch.make(spans, None if behind else until)
             failpoint("watch.written")
             self._tables.publish(step, self._settings.keep_batches)
         failpoint("watch.published")
         self._step = step
         self.batches += 1
-        behind = sum(max(end - step.position.get(place, 0), 0) for place, end in bound.items())
         if self._settings.prometheus_file is not None:
             write_metrics(self._settings.prometheus_file, look, step.totals, behind)
         self._tell(step, look, spans)
@@ -169,7 +184,7 @@ class Watch:
             "batch watched",
             batch=step.number,
             offsets=sum(end - start for start, end in spans.values()),
-            waiting=sum(one.messages for one in look.waiting),
+            waiting=None if look.until_ms is None else sum(one.messages for one in look.waiting),
             hanging=sum(1 for _ in look.hanging()),
             alerts=len(step.firing),
             seconds=round(time.time_ns() / 1e9 - step.at_ms / 1000, 2),
@@ -190,6 +205,14 @@ class Watch:
             raise LostRecordsError(
                 f"records that were to be counted are gone from Kafka: {spans}. Watch from now on with another output"
             )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _within(offsets: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[Place, int]:
+    return {place: min(offset, ends[place]) for place, offset in offsets.items()}
 
 
 @contextmanager

@@ -50,6 +50,7 @@ class Ends:
 
 
 class _Counted(NamedTuple):
+    events: DataFrame
     told: DataFrame
     recent: DataFrame
     read: Read
@@ -90,19 +91,20 @@ class Batch:
             for frame in self._persisted:
                 frame.unpersist()
 
-    def make(self, spans: Mapping[Place, Span]) -> tuple[Step, Look]:
+    def make(self, spans: Mapping[Place, Span], until: int | None) -> tuple[Step, Look]:
         """Count what is new, look at what waits, send alerts; all tables are written and not published yet.
 
         Args:
             spans: What is to be read.
+            until: With them all that was written by then is read, ms since 1970; None: more is left.
 
         Returns:
             What is to be published, and what was found.
         """
-        counted = self._count(spans)
+        counted = self._count(spans, until)
         look = self._look(counted)
         limits = self._settings.thresholds()
-        fresh = news(alerts(look, limits), self._before.firing, self._settings.channel, self._now)
+        fresh = news(alerts(look, limits), self._before.firing, self._settings.channel, look)
         send_alerts(self._spark, self._settings, fresh.records)
         return (
             Step(
@@ -118,32 +120,34 @@ class Batch:
             look,
         )
 
-    def _count(self, spans: Mapping[Place, Span]) -> _Counted:
+    def _count(self, spans: Mapping[Place, Span], until: int | None) -> _Counted:
         fresh = self._kept(read_events(self._spark, self._settings, self._half, spans))
         events = together(self._tables.snapshot(KNOWN, self._before), fresh)
-        read = self._read(fresh, spans)
+        read = self._read(fresh, spans, until)
         told = self._kept(messages(events))
         rows = self._write("minutes", minutes(events, told, read))
         self._write(KNOWN, kept(events, told, read))
         since = f.timestamp_millis(f.lit(self._now - self._settings.recent).cast("bigint"))
         so_far = self._tables.snapshot(RECENT, self._before).unionByName(rows)
         recent = self._write(RECENT, merged(so_far.where(f.col("minute") >= since)))
-        return _Counted(told, recent, read, added(self._before.totals, totals_of(rows)))
+        return _Counted(events, told, recent, read, added(self._before.totals, totals_of(rows)))
 
-    def _read(self, fresh: DataFrame, spans: Mapping[Place, Span]) -> Read:
+    def _read(self, fresh: DataFrame, spans: Mapping[Place, Span], until: int | None) -> Read:
         newest = fresh.where(f.col("side") == HALF).agg(f.unix_millis(f.max("time")).alias("ms")).collect()[0].ms or 0
         position = advanced(self._before.position, spans)
         half_ends = {place[1]: position.get(place, 0) for place in self._half.places()}
+        written = {place[1]: self._ends.ends[place] for place in self._half.places()}
         newest_ms = max(newest, self._before.newest_ms)
-        return Read(half_ends, newest_ms, self._now, self._settings.forget, self._settings.real_topics())
+        topics = self._settings.real_topics()
+        return Read(half_ends, written, newest_ms, until, self._settings.forget, topics, self._ends.heads)
 
     def _look(self, counted: _Counted) -> Look:
         found = waiting(counted.told, counted.read)
-        oldest = oldest_unread(counted.told, counted.read, self._ends.heads)
+        oldest = oldest_unread(counted.events, counted.read)
         partitions = [self._with_relay(self._partition(place), oldest) for place in self._ends.ends]
         self._write_rows("waiting", waiting_rows(found, self._now))
         self._write_rows("partitions", partition_rows(partitions, self._now))
-        return Look(self._now, found, recent_figures(counted.recent), partitions)
+        return Look(self._now, found, recent_figures(counted.recent), partitions, counted.read.until_ms)
 
     def _partition(self, place: Place) -> Partition:
         found = Partition(*place, self._ends.ends[place], self._ends.stable[place], 0)

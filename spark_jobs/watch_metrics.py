@@ -63,7 +63,7 @@ RELAY_LAG = Gauge(
 )
 RELAY_LAG_SECONDS = Gauge(
     "outbox_watch_relay_lag_seconds",
-    "Age of the oldest half in there that waits; 0: none",
+    "Age of the oldest half in there that the job has read; 0: none",
     ["partition"],
     registry=REGISTRY,
 )
@@ -125,7 +125,7 @@ def _show_groups(look: Look) -> None:
         WAITING.labels(group, one.state, age).set(one.messages)
     for state in {one.state for one in look.waiting}:
         for name, oldest in look.oldest(state).items():
-            OLDEST_SECONDS.labels(name or "", state).set(max(look.at_ms - oldest, 0) / 1000)
+            OLDEST_SECONDS.labels(name or "", state).set(max((look.until_ms or look.at_ms) - oldest, 0) / 1000)
     for recent in look.recent:
         for stage, values in recent.quantiles.items():
             for quantile, value in zip(QUANTILES, values or (), strict=False):

@@ -13,6 +13,7 @@ Folders appear by a rename, the manifest last: what a batch wrote that has none 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -34,6 +35,7 @@ TABLES = {"minutes": MINUTES, "waiting": WAITING, "partitions": PARTITIONS}
 
 _SNAPSHOTS = {KNOWN: EVENTS, RECENT: MINUTES}
 _SNAPSHOTS_KEPT = 2
+_BATCH = f"{BATCH_COLUMN.split()[0]}="
 
 
 class WatchTables:
@@ -50,12 +52,22 @@ class WatchTables:
         # A driver that was killed may leave a JVM that writes on for a moment: no two runs share a folder.
         self._run = uuid.uuid4().hex
 
-    def prepare(self) -> Step | None:
-        """Remove what killed runs were writing; the last batch that counts, None before the first."""
+    def prepare(self, keep: int = 0) -> Step | None:
+        """Remove what killed runs were writing or removing, and batches that are too old.
+
+        Args:
+            keep: So many batches stay in the tables; 0: all.
+
+        Returns:
+            The last batch that counts, None before the first.
+        """
         self._output.delete(WRITING)
         self._output.make(WRITING)
         self._output.make(MANIFESTS)
-        last = last_batch(self._output)
+        numbers = counted_batches(self._output)
+        last = numbers[-1] if numbers else None
+        if last is not None:
+            self._sweep(numbers, last - keep + 1 if keep else numbers[0])
         return None if last is None else Step.parse(self._output.text(manifest_file(last)) or "")
 
     def snapshot(self, name: str, step: Step) -> DataFrame:
@@ -86,8 +98,7 @@ class WatchTables:
             self._output.move(f"{self._work(step.number)}/{name}", batch_folder(name, step.number))
         self._output.put_text(manifest_file(step.number), step.encode())
         self._output.delete(self._work(step.number))
-        for name in _SNAPSHOTS:
-            self._output.delete(batch_folder(name, step.number - _SNAPSHOTS_KEPT))
+        self._remove_older(_SNAPSHOTS, step.number - _SNAPSHOTS_KEPT + 1)
         if keep and step.number >= keep:
             self._remove(step.number - keep)
 
@@ -96,14 +107,28 @@ class WatchTables:
         for name in TABLES:
             self._output.delete(batch_folder(name, number))
 
+    def _sweep(self, numbers: Iterable[int], first: int) -> None:
+        """Remove all before a batch; a killed run may have removed their manifests, and not yet their folders."""
+        for number in numbers:
+            if number < first:
+                self._output.delete(manifest_file(number))
+        self._remove_older(TABLES, first)
+
+    def _remove_older(self, tables: Iterable[str], first: int) -> None:
+        for table in tables:
+            for name in self._output.names(table):
+                number = name.removeprefix(_BATCH)
+                if number.isdigit() and int(number) < first:
+                    self._output.delete(f"{table}/{name}")
+
     def _work(self, number: int) -> str:
         return f"{WRITING}/{self._run}-{number}"
 
 
-def last_batch(output: Folder) -> int | None:
-    """The last batch that counts; None if none does."""
+def counted_batches(output: Folder) -> list[int]:
+    """The batches that count, ascending."""
     names = (name.removesuffix(".json") for name in output.names(MANIFESTS))
-    return max((int(name) for name in names if name.isdigit()), default=None)
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def read_watch(spark: SparkSession, path: str, table: str) -> DataFrame:
@@ -115,12 +140,12 @@ def read_watch(spark: SparkSession, path: str, table: str) -> DataFrame:
         table: `minutes`, `waiting` or `partitions`.
     """
     output = Folder(spark, path)
-    last = last_batch(output)
+    numbers = counted_batches(output)
     columns = f"{TABLES[table]}, {BATCH_COLUMN}"
-    if last is None:
+    if not numbers:
         return spark.createDataFrame([], columns)
     rows = spark.read.schema(columns).parquet(output.path(table))
-    return rows.where(f.col("batch_id") <= last)
+    return rows.where(f.col("batch_id").between(numbers[0], numbers[-1]))
 
 
 def read_minutes(spark: SparkSession, path: str) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from spark_jobs.errors import root_name
@@ -10,6 +10,10 @@ from spark_jobs.java_admin import Place
 from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.kafka_offsets import KafkaOffsets, Topic
 from spark_jobs.watching.partitions import Holder
+
+_OPEN = "ONGOING"
+_ENDING = ("PREPARE_COMMIT", "PREPARE_ABORT")
+"""States of a Kafka transaction whose end is written down already, while its markers are not all written."""
 
 
 class WatchedTopics(KafkaOffsets):
@@ -32,7 +36,7 @@ class WatchedTopics(KafkaOffsets):
         producers = {place: id_ for place, at in standing.items() if (id_ := self._producer(place, at)) is not None}
         if not producers:
             return {}
-        open_ = self._open_transactions()
+        open_ = self._open_transactions(set(producers.values()))
         return {place: open_.get(id_, Holder(f"producer id {id_}", None)) for place, id_ in producers.items()}
 
     def _producer(self, place: Place, offset: int) -> int | None:
@@ -46,15 +50,19 @@ class WatchedTopics(KafkaOffsets):
                     return int(state.producerId())
         return None
 
-    def _open_transactions(self) -> dict[int, Holder]:
-        """The open Kafka transactions of all that this client may see, by producer id."""
-        admin = self._kafka.clients.admin
+    def _open_transactions(self, wanted: Container[int]) -> dict[int, Holder]:
+        """The Kafka transactions of these producers that this client may see and that are not over, by producer id."""
+        states = self._kafka.clients.admin.TransactionState
         with self._told():
-            options = admin.ListTransactionsOptions().filterStates([admin.TransactionState.ONGOING])
+            options = self._kafka.clients.admin.ListTransactionsOptions()
+            options = options.filterStates([getattr(states, name) for name in (_OPEN, *_ENDING)])
             listed = self._awaited(self._admin.listTransactions(options).all())
-            producers = {str(one.transactionalId()): int(one.producerId()) for one in listed}
-            described = self._admin.describeTransactions(list(producers))
-            return {id_: Holder(name, self._start(described.description(name))) for name, id_ in producers.items()}
+            found = {str(one.transactionalId()): one for one in listed if int(one.producerId()) in wanted}
+            described = self._admin.describeTransactions(list(found))
+            return {
+                int(one.producerId()): Holder(_shown(one), self._start(described.description(name)))
+                for name, one in found.items()
+            }
 
     def _start(self, description: Any) -> int | None:
         """When a Kafka transaction began, ms since 1970; None if it has ended meanwhile."""
@@ -65,6 +73,12 @@ class WatchedTopics(KafkaOffsets):
                 raise
             return None
         return int(start.getAsLong()) if start.isPresent() else None
+
+
+def _shown(listing: Any) -> str:
+    """A transactional id; of a transaction whose end is written down already, with that."""
+    name, state = str(listing.transactionalId()), str(listing.state().name())
+    return f"{name} ({state})" if state in _ENDING else name
 
 
 def places_of(topics: Mapping[str, Topic]) -> list[Place]:

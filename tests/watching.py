@@ -24,7 +24,7 @@ from spark_jobs.watching.events import (
 )
 from spark_jobs.watching.messages import Read, kept, messages, together
 from spark_jobs.watching.minutes import MINUTES, merged, minutes, totals_of
-from spark_jobs.watching.waiting import Waiting, waiting
+from spark_jobs.watching.waiting import Waiting, oldest_unread, waiting
 from tests.proving import BEGIN, START, TOPIC_ID, History, Record, Told, frame
 from tests.spark import session
 
@@ -67,23 +67,34 @@ class Job:
         channel: The channel.
         topics: The real topics that are watched.
         begin: The half offset where it began.
+        head: First half offset that the relay has not read; None: it has no checkpoint.
     """
 
-    def __init__(self, channel: Channel, topics: Collection[str] = ("orders", "stock"), begin: int = START) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        topics: Collection[str] = ("orders", "stock"),
+        begin: int = START,
+        head: int | None = None,
+    ) -> None:
         self.channel = channel
         self.topics = topics
         self.begin = begin
+        self.head = head
+        self.unread: dict[int, int] = {}
         self.known: list[Row] = []
         self.rows: list[Row] = []
         self.waiting: list[Waiting] = []
         self._position = dict.fromkeys(LISTS, 0)
 
-    def batch(self, to: Mapping[str, int] | None = None, *, now: datetime = BEGIN, forget_ms: int = DAY_MS) -> None:
+    def batch(
+        self, to: Mapping[str, int] | None = None, *, now: datetime | None = BEGIN, forget_ms: int = DAY_MS
+    ) -> None:
         """One batch.
 
         Args:
             to: Where it ends, by topic; without a topic at its end.
-            now: The time.
+            now: The time; None: the job is behind.
             forget_ms: As the setting.
         """
         ends = {**self.channel.lengths, **(to or {})}
@@ -92,11 +103,16 @@ class Job:
         known = session().createDataFrame(self.known, EVENTS)
         events = together(known, read(new)).persist()
         newest = max((record.time for record in self.channel.halves[: ends["halves"]]), default=BEGIN)
-        reading = Read({0: self.begin + ends["halves"]}, _ms(newest), _ms(now), forget_ms, self.topics)
+        half_ends, heads = {0: self.begin + ends["halves"]}, {} if self.head is None else {0: self.head}
+        written = {0: self.begin + len(self.channel.halves)}
+        reading = Read(
+            half_ends, written, _ms(newest), None if now is None else _ms(now), forget_ms, self.topics, heads
+        )
         told = messages(events).persist()
         self.rows += minutes(events, told, reading).collect()
         self.known = kept(events, told, reading).collect()
         self.waiting = waiting(told, reading)
+        self.unread = oldest_unread(events, reading)
         events.unpersist()
         told.unpersist()
 

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from outbox.protocol.discard import parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import parse_number
 from outbox.protocol.half import ANY_PARTITION, HalfControl, Header, parse_half, parse_key
 from outbox.protocol.identifiers import check_uuid, message_id
 from outbox.protocol.op import parse_op
+from outbox.protocol.positions import MAX_POSITION
 from spark_jobs.outbox_format.columns import What
 
 Fields = dict[str, Any]
@@ -136,13 +138,17 @@ def _discard_key(key: bytes | None) -> Fields:
     match parts:
         case [id_, "manifest"]:
             return {"record": _MANIFEST, "transaction_id": check_uuid(id_)}
-        case [id_, position] if position.isdecimal():
-            return {"record": "message", "transaction_id": check_uuid(id_), "position": int(position)}
-        case [id_, position, offset] if position.isdecimal() and offset.isdecimal():
-            place = {"position": int(position), "half_offset": int(offset)}
+        case [id_, position]:
+            return {"record": "message", "transaction_id": check_uuid(id_), "position": _position(position)}
+        case [id_, position, offset]:
+            place = {"position": _position(position), "half_offset": parse_number(offset, "a half offset in a key")}
             return {"record": "copy", "transaction_id": check_uuid(id_), **place}
         case _:
             raise ProtocolError(f"no key of a discard record: {key!r:.80}")
+
+
+def _position(text: str) -> int:
+    return parse_number(text, "a position in a key", maximum=MAX_POSITION)
 
 
 def _manifest(value: bytes) -> Fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,9 @@ from spark_jobs.outbox_format.narrowing import Bounds
 from spark_jobs.outbox_format.options import Options
 
 ROWS_AT_ONCE = 2_000
+
+_ENDS_WHERE_RECORDS_ARE_GONE = {"auto.offset.reset": "error"}
+_NO_OFFSET = "_AUTO_OFFSET_RESET"  # librdkafka's name of the error
 
 
 @dataclass(frozen=True)
@@ -164,13 +168,16 @@ class ChannelReader:
             share: What to read.
             schema: The columns.
             bounds: What can be wanted.
-            whole: Whether the share goes to the end of the topic, so that it is known which discards are alive.
+            whole: Whether the share goes to the end of the topic, so that it is known which discards are alive. If it
+                does not, all of it must be read: a stream never comes back to what it passed over.
 
         Raises:
+            SourceError: Records are gone that had to be read.
             ConfigurationError: Kafka does not answer, or refuses.
         """
         arrow = to_arrow_schema(schema, timezone="UTC")
-        with SpanReader(self._options.kafka, self._options.channel.relay_group) as reader:
+        kafka = self._options.kafka if whole else {**self._options.kafka, **_ENDS_WHERE_RECORDS_ARE_GONE}
+        with SpanReader(kafka, self._options.channel.relay_group) as reader, _told(share.span):
             records = (record for record in map(stored, reader.read([share.span])) if share.has(record.offset))
             rows = self._alive(records) if whole and self._options.what is What.DISCARDS else self._rows(records)
             wanted = (row for row in rows if bounds.wants(row.get("transaction_id")))
@@ -200,6 +207,17 @@ def _clients(kafka: tuple[tuple[str, str], ...], group: str) -> tuple[AdminClien
     The reader has the name of the relay's group, which whoever looks into the channel may read.
     """
     return admin_client(dict(kafka)), SpanReader(dict(kafka), group)
+
+
+@contextmanager
+def _told(span: Span) -> Iterator[None]:
+    """What librdkafka says of offsets that are not there any more is told as what it means."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if _NO_OFFSET not in str(error):
+            raise
+        raise SourceError(f"{_wanted(span)}: records are gone; begin with another checkpoint") from error
 
 
 def stored(message: Message) -> Stored:
@@ -239,8 +257,9 @@ def missing(wanted: Iterable[Span], there: Iterable[Span]) -> ConfigurationError
         found = begins.get(span.partition)
         if found is None or span.start < found.start or span.stop > found.stop:
             has = "nothing" if found is None else f"{found.start}..{found.stop - 1}"
-            return SourceError(
-                f"{span.topic}/{span.partition} was to be read from {span.start} to {span.stop - 1}, and Kafka has "
-                f"{has}: records are gone; begin with another checkpoint"
-            )
+            return SourceError(f"{_wanted(span)}, and Kafka has {has}: records are gone; begin with another checkpoint")
     return None
+
+
+def _wanted(span: Span) -> str:
+    return f"{span.topic}/{span.partition} was to be read from {span.start} to {span.stop - 1}"

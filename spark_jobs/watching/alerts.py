@@ -1,7 +1,7 @@
 """Alerts: what is wrong by a look and its thresholds, and what of it is news. Pure.
 
-An alert has a stable key, so a compacted topic shows the last word on each. It is told when it begins and when it is
-over; after a crash it may be told again, with the same key and the same `since`.
+An alert has a stable key, which begins with the channel, so a compacted topic shows the last word on each. It is told
+when it begins and when it is over; after a crash it may be told again, with the same key and the same `since`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class AlertKind(enum.StrEnum):
     SLOW = "SLOW"
     HUNG_TRANSACTION = "HUNG_TRANSACTION"
     RELAY_BEHIND = "RELAY_BEHIND"
+
+
+AGED = frozenset({AlertKind.DANGLING, AlertKind.UNDELIVERED})
+"""Kinds that only a job can tell which is not behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """Names it, whenever it is told."""
+        """Names it in its channel, whenever it is told."""
         return f"{self.kind}/{self.subject}"
 
 
@@ -88,13 +92,15 @@ def alerts(look: Look, limits: Thresholds) -> list[Alert]:
 
 
 def _waiting(look: Look, limits: Thresholds) -> Iterator[Alert]:
+    if look.until_ms is None:
+        return
     bounds = {
         UNDECIDED: (AlertKind.DANGLING, limits.dangling_ms, "its oldest half is not decided"),
         UNDELIVERED: (AlertKind.UNDELIVERED, limits.undelivered_ms, "its oldest committed half is not visible"),
     }
     for state, (kind, bound, detail) in bounds.items():
         for group, oldest in look.oldest(state).items():
-            if (age := look.at_ms - oldest) > bound:
+            if (age := look.until_ms - oldest) > bound:
                 yield Alert(kind, group or "", oldest + bound, age, bound, f"{detail} after {age // 1_000} s")
 
 
@@ -146,18 +152,25 @@ class News:
     records: tuple[tuple[str, str], ...]
 
 
-def news(now: list[Alert], before: Mapping[str, int], channel: str, at_ms: int) -> News:
+def news(now: list[Alert], before: Mapping[str, int], channel: str, look: Look) -> News:
     """What has begun, and what is over.
 
     Args:
         now: All that is wrong.
-        before: What was wrong at the look before: key and since when.
+        before: What was wrong at the look before: key and since when. While the job is behind, what only one can tell
+            that is not is neither begun nor over.
         channel: The channel.
-        at_ms: The time, ms since 1970.
+        look: The look.
     """
-    firing = {alert.key: before.get(alert.key, alert.since_ms) for alert in now}
-    begun = [(alert.key, _firing(alert, channel)) for alert in now if alert.key not in before]
-    over = [(key, _resolved(key, since, channel, at_ms)) for key, since in before.items() if key not in firing]
+    unknown = AGED if look.until_ms is None else frozenset()
+    firing = {key: since for key, since in before.items() if key.partition("/")[0] in unknown}
+    firing |= {alert.key: before.get(alert.key, alert.since_ms) for alert in now}
+    begun = [(f"{channel}/{alert.key}", _firing(alert, channel)) for alert in now if alert.key not in before]
+    over = [
+        (f"{channel}/{key}", _resolved(key, since, channel, look.at_ms))
+        for key, since in before.items()
+        if key not in firing
+    ]
     return News(firing, (*begun, *over))
 
 

@@ -46,12 +46,15 @@ class Look:
         waiting: What waits.
         recent: Figures of the last minutes, by producer group.
         partitions: The partitions of all topics.
+        until_ms: All that was written by then is read, ms since 1970: so old is what waits. None while the job is
+            behind: nobody knows what waits.
     """
 
     at_ms: int
     waiting: Sequence[Waiting] = ()
     recent: Sequence[Recent] = ()
     partitions: Sequence[Partition] = ()
+    until_ms: int | None = None
 
     def oldest(self, state: str) -> dict[str | None, int]:
         """Append time (ms since 1970) of the oldest half that waits so, by producer group."""

@@ -31,17 +31,22 @@ class Read:
 
     Args:
         half_ends: First offset that is not read, by half partition.
+        written: First offset that was not written when the batch was planned, by half partition.
         newest_ms: Newest append time of a half, ms since 1970.
-        now_ms: The time, ms since 1970.
+        until_ms: All that was written by then is read, ms since 1970; None while the job is behind: what seems to wait
+            may long be settled in what it has not read.
         forget_ms: Age at which an open half is not waited for any more.
         topics: The real topics that are read.
+        heads: First offset that the relay has not read, by half partition; absent if it has no checkpoint.
     """
 
     half_ends: Mapping[int, int]
+    written: Mapping[int, int]
     newest_ms: int
-    now_ms: int
+    until_ms: int | None
     forget_ms: int
     topics: Collection[str]
+    heads: Mapping[int, int]
 
 
 def together(known: DataFrame, fresh: DataFrame) -> DataFrame:
@@ -110,15 +115,19 @@ def waits_for(topics: Collection[str]) -> Column:
 
 def is_forgotten(read: Read) -> Column:
     """Whether a half is too old to be waited for."""
-    return _is_old(f.col("half.time"), read)
+    return is_old(f.col("half.time"), read)
 
 
-def _is_old(time: Column, read: Read) -> Column:
-    return f.unix_millis(time) < read.now_ms - read.forget_ms
+def is_old(time: Column, read: Read) -> Column:
+    """Whether a half of this append time is too old to be waited for; none is while the job is behind."""
+    return f.lit(False) if read.until_ms is None else f.unix_millis(time) < read.until_ms - read.forget_ms
 
 
 def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
-    """The events that the next batch must know: all of transactions that wait, or whose halves are not all read.
+    """The events that the next batch must know.
+
+    They are all of transactions that wait, whose halves are not all read, or of which the relay has not read a half:
+    its lag is their age, whatever else is known of them.
 
     Args:
         events: As `together` gives them.
@@ -127,14 +136,25 @@ def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
     """
     waiting = told.where(waits_for(read.topics).isNotNull() & ~is_forgotten(read)).select("transaction_id")
     ahead = events.where(f.col("side").isin(OP, REAL, DISCARD) & _is_ahead(read)).select("transaction_id")
-    open_ = waiting.union(ahead).distinct()
-    over = (f.col("side") == CHECK) | ((f.col("side") == HALF) & _is_old(f.col("time"), read))
+    unread = events.where((f.col("side") == HALF) & is_unread(read, f.col("partition"), f.col("first")))
+    open_ = waiting.union(ahead).union(unread.select("transaction_id")).distinct()
+    over = (f.col("side") == CHECK) | ((f.col("side") == HALF) & is_old(f.col("time"), read))
     names = [name for name in events.columns if name != "fresh"]
     return events.where(~over).join(open_, "transaction_id", "left_semi").select(*names)
 
 
+def is_unread(read: Read, partition: Column, offset: Column) -> Column:
+    """Whether the relay has not read a half yet; null if nobody knows."""
+    return offset >= lookup(read.heads, partition)
+
+
 def _is_ahead(read: Read) -> Column:
-    """Whether an event names halves that are not read yet; of those that are read, an unknown one is settled."""
-    unread = f.col("last") >= lookup(read.half_ends, f.col("partition"))
+    """Whether an event names halves that are not read yet; of those that are read, an unknown one is settled.
+
+    A half is written before whatever names it. So an event of an earlier batch that names one which this batch did not
+    find written is of a stranger: the relay of another channel writes to that topic, too.
+    """
+    last, partition = f.col("last"), f.col("partition")
+    unread = (last >= lookup(read.half_ends, partition)) & (f.col("fresh") | (last < lookup(read.written, partition)))
     nowhere = (f.col("last") < 0) & (f.unix_millis("time") >= read.newest_ms - OPS_WAIT_MS)
     return f.coalesce(unread | nowhere, f.lit(False))

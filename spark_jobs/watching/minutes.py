@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from outbox.protocol.discard import DiscardReason
@@ -50,15 +50,23 @@ def minutes(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
     parts = (
         _measure(fresh.where(f.col("side") == HALF), f.col("time"), halves=f.lit(1)),
         _measure(fresh.where(f.col("side") == CHECK), f.col("time"), checks=f.lit(1)),
-        _measure(
-            fresh.where(f.col("side") == DISCARD), f.col("time"), reason=f.col("kind"), discarded=f.col("messages")
-        ),
+        _discarded(events),
         _decided(told),
         _delivered(told, read),
         _visible(told),
         _forgotten(told, read),
     )
     return _summed(reduce(DataFrame.union, parts))
+
+
+def _discarded(events: DataFrame) -> DataFrame:
+    """Messages that went to the discard topic: a manifest that is written anew for a half that follows lists all."""
+    earlier = Window.partitionBy("transaction_id", "kind").orderBy("time", "messages")
+    earlier = earlier.rowsBetween(Window.unboundedPreceding, -1)
+    told = f.coalesce(f.max("messages").over(earlier), f.lit(0))
+    manifests = events.where(f.col("side") == DISCARD).withColumn("more", f.col("messages") - told)
+    new = manifests.where(f.col("fresh") & (f.col("more") > 0))
+    return _measure(new, f.col("time"), reason=f.col("kind"), discarded=f.col("more"))
 
 
 def _decided(told: DataFrame) -> DataFrame:
@@ -90,9 +98,9 @@ def _visible(told: DataFrame) -> DataFrame:
     """Latencies that are known now and were not before."""
     half, op, real = f.col("half"), f.col("op"), f.col("real")
     of_half = half.isNotNull() & ~(f.col("half_known") & f.col("real_known"))
-    of_op = half.isNotNull() & ~(f.coalesce("op_known", f.lit(False)) & f.col("real_known"))
+    of_op = of_half | (half.isNotNull() & ~f.coalesce("op_known", f.lit(False)))
     return _measure(
-        told.where(real["time"].isNotNull() & (of_half | of_op)),
+        told.where(real["time"].isNotNull() & of_op),
         real["time"],
         half["producer_group"],
         real["topic"],
@@ -103,7 +111,7 @@ def _visible(told: DataFrame) -> DataFrame:
 
 def _forgotten(told: DataFrame, read: Read) -> DataFrame:
     half = f.col("half")
-    now = f.timestamp_millis(f.lit(read.now_ms).cast("bigint"))
+    now = f.timestamp_millis(f.lit(read.until_ms).cast("bigint"))
     old = told.where(waits_for(read.topics).isNotNull() & is_forgotten(read))
     return _measure(old, now, half["producer_group"], half["topic"], forgotten=f.lit(1))
 

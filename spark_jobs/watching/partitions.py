@@ -33,8 +33,8 @@ class Holder(NamedTuple):
     """Who holds a partition up.
 
     Args:
-        name: A transactional id; `producer id 7` if Kafka's coordinators know of no such transaction: only an operator
-            can end it.
+        name: A transactional id, `shop-7 (PREPARE_COMMIT)` if the end of its transaction is written down already and
+            only its markers are missing; `producer id 7` if this client sees no transaction of it.
         since_ms: When the transaction began, ms since 1970; None if that is not known.
     """
 
@@ -54,7 +54,7 @@ class Partition:
         standing_ms: How long it has stood below the high watermark, ms; 0 if it does not.
         holder: Whose transaction it is; empty if there is none, or if that is not known.
         relay_lag: Of a half partition, the offsets that the relay has not read; None of another one.
-        relay_lag_ms: Age of the oldest half in there that is not decided or delivered, ms; 0 if there is none.
+        relay_lag_ms: Age of the oldest half in there, ms; 0 if there is none.
     """
 
     topic: str

@@ -41,7 +41,7 @@ def urgent_alerts(records: DataFrame, channel: Channel, checked: int) -> DataFra
         .when(discarded & f.col("removed"), _discarded(channel, RESOLVED))
         .when(discarded, _discarded(channel, FIRING))
     )
-    alert = f.concat_ws("/", "told.alert", "told.subject")
+    alert = f.concat_ws("/", "told.channel", "told.alert", "told.subject")
     return (
         parsed.select(told.alias("told"))
         .where(f.col("told").isNotNull())

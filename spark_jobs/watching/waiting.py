@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from spark_jobs.proof.evidence import lookup
-from spark_jobs.watching.messages import Read, is_forgotten, waits_for
+from spark_jobs.watching.events import HALF
+from spark_jobs.watching.messages import Read, is_forgotten, is_old, is_unread, waits_for
 
 AGES = (10, 60, 600, 3_600, 86_400)
 """Ages, s, up to which a bucket reaches; the last one has no end."""
@@ -39,13 +39,15 @@ class Waiting:
 
 
 def waiting(told: DataFrame, read: Read) -> list[Waiting]:
-    """Messages that wait, counted.
+    """Messages that wait, counted; none while the job is behind, for nobody knows then.
 
     Args:
         told: What is known of each message.
         read: How far the topics are read.
     """
-    age = f.lit(read.now_ms) - f.unix_millis("half.time")
+    if read.until_ms is None:
+        return []
+    age = f.lit(read.until_ms) - f.unix_millis("half.time")
     counted = (
         _open(told, read)
         .groupBy(f.col("half.producer_group").alias("producer_group"), "state", _bucket(age).alias("up_to_seconds"))
@@ -54,16 +56,18 @@ def waiting(told: DataFrame, read: Read) -> list[Waiting]:
     return [Waiting(*row) for row in counted.collect()]
 
 
-def oldest_unread(told: DataFrame, read: Read, heads: Mapping[int, int]) -> dict[int, int]:
-    """By half partition, the append time (ms since 1970) of the oldest half that waits and that the relay has not read.
+def oldest_unread(events: DataFrame, read: Read) -> dict[int, int]:
+    """By half partition, the append time (ms since 1970) of the oldest half that the relay has not read.
+
+    Decided or not, for a topic that is watched or not: a relay that stands delivers none of them.
 
     Args:
-        told: What is known of each message.
-        read: How far the topics are read.
-        heads: First offset that the relay has not read, by half partition.
+        events: What is known of transactions.
+        read: How far the topics and the relay are.
     """
-    unread = _open(told, read).where(f.col("half.first") >= lookup(heads, f.col("half.partition")))
-    oldest = unread.groupBy(f.col("half.partition").alias("partition")).agg(f.min("half.time").alias("time"))
+    halves = events.where(f.col("side") == HALF)
+    unread = halves.where(is_unread(read, f.col("partition"), f.col("first")) & ~is_old(f.col("time"), read))
+    oldest = unread.groupBy("partition").agg(f.min("time").alias("time"))
     return {row.partition: row.ms for row in oldest.select("partition", f.unix_millis("time").alias("ms")).collect()}
 
 

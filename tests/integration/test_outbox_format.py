@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from pyspark.errors import PySparkException
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from outbox.protocol.discard import manifest_key
 from outbox.span_reader import SpanReader
 from outbox.testing import VisibleRecord
+from spark_jobs.errors import SourceError
 from spark_jobs.outbox_format import register
+from spark_jobs.outbox_format.columns import What
 from spark_jobs.outbox_format.options import Options
-from spark_jobs.outbox_format.source import OutboxReader
-from tests.harness import Site
+from spark_jobs.outbox_format.source import OutboxReader, OutboxStreamReader
+from tests.harness import Site, wait_until
 from tests.integration.raw import RawLog, RawMessage
 from tests.servers import Servers
 from tests.spark import session
@@ -56,13 +60,7 @@ class Filled:
 
     def read(self, what: str) -> DataFrame:
         """A frame of this channel."""
-        return (
-            session()
-            .read.format("outbox")
-            .options(channel=self.site.name, what=what)
-            .option("kafka.bootstrap.servers", self.site.bootstrap_servers)
-            .load()
-        )
+        return read(self.site, what)
 
     def halves(self, partition: int) -> list[VisibleRecord]:
         """What a half partition holds."""
@@ -93,6 +91,33 @@ class Filled:
                 pass
         monkeypatch.setattr(SpanReader, "read", read)
         return count[0]
+
+
+def read(site: Site, what: str) -> DataFrame:
+    """A frame of the channel of a site."""
+    reader = session().read.format("outbox").options(channel=site.name, what=what)
+    return reader.option("kafka.bootstrap.servers", site.bootstrap_servers).load()
+
+
+def stream_reader(site: Site, what: str) -> OutboxStreamReader:
+    """Plans and reads batches of a stream of the channel of a site, as Spark has it do."""
+    given = {"kafka.bootstrap.servers": site.bootstrap_servers, "channel": site.name, "what": what}
+    options = Options.of(given)
+    return OutboxStreamReader(options, session().createDataFrame([], options.what.columns).schema)
+
+
+def append(site: Site, topic: str, records: int, partition: int = 0) -> None:
+    """Write records that nobody can decode."""
+    producer = Producer(site.kafka())
+    for _ in range(records):
+        producer.produce(topic, b"v", partition=partition)
+    assert producer.flush(20) == 0
+
+
+def remove(site: Site, before: TopicPartition) -> None:
+    """Remove the records before an offset, as retention does."""
+    for future in site.admin.delete_records([before]).values():
+        future.result(20)
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +188,15 @@ def test_spark_pushes_filters_down_and_the_answer_is_the_same(filled: Filled) ->
     assert before + since == halves.count()
 
 
+def test_a_query_that_has_nothing_to_read_has_no_rows(filled: Filled, site: Site) -> None:
+    site.create()
+    site.relay()
+    site.wait_settled()
+    assert {what: read(site, what).count() for what in What} == dict.fromkeys(What, 0)
+    assert filled.read("halves").where("partition = 7").count() == 0
+    assert filled.read("halves").where("offset >= 1000000").collect() == []
+
+
 def test_only_what_a_filter_can_want_is_read(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = len(filled.site.halves())
     first, second = len(filled.halves(0)), len(filled.halves(1))
@@ -182,22 +216,22 @@ def test_only_what_a_filter_can_want_is_read(filled: Filled, monkeypatch: pytest
 
 
 def test_a_stream_goes_on_where_it_stopped(filled: Filled, tmp_path: Path) -> None:
-    first = _stream(filled, tmp_path, maxOffsetsPerTrigger="7")
-    assert sorted(first) == sorted((record.partition, record.offset) for record in filled.site.halves())
+    first = _stream(filled.site, tmp_path, maxOffsetsPerTrigger="7")
+    assert first == sorted((record.partition, record.offset) for record in filled.site.halves())
     producer = Producer(filled.site.kafka())
     producer.produce(filled.site.channel.half_topic, b"late", partition=1)
     assert producer.flush(20) == 0
-    more = _stream(filled, tmp_path)
+    more = _stream(filled.site, tmp_path)
     assert len(more) == len(first) + 1
     assert len(set(more)) == len(more)
 
 
-def _stream(filled: Filled, folder: Path, **options: str) -> list[tuple[int, int]]:
+def _stream(site: Site, folder: Path, **options: str) -> list[tuple[int, int]]:
     stream = (
         session()
         .readStream.format("outbox")
-        .options(channel=filled.site.name, what="halves", **options)
-        .option("kafka.bootstrap.servers", filled.site.bootstrap_servers)
+        .options(channel=site.name, what="halves", **options)
+        .option("kafka.bootstrap.servers", site.bootstrap_servers)
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -205,7 +239,80 @@ def _stream(filled: Filled, folder: Path, **options: str) -> list[tuple[int, int
         .start(str(folder / "table"))
     )
     stream.awaitTermination()
-    return [(row.partition, row.offset) for row in session().read.parquet(str(folder / "table")).collect()]
+    return sorted((row.partition, row.offset) for row in session().read.parquet(str(folder / "table")).collect())
+
+
+def _batch(site: Site) -> list[tuple[int, int]]:
+    return sorted((row.partition, row.offset) for row in read(site, "halves").collect())
+
+
+def test_an_open_kafka_transaction_ends_what_is_read_until_it_is_over(site: Site, tmp_path: Path) -> None:
+    register(session())
+    site.create(partitions=1)
+    half = site.channel.half_topic
+    append(site, half, 2)
+    hanging = Producer({**site.kafka(), "transactional.id": f"{site.name}-hangs"})
+    hanging.init_transactions()
+    hanging.begin_transaction()
+    hanging.produce(half, b"v", partition=0)
+    assert hanging.flush(20) == 0
+    append(site, half, 1)
+    assert _batch(site) == _stream(site, tmp_path) == [(0, 0), (0, 1)]
+    hanging.abort_transaction()
+    wait_until(lambda: len(_batch(site)) == 3)
+    assert _batch(site) == _stream(site, tmp_path) == [(0, 0), (0, 1), (0, 3)]
+
+
+def test_partitions_that_are_new_are_read_from_their_beginning(site: Site, tmp_path: Path) -> None:
+    register(session())
+    site.create(partitions=1)
+    half = site.channel.half_topic
+    append(site, half, 1)
+    assert _stream(site, tmp_path) == [(0, 0)]
+    for grown in site.admin.create_partitions([NewPartitions(half, 3)]).values():
+        grown.result(20)
+    wait_until(lambda: len(site.admin.list_topics(timeout=10).topics[half].partitions) == 3)
+    append(site, half, 2, partition=2)
+    append(site, half, 1)
+    assert _batch(site) == _stream(site, tmp_path) == [(0, 0), (0, 1), (2, 0), (2, 1)]
+
+
+def test_a_stream_ends_where_records_are_gone_or_the_topic_is_another_one(site: Site, tmp_path: Path) -> None:
+    register(session())
+    site.create(partitions=1)
+    half = site.channel.half_topic
+    append(site, half, 2)
+    assert _stream(site, tmp_path) == [(0, 0), (0, 1)]
+    append(site, half, 3)
+    remove(site, TopicPartition(half, 0, 4))
+    with pytest.raises(StreamingQueryException, match=r"from 2 to 4, and Kafka has 4\.\.4: records are gone"):
+        _stream(site, tmp_path)
+    assert _batch(site) == _stream(site, tmp_path / "anew") == [(0, 4)]
+    for gone in site.admin.delete_topics([half]).values():
+        gone.result(20)
+    wait_until(lambda: half not in site.admin.list_topics(timeout=10).topics)
+    site.create_named_topics(half, partitions=1)
+    append(site, half, 6)
+    with pytest.raises(StreamingQueryException, match=f"topic {half} was deleted and made again"):
+        _stream(site, tmp_path / "anew")
+    assert len(_batch(site)) == 6
+
+
+def test_a_stream_ends_where_records_go_between_its_plan_and_its_tasks(site: Site) -> None:
+    site.create(partitions=1)
+    half = site.channel.half_topic
+    append(site, half, 6)
+    reader = stream_reader(site, "halves")
+    begin = reader.initialOffset()
+    [share] = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+    assert sum(batch.num_rows for batch in reader.read(share)) == 6
+    remove(site, TopicPartition(half, 0, 4))
+    with pytest.raises(SourceError, match=f"{half}/0 was to be read from 0 to 5: records are gone"):
+        list(reader.read(share))
+    reader = stream_reader(site, "halves")
+    with pytest.raises(SourceError, match=r"from 0 to 5, and Kafka has 4\.\.5: records are gone"):
+        reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+    assert read(site, "halves").count() == 2
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclOperation,
+    NewTopic,
+    ResourceType,
+)
 from pyarrow import dataset
 from sqlalchemy.orm import Session
 
@@ -34,13 +39,18 @@ from spark_jobs import watch as watch_module
 from spark_jobs.session import SPARK_LOCK
 from spark_jobs.watch_tables import read_minutes
 from spark_jobs.watching.minutes import COUNTS, merged, with_quantiles
+from stack import Stack
 from tests.harness import Service, Site, wait_until
+from tests.integration.raw import RawLog, RawMessage
+from tests.integration.rights import AUTHORIZER, allow_only
 from tests.integration.shop import Shop
 from tests.spark import SETTINGS, session
 
 RUN_SECONDS = 240
 TRANSACTIONS = 5
 ROLLED_BACK = 2
+ROUNDS = 7
+"""Alerts one after the other, each of a record that is written once the one before was told."""
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "60000"}
 """The relay asks about nothing while a test runs."""
@@ -165,10 +175,18 @@ class Watched:
             found.update(dict(row["discarded"]))
         return +found
 
+    def partitions(self) -> list[dict[str, Any]]:
+        """The table `partitions`, from its first batch to its last."""
+        table = dataset.dataset(
+            self.output / "partitions", format="parquet", partitioning="hive", ignore_prefixes=["."]
+        ).to_table()
+        return sorted(table.to_pylist(), key=lambda row: (row["batch_id"], row["topic"], row["partition"]))
+
     def alerts(self) -> dict[str, dict[str, Any]]:
         """The last word on each alert, by kind and subject."""
         records = read_committed(self.site.kafka(), [self.alerts_topic])
-        return {(record.key or b"").decode(): json.loads(record.value or b"") for record in records}
+        mine = f"{self.site.name}/"
+        return {(record.key or b"").decode().removeprefix(mine): json.loads(record.value or b"") for record in records}
 
     def states(self) -> dict[str, str]:
         """Whether each alert that was told is firing or resolved."""
@@ -229,12 +247,42 @@ def test_a_job_killed_at_any_place_counts_everything_once(watched: Watched) -> N
 
 
 @pytest.mark.long
+def test_an_old_history_that_is_read_in_many_batches_is_no_alert(watched: Watched) -> None:
+    watched.tell()
+    said = watched.run(extra={"OUTBOX_MAX_OFFSETS_PER_BATCH": "16", **EAGER})
+    assert said.count('"batch watched"') > 2
+    assert (
+        watched.alerts() == {}
+    )  # though the halves of its first batches were old long before their decisions were read
+    assert watched.figures() == TOLD
+
+
+@pytest.mark.long
+def test_a_relay_that_stands_is_told_where_no_topic_is_watched(watched: Watched) -> None:
+    watched.tell()
+    with watched.shop.session() as database:
+        watched.shop.publish(database, "orders", "no relay delivers it", "key")
+    wait_until(lambda: len(watched.site.ops()) > TRANSACTIONS + ROLLED_BACK)
+    [partition] = {record.partition for record in watched.site.halves()}  # they have one key
+    for _ in range(2):
+        watched.run("--topics", "", extra={"OUTBOX_RELAY_LAG": "1000"})
+    half = watched.site.channel.half_topic
+    assert watched.states() == {f"RELAY_BEHIND/{half}/{partition}": "firing"}
+    lags = [
+        (row["batch_id"], row["relay_lag"] > 0, row["relay_lag_ms"] > 1000)
+        for row in watched.partitions()
+        if (row["topic"], row["partition"]) == (half, partition)
+    ]
+    assert lags == [(0, True, True), (1, True, True)]
+
+
+@pytest.mark.long
 def test_checks_and_discards_are_counted_and_told(watched: Watched) -> None:
     site = watched.site
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"})
     with watched.open_transaction():  # there is no checker that answers
         wait_until(lambda: len(read_committed(site.kafka(), [site.channel.check_topic])) > 1)
-        discarded = watched.discard(make_transaction_id(1_800_000_000_000, os.urandom(10)))
+        discarded = watched.discard(_transaction())
         next(discarded)
         watched.run()
         assert watched.states() == {"CHECKED_OFTEN/orders": "firing", "DISCARDED/orders": "firing"}
@@ -262,6 +310,44 @@ def test_records_that_are_gone_and_other_topics_end_the_job(watched: Watched) ->
 
 
 @pytest.mark.long
+def test_it_begins_on_a_live_channel_with_no_more_rights_than_documented(tmp_path: Path) -> None:
+    with Stack(kafka_settings=AUTHORIZER) as own, Site(own.bootstrap_servers, own.postgres_url) as site:
+        watched = Watched(site, tmp_path)
+        for name in (site.channel.op_topic, site.channel.check_topic, site.channel.discard_topic):
+            allow_only(site, ResourceType.TOPIC, name, AclOperation.READ)
+        for name in (site.topic("orders"), site.topic("stock")):
+            allow_only(site, ResourceType.TOPIC, name, AclOperation.READ)
+        # This test writes halves under the same name.
+        allow_only(site, ResourceType.TOPIC, site.channel.half_topic, AclOperation.READ, AclOperation.WRITE)
+        allow_only(site, ResourceType.TOPIC, watched.alerts_topic, AclOperation.WRITE)
+        allow_only(site, ResourceType.GROUP, site.channel.relay_group, AclOperation.DESCRIBE)
+        with _publishing(watched):
+            job = watched.start("--starting-offsets", "latest", "--trigger-seconds", "0.2", extra=EAGER)
+            wait_until(lambda: '"alerts": 1' in job.output() or not job.running, RUN_SECONDS, job.output)
+            assert job.terminate(60) == Exit.OK, job.output()
+        assert watched.figures()["halves"] > 0
+        assert f"{site.name}/DANGLING/orders" in job.output()
+
+
+@contextmanager
+def _publishing(watched: Watched) -> Iterator[None]:
+    """Halves that nobody decides come all the time."""
+    log, over = RawLog(watched.site, watched.topic_id), threading.Event()
+
+    def publish() -> None:
+        while not over.wait(0.01):
+            log.commit(RawMessage(watched.site.topic("orders")))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.long
 def test_spark_submit_counts_the_same(watched: Watched) -> None:
     watched.tell()
     jars = ",".join(map(str, fetch(SPARK_LOCK)))
@@ -282,10 +368,10 @@ def test_spark_submit_counts_the_same(watched: Watched) -> None:
 
 @pytest.mark.long
 def test_in_real_time_single_records_are_told(watched: Watched, tmp_path: Path) -> None:
-    transaction = make_transaction_id(1_800_000_000_000, os.urandom(10))
+    transaction = _transaction()
     service = watched.site.start_module(
         *("outbox", "watch", "--real-time", "--alerts-topic", watched.alerts_topic),
-        *("--checkpoint", str(tmp_path / "checkpoints"), "--trigger-seconds", "5", "--starting-offsets", "earliest"),
+        *("--checkpoint", str(tmp_path / "checkpoints"), "--trigger-seconds", "15", "--starting-offsets", "earliest"),
         extra={**SPARK, "OUTBOX_SPARK": json.dumps({**SETTINGS, "spark.master": "local[8]"})},
     )
     watched.ask(transaction, times=4)
@@ -298,4 +384,24 @@ def test_in_real_time_single_records_are_told(watched: Watched, tmp_path: Path) 
     next(discarded)
     wait_until(lambda: watched.states()[told] == "resolved", RUN_SECONDS, service.output)
     assert len(read_committed(watched.site.kafka(), [watched.alerts_topic])) == 3
+    _see_that_many_alerts_come_of_one_batch(watched, tmp_path / "checkpoints" / "watch" / "commits", service)
     assert service.terminate(60) == Exit.OK, service.output()
+
+
+def _see_that_many_alerts_come_of_one_batch(watched: Watched, commits: Path, service: Service) -> None:
+    """What is written once the alert before it is there would be in a later micro-batch each time."""
+
+    def batches() -> int:
+        return len(list(commits.glob("[0-9]*")))
+
+    before = batches()
+    for _ in range(ROUNDS):
+        told, transaction = len(watched.states()), _transaction()
+        watched.ask(transaction, times=3)
+        wait_until(lambda: len(watched.states()) > told, RUN_SECONDS, service.output)  # noqa: B023 - it is called at once
+    assert batches() - before < (ROUNDS - 1) / 2
+    wait_until(lambda: batches() > before, RUN_SECONDS, service.output)  # they are counted where they are
+
+
+def _transaction() -> str:
+    return make_transaction_id(1_800_000_000_000, os.urandom(10))

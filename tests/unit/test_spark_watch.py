@@ -168,6 +168,28 @@ def test_halves_grow_old_while_nothing_is_written_and_are_forgotten_at_last() ->
     assert (job.waiting, job.known) == ([], [])
 
 
+def test_nothing_is_forgotten_while_the_job_is_behind() -> None:
+    channel = Channel()
+    told, open_ = channel.delivered(), channel.tell()
+    job = Job(channel)
+    job.batch({"ops": 0, "reals": 0}, now=None)
+    assert (job.open(), job.waiting) == ({told.id, open_.id}, [])
+    job.batch(now=BEGIN + timedelta(days=5))
+    assert job.totals()["orders"] == {"halves": 2, "committed": 1, "delivered": 1, "forgotten": 1}
+
+
+@pytest.mark.parametrize("batches", [(1, 2, 3), (3,)])
+def test_a_message_that_follows_others_into_the_discard_topic_counts_alone(batches: tuple[int, ...]) -> None:
+    channel = Channel()
+    told = channel.tell(3)
+    for read_so_far in (1, 3, 3):
+        channel.park(replace(told, control=told.control[:read_so_far], halves=told.halves[:read_so_far]))
+    job = Job(channel)
+    for manifests in batches:
+        job.batch({"discards": manifests})
+    assert job.totals()["orders"] == {"halves": 3, "discarded/UNDECIDED": 3}
+
+
 @pytest.mark.long
 def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only() -> None:
     channel = Channel(("orders",))
@@ -178,6 +200,27 @@ def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only()
     channel.op(told)
     job.batch()
     assert (job.open(), job.waiting) == (set(), [])
+
+
+def test_a_half_that_the_relay_has_not_read_is_known_until_it_has_whatever_became_of_it() -> None:
+    channel = Channel(("orders",))
+    channel.delivered()
+    told = channel.tell()
+    channel.op(told)
+    later = channel.rolled_back()
+    appended = {one.id: round(one.halves[0].time.timestamp() * 1000) for one in (told, later)}
+    job = Job(channel, (), head=told.first)
+    for _ in range(2):
+        job.batch(now=BEGIN + HOUR)
+        assert (job.open(), job.waiting) == ({told.id, later.id}, [])
+        assert job.unread == {0: appended[told.id]}
+    job.head = later.first
+    job.batch(now=BEGIN + HOUR)
+    assert (job.open(), job.unread) == ({later.id}, {0: appended[later.id]})
+    job.head = later.last + 1
+    job.batch(now=BEGIN + HOUR)
+    assert (job.known, job.unread) == ([], {})
+    assert job.totals()["orders"] == {"halves": 3, "committed": 2, "rolled_back": 1, "delivered": 1}
 
 
 @pytest.mark.long
@@ -204,6 +247,22 @@ def test_what_is_about_halves_of_before_is_not_kept() -> None:
     job.batch()
     assert job.known == []
     assert job.totals() == {"orders": {"delivered": 2, "discarded/UNDECIDED": 1}}
+
+
+def test_what_another_channel_writes_to_a_topic_is_not_kept() -> None:
+    channel = Channel(("orders",))
+    strange = channel.tell()
+    origin = replace(strange.halves[0], offset=10**6)
+    channel.halves.clear()
+    channel.deliver(replace(strange, halves=[origin]))
+    ours = channel.delivered()
+    job = Job(channel, begin=ours.first)
+    job.batch({"halves": 0, "ops": 0})
+    job.batch({"halves": 0})
+    assert job.open() == {ours.id}
+    job.batch()
+    assert job.known == []
+    assert job.totals()["orders"] == {"halves": 1, "committed": 1, "delivered": 2}
 
 
 @pytest.mark.long
@@ -270,4 +329,4 @@ def test_what_one_record_gives_away_is_an_alert_at_once() -> None:
         {**discarded, "state": "firing", "producer_group": "orders", "detail": "TOO_LARGE"},
         {**discarded, "state": "resolved"},
     ]
-    assert [key for key, _ in alerts] == [f"CHECKED_OFTEN/{told.id}", *[f"DISCARDED/{told.id}"] * 2]
+    assert [key for key, _ in alerts] == [f"outbox/CHECKED_OFTEN/{told.id}", *[f"outbox/DISCARDED/{told.id}"] * 2]

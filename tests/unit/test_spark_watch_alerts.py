@@ -28,15 +28,19 @@ LIMITS = Thresholds(
 )
 
 
+def look(*waits: Waiting, at: int = NOW) -> Look:
+    return Look(at, waits, until_ms=at)
+
+
 def keys(**found: Any) -> list[str]:
-    return [alert.key for alert in alerts(Look(NOW, **found), LIMITS)]
+    return [alert.key for alert in alerts(Look(NOW, until_ms=NOW, **found), LIMITS)]
 
 
 def test_what_has_waited_too_long_is_told_since_when_it_is_too_long() -> None:
     old = Waiting("shop", UNDECIDED, 3_600, 2, NOW - 700_000)
     young = Waiting("shop", UNDECIDED, 600, 5, NOW - 500_000)
     committed = Waiting(None, UNDELIVERED, 600, 1, NOW - 400_000)
-    [dangling, undelivered] = alerts(Look(NOW, waiting=[young, old, committed]), LIMITS)
+    [dangling, undelivered] = alerts(look(young, old, committed), LIMITS)
     assert (dangling.key, dangling.since_ms, dangling.value) == ("DANGLING/shop", NOW - 100_000, 700_000)
     assert (undelivered.key, undelivered.since_ms) == ("UNDELIVERED/", NOW - 100_000)
     assert keys(waiting=[young]) == []
@@ -69,10 +73,10 @@ def test_a_hung_transaction_and_a_relay_that_stands_are_told_by_partition() -> N
 
 
 def test_an_alert_is_told_when_it_begins_and_when_it_is_over() -> None:
-    wrong = alerts(Look(NOW, waiting=[Waiting("shop", UNDECIDED, None, 1, NOW - 700_000)]), LIMITS)
-    first = news(wrong, {}, "outbox", NOW)
+    wrong = alerts(look(Waiting("shop", UNDECIDED, None, 1, NOW - 700_000)), LIMITS)
+    first = news(wrong, {}, "outbox", look())
     [(key, record)] = first.records
-    assert key == "DANGLING/shop"
+    assert key == "outbox/DANGLING/shop"
     assert json.loads(record) == {
         "version": 1,
         "alert": "DANGLING",
@@ -84,18 +88,42 @@ def test_an_alert_is_told_when_it_begins_and_when_it_is_over() -> None:
         "threshold": 600_000,
         "detail": "its oldest half is not decided after 700 s",
     }
-    assert news(wrong, {}, "outbox", NOW).records == first.records  # after a crash: the same again
-    assert news(wrong, first.firing, "outbox", NOW + 1).records == ()
-    over = news([], first.firing, "outbox", NOW + 5)
+    assert news(wrong, {}, "outbox", look()).records == first.records  # after a crash: the same again
+    assert news(wrong, first.firing, "outbox", look(at=NOW + 1)).records == ()
+    over = news([], first.firing, "outbox", look(at=NOW + 5))
     [(key, record)] = over.records
+    assert key == "outbox/DANGLING/shop"
     told = json.loads(record)
-    assert (key, told["state"], told["since_ms"], told["until_ms"]) == (
-        "DANGLING/shop",
+    assert (told["state"], told["since_ms"], told["until_ms"]) == (
         "resolved",
         NOW - 100_000,
         NOW + 5,
     )
     assert over.firing == {}
+
+
+def test_a_job_that_is_behind_tells_of_nothing_that_waits_and_takes_nothing_back() -> None:
+    waits = [Waiting("shop", UNDECIDED, None, 1, NOW - 700_000), Waiting("shop", UNDELIVERED, None, 1, NOW - 700_000)]
+    relay = [Partition("outbox.half", 1, 50, 50, 0, relay_lag=7, relay_lag_ms=90_000)]
+    behind = Look(NOW, waits, partitions=relay)
+    [wrong] = alerts(behind, LIMITS)
+    assert wrong.key == "RELAY_BEHIND/outbox.half/1"
+    before = {"DANGLING/shop": NOW - 9, "UNDELIVERED/shop": NOW - 8, "SLOW/shop": NOW - 7}
+    told = news([wrong], before, "outbox", behind)
+    assert [(key, json.loads(record)["state"]) for key, record in told.records] == [
+        (f"outbox/{wrong.key}", "firing"),
+        ("outbox/SLOW/shop", "resolved"),
+    ]
+    assert told.firing == {wrong.key: wrong.since_ms, "DANGLING/shop": NOW - 9, "UNDELIVERED/shop": NOW - 8}
+    caught_up = news([], told.firing, "outbox", look())
+    assert {key for key, _ in caught_up.records} == {f"outbox/{key}" for key in told.firing}
+
+
+def test_what_waits_is_as_old_as_what_is_read(tmp_path: Path) -> None:
+    begun = Look(NOW, [Waiting("shop", UNDECIDED, 600, 1, NOW - 650_000)], until_ms=NOW - 100_000)
+    assert alerts(begun, LIMITS) == []
+    write_metrics(tmp_path / "outbox.prom", begun, {}, 0)
+    assert samples(tmp_path / "outbox.prom")["outbox_watch_oldest_seconds", frozenset(("shop", UNDECIDED))] == 550
 
 
 def test_an_offset_that_stands_below_the_end_stands_since_it_was_first_seen_there() -> None:

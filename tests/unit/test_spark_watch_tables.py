@@ -25,10 +25,10 @@ class Output:
         self.folder = folder / "figures"
         self.restart()
 
-    def restart(self) -> Step | None:
+    def restart(self, keep: int = 0) -> Step | None:
         """A new run; the last batch that counts."""
         self.tables = WatchTables(session(), Folder(session(), str(self.folder)))
-        return self.tables.prepare()
+        return self.tables.prepare(keep)
 
     def write(self, number: int, halves: int, *, manifest: bool = True, keep: int = 0) -> None:
         """A batch with one row of figures."""
@@ -87,3 +87,19 @@ def test_snapshots_of_two_batches_and_tables_of_some_stay(output: Output) -> Non
     assert output.halves() == 3
     assert {row.batch_id for row in read_watch(session(), str(output.folder), "minutes").collect()} == {1, 2, 3}
     assert output.tables.snapshot(KNOWN, Step(3, 0, {}, {})).count() == 0
+
+
+def test_what_a_killed_run_was_removing_does_not_count_and_goes(output: Output) -> None:
+    for number in range(3):
+        output.write(number, 1)
+    left = output.folder / KNOWN / "batch_id=0"  # killed before it was gone
+    left.mkdir()
+    (output.folder / "_manifests" / "0.json").unlink()
+    assert output.halves() == 2
+    output.restart()
+    assert output.batches("minutes") == output.batches("waiting") == {"1", "2"}
+    output.write(3, 1)
+    assert output.batches(KNOWN) == {"2", "3"}
+    output.restart(keep=1)
+    assert output.batches("minutes") == {"3"}
+    assert output.halves() == 1

@@ -6,6 +6,7 @@ flush before it sends offsets, and a late EndTxn of the old protocol then only c
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +40,10 @@ log = structlog.get_logger()
 
 class Delivery(Protocol):
     """What writes the batches of one half partition, and belongs to its owner alone."""
+
+    @property
+    def rest_ms(self) -> int:
+        """How long the next batch should wait after the last one, ms."""
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """Send no batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
@@ -92,6 +97,7 @@ class TransactionalDelivery:
         }
         self.take_overs = 1
         """How often a fresh producer has ended what may have been open."""
+        self.rest_ms = 0
         self._producer = take_over(self._config)
 
     def limit_batches(self, max_message_bytes: int) -> None:
@@ -107,6 +113,7 @@ class TransactionalDelivery:
             with self._producer.fatal_errors():
                 seconds = self._commit(records, offsets, group_metadata)
                 lost_something = self._producer.listen()
+            self.rest_ms = rest_ms(seconds)
         except DeliveryError as error:
             if error.remedy is Remedy.ABORT:
                 self._abort()
@@ -204,6 +211,19 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
 def _is_suspicious(seconds: float) -> bool:
     """Whether a commit that took so long may have been sent twice (R17)."""
     return seconds > SUSPICIOUS_COMMIT_SECONDS
+
+
+def rest_ms(seconds: float) -> int:
+    """How long the broker may take to end a transaction after it said that it is committed, ms.
+
+    It writes the markers and its own log once more, which takes about twice as long as the commit. Who begins the next
+    transaction earlier is refused (CONCURRENT_TRANSACTIONS), and librdkafka tries again after 20 ms: longer than that
+    no rest pays.
+
+    Args:
+        seconds: That the commit took.
+    """
+    return min(math.ceil(seconds * 3_000), 20)
 
 
 def batch_size(max_message_bytes: int) -> int:

@@ -1,6 +1,8 @@
 """When a batch leaves: closed by count, bytes or age, and at once while there is little traffic. Pure.
 
-A lone message must not wait for company, and a flood must not be cut into thousands of small Kafka transactions.
+A lone message must not wait for company, and a flood must not be cut into thousands of small Kafka transactions. Nor
+must a Kafka transaction begin while the broker is still ending the one before: it is refused, and librdkafka tries
+again only after 20 ms.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Pacing:
         self._policy = policy
         self._left_at = 0
         self._since: int | None = None  # when the first message of the next batch was seen
+        self._rests_until = 0
 
     def leaves(self, ready: Ready, now: int) -> bool:
         """Whether the batch leaves now, at this monotonic time (ms); if so, it counts as gone."""
@@ -53,17 +56,26 @@ class Pacing:
             return True  # whatever else there is to write does not wait
         if self._since is None:
             self._since = now
-        if self._expects_more(ready, now) and now < self._since + self._policy.age:
+        if not self._is_full(ready) and now < max(self._rests_until, self._since + self._longest(ready, now)):
             return False
         self._left_at, self._since = now, None
         return True
 
+    def written(self, now: int, rest: int) -> None:
+        """A batch was written at this time; for so many ms the next one leaves only if it is full."""
+        self._rests_until = now + rest
+
     def wait(self, now: int) -> int | None:
         """How long the batch that waits may still do so, ms; None if none waits."""
-        return None if self._since is None else max(self._since + self._policy.age - now, 0)
+        if self._since is None:
+            return None
+        until = self._rests_until if now < self._rests_until else self._since + self._policy.age
+        return max(until - now, 0)
 
-    def _expects_more(self, ready: Ready, now: int) -> bool:
-        """Whether it is not full, and the longest wait would bring enough, at the rate since the last one left."""
-        if ready.messages >= self._policy.messages or ready.bytes >= self._policy.bytes:
-            return False
-        return ready.messages * self._policy.age >= WORTH_WAITING * max(now - self._left_at, 1)
+    def _is_full(self, ready: Ready) -> bool:
+        return ready.messages >= self._policy.messages or ready.bytes >= self._policy.bytes
+
+    def _longest(self, ready: Ready, now: int) -> int:
+        """How long more messages are waited for, ms; not at all if too few come, at the rate since the last batch."""
+        comes = ready.messages * self._policy.age >= WORTH_WAITING * max(now - self._left_at, 1)
+        return self._policy.age if comes else 0

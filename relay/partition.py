@@ -358,6 +358,7 @@ class PartitionWorker(threading.Thread):
         ]
         with metrics.COMMIT_SECONDS.time():
             self._delivery.commit(records, offsets, self._group_metadata())
+        self._pacing.written(_ms(), self._delivery.rest_ms)
         self._committed, self._committed_at = (half, op), time.monotonic()
         if records:
             metrics.BATCH_MESSAGES.observe(len(records))

@@ -35,6 +35,8 @@ class PlainDelivery:
         DeliveryError: The transaction coordinator could not be reached within 10 s.
     """
 
+    rest_ms = 0
+
     def __init__(
         self,
         kafka: Mapping[str, str],

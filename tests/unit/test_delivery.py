@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 import relay.delivery
 import relay.producing
 from outbox.protocol.record import Record
-from relay.delivery import TransactionalDelivery
+from relay.delivery import TransactionalDelivery, rest_ms
 from relay.producing import DeliveryError
 from tests.unit.transaction_model import Coordinator, Producer
 
@@ -160,3 +160,8 @@ def test_an_abort_during_which_a_connection_was_lost_is_an_error(monkeypatch: py
     monkeypatch.setattr(coordinator, "abort", lose)
     with pytest.raises(DeliveryError, match="a connection was lost"):
         found.write_and_abort(Record("real", 2, None, b"again", [], 0))
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(0.0, 0), (0.0004, 2), (0.002, 6), (0.005, 15), (1.0, 20)])
+def test_the_next_transaction_rests_as_long_as_the_broker_may_take_to_end_this_one(seconds: float, rest: int) -> None:
+    assert rest_ms(seconds) == rest

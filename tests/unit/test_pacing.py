@@ -54,6 +54,25 @@ def test_what_else_there_is_to_write_does_not_wait() -> None:
     assert pacing.wait(102) is None
 
 
+def test_after_a_batch_the_next_one_rests_unless_it_is_full() -> None:
+    pacing = paced()
+    pacing.written(102, rest=4)
+    for now in range(102, 106):
+        assert not pacing.leaves(Ready(1, 500), now)
+        assert pacing.wait(now) == 106 - now
+    assert pacing.leaves(Ready(1, 500), 106)
+    pacing.written(108, rest=4)
+    assert pacing.leaves(Ready(1_000, 0), 109)
+
+
+def test_a_rest_does_not_shorten_the_wait_for_a_flood() -> None:
+    pacing = paced()
+    pacing.written(101, rest=2)
+    assert not pacing.leaves(Ready(FLOOD, 0), 101)
+    assert not pacing.leaves(Ready(FLOOD * 3, 0), 103)
+    assert pacing.wait(103) == 8
+
+
 def test_no_age_no_wait() -> None:
     pacing = Pacing(BatchPolicy(age=0))
     assert pacing.leaves(Ready(1_000, 0), 100)

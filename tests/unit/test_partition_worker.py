@@ -65,7 +65,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def delivery() -> Mock:
     """Takes Kafka transactions."""
-    return Mock(spec=Delivery)
+    return Mock(spec=Delivery, rest_ms=0)
 
 
 @pytest.fixture

@@ -103,6 +103,7 @@ def test_another_selection_under_the_same_id_is_refused(replaying: Replaying) ->
     assert len(replaying.site.read("orders")) == 3
 
 
+@pytest.mark.long
 def test_a_key_keeps_the_order_of_the_table_whatever_partition_it_came_from(replaying: Replaying) -> None:
     orders, stock = replaying.site.topic("orders"), replaying.site.topic("stock")
     keys = [b"a", b"b", b"c", b"d"]

@@ -209,6 +209,7 @@ def watched(site: Site, tmp_path: Path) -> Iterator[Watched]:
         yield made
 
 
+@pytest.mark.long
 def test_a_history_is_counted_and_what_hangs_and_waits_is_told_until_it_is_over(watched: Watched) -> None:
     watched.tell()
     with watched.shop.session() as database:

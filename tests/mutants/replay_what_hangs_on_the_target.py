@@ -1,4 +1,4 @@
-"""Replay: what hangs on a target partition is ended before anything is written there.
+"""Replay ledger: what hangs on a target partition is ended before anything is written there.
 
 A broker may lose the abort of a killed run (KAFKA-20734). The next commit of the same producer then shows what it had
 written: doubled.

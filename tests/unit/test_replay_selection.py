@@ -26,6 +26,7 @@ def offsets(frame: DataFrame) -> list[int]:
     return sorted(row.offset for row in frame.collect())
 
 
+@pytest.mark.long
 def test_a_selection_is_all_that_fits_everything_that_is_given() -> None:
     rows = table(
         landed("orders", 0),

@@ -116,6 +116,7 @@ def test_latencies_are_those_of_the_broker() -> None:
     assert row.half_to_visible_ms == [12, 12, 12]
 
 
+@pytest.mark.long
 def test_a_topic_with_the_producers_time_is_counted_and_not_timed() -> None:
     channel = Channel()
     told = channel.delivered()
@@ -168,6 +169,7 @@ def test_halves_grow_old_while_nothing_is_written_and_are_forgotten_at_last() ->
     assert (job.waiting, job.known) == ([], [])
 
 
+@pytest.mark.long
 def test_nothing_is_forgotten_while_the_job_is_behind() -> None:
     channel = Channel()
     told, open_ = channel.delivered(), channel.tell()
@@ -178,6 +180,7 @@ def test_nothing_is_forgotten_while_the_job_is_behind() -> None:
     assert job.totals()["orders"] == {"halves": 2, "committed": 1, "delivered": 1, "forgotten": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batches", [(1, 2, 3), (3,)])
 def test_a_message_that_follows_others_into_the_discard_topic_counts_alone(batches: tuple[int, ...]) -> None:
     channel = Channel()
@@ -202,6 +205,7 @@ def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only()
     assert (job.open(), job.waiting) == (set(), [])
 
 
+@pytest.mark.long
 def test_a_half_that_the_relay_has_not_read_is_known_until_it_has_whatever_became_of_it() -> None:
     channel = Channel(("orders",))
     channel.delivered()
@@ -249,6 +253,7 @@ def test_what_is_about_halves_of_before_is_not_kept() -> None:
     assert job.totals() == {"orders": {"delivered": 2, "discarded/UNDECIDED": 1}}
 
 
+@pytest.mark.long
 def test_what_another_channel_writes_to_a_topic_is_not_kept() -> None:
     channel = Channel(("orders",))
     strange = channel.tell()

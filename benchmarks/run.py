@@ -59,10 +59,10 @@ def _show(figure: Figure) -> None:
 
 
 def _beside(record: Mapping[str, Any]) -> str:
-    if record["ratio"] is None:
-        return f"{record['baseline']} not measured: {record['not_measured']}"
-    spread = record["spread"]["ratio"]
-    return (
-        f"{record['baseline']} {record['baseline_value']:g}"
-        f" → ratio {record['ratio']:g} ({spread['minimum']:g} to {spread['maximum']:g})"
-    )
+    value, spread = record["baseline_value"], record["spread"]["ratio"]
+    beside = f"{record['baseline']} {'not measured' if value is None else f'{value:g}'}"
+    if record["not_measured"]:
+        return f"{beside} ({record['not_measured']})"
+    if spread is None:
+        return beside  # of nothing, nobody is a multiple
+    return f"{beside} → ratio {record['ratio']:g} ({spread['minimum']:g} to {spread['maximum']:g})"

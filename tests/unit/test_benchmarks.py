@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from benchmarks.interleaved import interleave
 from benchmarks.relay.stages import STAGES, measure_stages
 from benchmarks.report import checker_section, library_section, memory_section, relay_section, spark_section
 from benchmarks.results_file import read_results, write_results
+from benchmarks.run import Run
 from benchmarks.spread import Spread, percentile
 from checker import purge
 
@@ -150,6 +152,22 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     [record] = results["figures"]
     assert (record["ours"], record["baseline_value"], record["ratio"], record["runs"]) == (2, 2, 1, 3)
     assert record["spread"]["ours"] == {"minimum": 1, "median": 2, "maximum": 3}
+
+
+@pytest.mark.parametrize(
+    ("beside", "why", "said"),
+    [
+        ([1.0, 2.0, 4.0], None, "what is slow 2 → ratio 1.5 (0.5 to 3)"),
+        ([0.0, 0.0, 0.0], None, "what is slow 0\n"),
+        ([], "it died", "what is slow not measured (it died)"),
+    ],
+)
+def test_a_figure_is_told_with_what_stands_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], beside: list[float], why: str | None, said: str
+) -> None:
+    one = replace(figure([3.0, 3.0, 2.0], beside), not_measured=why)
+    Run(tmp_path / "results.json", ENVIRONMENT, {}).measure("part", lambda: [one])
+    assert said in capsys.readouterr().out
 
 
 def test_a_name_is_used_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
 _OURS = "#4c78a8"
 _BASELINE = "#bab0ac"
 _TARGET = "#e45756"
+_LABEL_CHARACTERS = 64
+"""A longer line beside a chart would leave it no room."""
 
 
 def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -27,7 +30,9 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
         path: The SVG.
     """
     figures = [figure for figure in figures if figure["ratio"] is not None]
-    picture, axes = plt.subplots(figsize=(8, 0.6 + 0.42 * len(figures)), layout="constrained")
+    labels = [_wrapped(figure["title"]) + "\n" + _wrapped(f"vs {figure['baseline']}") for figure in figures]
+    lines = max(label.count("\n") + 1 for label in labels)
+    picture, axes = plt.subplots(figsize=(8, 0.6 + 0.21 * lines * len(figures)), layout="constrained")
     for place, figure in enumerate(figures):
         spread = figure["spread"]["ratio"]
         axes.plot([spread["minimum"], spread["maximum"]], [place, place], color=_OURS, linewidth=2)
@@ -36,10 +41,10 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
         if target is not None and target["measure"] == "ratio":
             axes.plot([target["value"]], [place], "|", color=_TARGET, markersize=16, markeredgewidth=2)
     axes.axvline(1, color=_BASELINE, linewidth=1)
-    axes.set_yticks(range(len(figures)), [f"{figure['title']}\nvs {figure['baseline']}" for figure in figures])
+    axes.set_yticks(range(len(figures)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("times the baseline: dot = median, line = min to max over the rounds, red = target")
+    axes.set_xlabel("times the baseline: dot = median,\nline = min to max over the rounds, red = target")
     _save(axes, picture, path)
 
 
@@ -76,6 +81,10 @@ def draw_growth(series: Mapping[str, Sequence[float]], path: Path) -> None:
     axes.set_xlabel("transactions through one Outbox")
     axes.set_ylabel("resident memory, MiB")
     _save(axes, picture, path)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _LABEL_CHARACTERS)
 
 
 def _save(axes: Any, picture: Any, path: Path) -> None:

@@ -136,19 +136,29 @@ class LaneWriter:
     def _attempt(self, part: Sequence[LandedRecord]) -> None:
         limit = self._replay.max_message_bytes[self._lane.topic]
         with KafkaTransaction(self._replay.kafka, self._transactional_id, limit) as transaction:
-            self._progress = self._ledger.read().progress.get(self._lane)
-            rest = self._unwritten(part)
-            if not rest:
-                return
-            self._ledger.wait_until_decided(*self._lane)
-            progress = advanced(self._progress, [(record.place, record.hashed) for record in rest])
-            transaction.begin()
-            transaction.write(self._outgoing(record) for record in rest)
-            failpoint("replay.flushed")
-            transaction.write([self._entry(progress)])
-            failpoint("replay.ledger_written")
-            transaction.commit()
-            failpoint("replay.committed")
+            rest = self._look_up(part)
+            if rest:
+                self._wait_for_the_target()
+                self._write_in(transaction, rest)
+
+    def _look_up(self, part: Sequence[LandedRecord]) -> list[LandedRecord]:
+        """What of a part the ledger does not show."""
+        self._progress = self._ledger.read().progress.get(self._lane)
+        return self._unwritten(part)
+
+    def _wait_for_the_target(self) -> None:
+        """What hangs there may be of this lane, and would come with its next commit (KAFKA-20734)."""
+        self._ledger.wait_until_decided(*self._lane)
+
+    def _write_in(self, transaction: KafkaTransaction, rest: Sequence[LandedRecord]) -> None:
+        progress = advanced(self._progress, [(record.place, record.hashed) for record in rest])
+        transaction.begin()
+        transaction.write(self._outgoing(record) for record in rest)
+        failpoint("replay.flushed")
+        transaction.write([self._entry(progress)])
+        failpoint("replay.ledger_written")
+        transaction.commit()
+        failpoint("replay.committed")
         self._progress = progress
 
     def _unwritten(self, part: Sequence[LandedRecord]) -> list[LandedRecord]:

@@ -10,25 +10,17 @@ from collections.abc import Sequence
 
 from spark_jobs.replays.kafka_transaction import KafkaTransaction
 from spark_jobs.replays.lane_writer import LandedRecord, LaneWriter
-from spark_jobs.replays.plan import advanced
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
 def _attempt(self: LaneWriter, part: Sequence[LandedRecord]) -> None:
     """Write what is not written of a part."""
     limit = self._replay.max_message_bytes[self._lane.topic]
-    self._progress = self._ledger.read().progress.get(self._lane)
-    rest = self._unwritten(part)
-    if not rest:
-        return
-    progress = advanced(self._progress, [(record.place, record.hashed) for record in rest])
+    rest = self._look_up(part)
     with KafkaTransaction(self._replay.kafka, self._transactional_id, limit) as transaction:
-        self._ledger.wait_until_decided(*self._lane)
-        transaction.begin()
-        transaction.write(self._outgoing(record) for record in rest)
-        transaction.write([self._entry(progress)])
-        transaction.commit()
-    self._progress = progress
+        if rest:
+            self._wait_for_the_target()
+            self._write_in(transaction, rest)
 
 
 MUTANT = Mutant(

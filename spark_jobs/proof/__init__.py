@@ -1,1 +1,1 @@
-"""What `audit` proves with: evidence as frames of one form, judged by one `groupBy`. Pure."""
+"""What `audit` proves with: evidence as frames of one form, judged after one shuffle. Pure."""

@@ -160,7 +160,12 @@ def _contradicted() -> Column:
     row, commits, rollbacks = facts["row"], facts["commits"] > 0, facts["rollbacks"] > 0
     by_row = f.when(row["state"] == COMMITTED, rollbacks).when(row["state"] == ROLLED_BACK, commits)
     alone = (facts["truth"] == Truth.ROW) & commits & row.isNull()
-    return f.coalesce(by_row, f.lit(False)) | (commits & rollbacks) | (facts["listings"] > 1) | alone
+    return f.coalesce(by_row, f.lit(False)) | (commits & rollbacks) | _disagreeing() | alone
+
+
+def _disagreeing() -> Column:
+    """Whether op markers that commit list different messages; false where none commits."""
+    return f.coalesce(f.col("facts.lowest_listing") != f.col("facts.highest_listing"), f.lit(False))
 
 
 def _op_counts() -> Column:

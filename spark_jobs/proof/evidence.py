@@ -1,4 +1,4 @@
-"""The one form that all evidence of an audit has, so that it can be judged by one `groupBy`. Pure.
+"""The one form that all evidence of an audit has, so that it can be judged after one shuffle. Pure.
 
 A row belongs to one transaction and says one thing of it: a half or a record of a message, an op marker, the callback
 row, or the manifest in the discard topic.

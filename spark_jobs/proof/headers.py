@@ -25,7 +25,12 @@ def content() -> Column:
 
     Hashes pass over null, so each part says whether it is null.
     """
-    own = f.filter(f.col("headers"), lambda one: ~f.startswith(one["key"], f.lit(HEADER_PREFIX)))
-    parts = f.transform(own, lambda one: f.struct(one["key"], one["value"].isNull(), one["value"]))
+    parts = f.transform(
+        f.col("headers"),
+        lambda one: f.when(
+            ~f.startswith(one["key"], f.lit(HEADER_PREFIX)),
+            f.struct(one["key"], one["value"].isNull(), one["value"]),
+        ),
+    )
     key, value = f.col("key"), f.col("value")
     return f.xxhash64(key.isNull(), key, value.isNull(), value, parts)

@@ -1,7 +1,7 @@
 """The judgement: evidence in, a verdict for each message of the window out. Pure.
 
-One `groupBy` by transaction; what follows keeps its partitioning, so that each row is shuffled once. A second shuffle
-looks at the order of what was delivered.
+One shuffle by transaction; what follows keeps its partitioning and its order. A second shuffle looks at the order of
+what was delivered.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from spark_jobs.proof.cascade import verdict
-from spark_jobs.proof.evidence import HALF, LISTED, MESSAGE, ORPHAN, REAL, message
+from spark_jobs.proof.evidence import HALF, LISTED, ORPHAN, REAL, message
 from spark_jobs.proof.order import reordered
 from spark_jobs.proof.rows import COMMITTED, lists
 from spark_jobs.proof.truth import Database, database_of, incarnation_of, purged_below
@@ -29,6 +29,8 @@ COLUMNS = (
     "half_to_op_ms bigint, op_to_visible_ms bigint, half_to_visible_ms bigint"
 )
 """A judged message: verdict, why, where everything of it is, and how long it took; latencies of what was delivered."""
+
+_NAMES = [column.split()[0] for column in COLUMNS.split(", ")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,51 +73,64 @@ def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
     Returns:
         A frame with `COLUMNS`.
     """
-    messages = _messages(_transactions(evidence))
-    known = _with_truth(messages, circumstances)
+    known = _with_truth(_messages(_with_facts(evidence)), circumstances)
     verdicts = verdict(ops_complete=circumstances.ops_complete).alias("_judged")
     judged = known.select("*", verdicts).select("*", "_judged.*")
     ours = judged.where(f.col("verdict").isNotNull())
-    return _result(reordered(ours) if circumstances.ordered else ours)
+    placed = _placed(ours)
+    return _result(reordered(placed) if circumstances.ordered else placed)
 
 
-def _transactions(evidence: DataFrame) -> DataFrame:
-    """One row for each transaction: what is known of it, and the sides of its messages."""
+def _with_facts(evidence: DataFrame) -> DataFrame:
+    """Each row with what is known of its whole transaction.
+
+    A window and no `groupBy`: the rows of a transaction come from five sources, so that aggregating them before they
+    are shuffled gains nothing, and costs a buffer of objects for each row; a third of an audit's time.
+    """
     op, side = f.col("op"), f.col("message.side")
     bystander = op["source"] != OpSource.OPERATOR
     commits = bystander & (op["kind"] == OpKind.COMMIT) & (op["positions"] != "-")
     decides = op["kind"].isin(OpKind.COMMIT, OpKind.ROLLBACK)
     listing = f.struct(op["partition"], op["positions"], op["first"], op["last"])
-    return evidence.groupBy("transaction_id").agg(
-        f.collect_list("message").alias("messages"),
-        f.struct(
-            f.max("callback").alias("row"),
-            f.max("manifest").alias("manifest"),
-            f.count_if(commits).alias("commits"),
-            f.count_if(bystander & (op["kind"] == OpKind.ROLLBACK)).alias("rollbacks"),
-            f.count_if(~bystander & (op["kind"] == OpKind.ROLLBACK)).alias("dropped"),
-            f.size(f.collect_set(f.when(commits, listing))).alias("listings"),
-            f.max_by(listing, f.when(op["kind"] == OpKind.COMMIT, op["time"])).alias("listing"),
-            f.min(f.when(decides, op["time"])).alias("decided"),
-            f.min(f.when(op["contained"], f.struct(op["partition"], op["offset"], op["time"]))).alias("orphan"),
-            f.max("message.truth").alias("truth"),
-            f.min(f.when(side == HALF, f.col("message.offset"))).alias("first_half"),
-            f.count_if(side == REAL).alias("visible"),
-        ).alias("facts"),
-    )
+    facts = {
+        "row": f.max("callback"),
+        "manifest": f.max("manifest"),
+        "commits": f.count_if(commits),
+        "rollbacks": f.count_if(bystander & (op["kind"] == OpKind.ROLLBACK)),
+        "dropped": f.count_if(~bystander & (op["kind"] == OpKind.ROLLBACK)),
+        "lowest_listing": f.min(f.when(commits, listing)),
+        "highest_listing": f.max(f.when(commits, listing)),
+        "listing": f.max_by(listing, f.when(op["kind"] == OpKind.COMMIT, op["time"])),
+        "decided": f.min(f.when(decides, op["time"])),
+        "orphan": f.min(f.when(op["contained"], f.struct(op["partition"], op["offset"], op["time"]))),
+        "truth": f.max("message.truth"),
+        "first_half": f.min(f.when(side == HALF, f.col("message.offset"))),
+        "visible": f.count_if(side == REAL),
+        "sides": f.count(side),
+    }
+    # In the order of positions, which the next step groups by: it needs no sort of its own.
+    rows = Window.partitionBy("transaction_id").orderBy("position")
+    whole = rows.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    placed = evidence.select("*", f.col("message.position").alias("position"))
+    return placed.select("*", f.struct(*(fact.over(whole).alias(name) for name, fact in facts.items())).alias("facts"))
 
 
-def _messages(transactions: DataFrame) -> DataFrame:
-    """One row for each message: its half (the one that counts, else the first), its records, the facts."""
+def _messages(rows: DataFrame) -> DataFrame:
+    """One row for each message: its half (the one that counts, else the first), its records, the facts.
+
+    An op marker that is all there is of its transaction stands for a message.
+    """
     orphan = f.col("facts.orphan")
     alone = message(side=f.lit(ORPHAN), partition=orphan["partition"], offset=orphan["offset"], time=orphan["time"])
-    sides = f.when((f.size("messages") == 0) & orphan.isNotNull(), f.array(alone)).otherwise(f.col("messages"))
-    exploded = transactions.select("transaction_id", "facts", f.explode(sides.cast(f"array<{MESSAGE}>")).alias("one"))
+    nobody = (f.col("facts.sides") == 0) & orphan.isNotNull()
+    sides = rows.where(f.col("message").isNotNull() | nobody).select(
+        "transaction_id", "position", "facts", f.coalesce("message", alone).alias("one")
+    )
     one = f.col("one")
-    marked = exploded.select("*", f.coalesce((one["side"] == HALF) & _counts(), f.lit(False)).alias("counts"))
+    marked = sides.select("*", f.coalesce((one["side"] == HALF) & _counts(), f.lit(False)).alias("counts"))
     half, real = f.when(one["side"] == HALF, one), f.when(one["side"] == REAL, one)
     place = f.struct(one["topic"], one["partition"], one["offset"])
-    return marked.groupBy("transaction_id", f.col("one.position").alias("position")).agg(
+    return marked.groupBy("transaction_id", "position").agg(
         f.first("facts").alias("facts"),
         f.min_by(half, f.when(half.isNotNull(), f.struct(~f.col("counts"), one["offset"]))).alias("half"),
         f.bool_or("counts").alias("counted"),
@@ -160,11 +175,9 @@ def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
     )
 
 
-def _result(judged: DataFrame) -> DataFrame:
+def _placed(judged: DataFrame) -> DataFrame:
+    """The columns of the result but its latencies, and what those and the order depend on: what is shuffled again."""
     half, real, facts = f.col("half"), f.col("real"), f.col("facts")
-    # The broker's time on both sides; a real topic with the producer's time says nothing about when.
-    visible = f.when(real["time_type"] == 1, real["time"])
-    delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE)
     return judged.select(
         "transaction_id",
         "position",
@@ -184,10 +197,24 @@ def _result(judged: DataFrame) -> DataFrame:
         real["offset"].alias("real_offset"),
         real["time"].alias("real_time"),
         "copies",
-        f.when(delivered, _milliseconds(half["time"], facts["decided"])).alias("half_to_op_ms"),
-        f.when(delivered, _milliseconds(facts["decided"], visible)).alias("op_to_visible_ms"),
-        f.when(delivered, _milliseconds(half["time"], visible)).alias("half_to_visible_ms"),
+        # The broker's time on both sides; a real topic with the producer's time says nothing about when.
+        f.when(real["time_type"] == 1, real["time"]).alias("_visible"),
+        half["ordering"].alias("_ordering"),
+        real["late"].alias("_late"),
+        f.least(facts["row"]["first"], facts["first_half"]).alias("_first"),
     )
+
+
+def _result(placed: DataFrame) -> DataFrame:
+    half, decided, visible = f.col("half_time"), f.col("op_time"), f.col("_visible")
+    delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE)
+    latencies = {
+        "half_to_op_ms": _milliseconds(half, decided),
+        "op_to_visible_ms": _milliseconds(decided, visible),
+        "half_to_visible_ms": _milliseconds(half, visible),
+    }
+    timed = {name: f.when(delivered, latency) for name, latency in latencies.items()}
+    return placed.withColumns(timed).select(*_NAMES)
 
 
 def _milliseconds(start: Column, end: Column) -> Column:

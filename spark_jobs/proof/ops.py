@@ -34,16 +34,18 @@ def op_evidence(records: DataFrame, half_topic_id: str, window: Mapping[int, Spa
         half_topic_id: Id of the half topic.
         window: Spans of half offsets.
     """
-    text = f.try_validate_utf8(f.col("value").cast("string"))
-    lines = records.select(
+    texts = records.select(
         f.col("partition").alias("_at"),
         "offset",
         "timestamp",
         f.regexp_extract(header(OP_HEADER), _SOURCE, 1).alias("source"),
-        f.split(text, "\n").alias("_lines"),
-    ).where((f.col("source") != "") & f.forall("_lines", lambda line: line.rlike(_ENTRY)))
-    parts = lines.select("*", f.explode("_lines").alias("_line")).select("*", f.split("_line", " ").alias("_parts"))
-    entries = parts.select(
+        f.split(f.try_validate_utf8(f.col("value").cast("string")), "\n").alias("_lines"),
+    )
+    # What is exploded is split already, and nothing is for a record that does not count: a filter on it would be pushed
+    # down to the record, and everything that it looks at be computed once more.
+    valid = (f.col("source") != "") & f.forall("_lines", lambda line: line.rlike(_ENTRY))
+    split = f.when(valid, f.transform("_lines", lambda line: f.split(line, " ")))
+    entries = texts.select("_at", "offset", "timestamp", "source", f.explode_outer(split).alias("_parts")).select(
         "_at",
         "source",
         "offset",

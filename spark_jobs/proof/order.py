@@ -15,28 +15,25 @@ def reordered(judged: DataFrame) -> DataFrame:
     transactions' first halves, and of their positions. What comes late says so, and is not compared.
 
     Args:
-        judged: Messages with `verdict`, `half`, `real` and `facts`.
+        judged: Messages with a verdict and their places; `_first`, the offset of their transaction's first half,
+            `_ordering`, their ordering key, and `_late`.
     """
-    half, real = f.col("half"), f.col("real")
-    delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE) & ~real["late"]
-    compared = f.coalesce(delivered & half["ordering"].isNotNull(), f.lit(False))
-    lane = _lane(compared, half, real)
-    first = f.least(f.col("facts.row.first"), f.col("facts.first_half"))
-    sequence = f.when(compared, f.struct(first.alias("first"), f.col("position")))
-    before = Window.partitionBy("_lane").orderBy(real["offset"]).rowsBetween(Window.unboundedPreceding, -1)
-    placed = judged.select("*", lane.alias("_lane"), sequence.alias("_sequence"))
+    delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE) & ~f.col("_late")
+    compared = f.coalesce(delivered & f.col("_ordering").isNotNull(), f.lit(False))
+    sequence = f.when(compared, f.struct("_first", "position"))
+    before = Window.partitionBy("_lane").orderBy("real_offset").rowsBetween(Window.unboundedPreceding, -1)
+    placed = judged.select("*", _lane(compared).alias("_lane"), sequence.alias("_sequence"))
     overtaken = placed.select("*", (f.col("_sequence") < f.max("_sequence").over(before)).alias("_overtaken"))
-    return overtaken.select(
-        *(f.col(name) for name in judged.columns if name not in {"verdict", "detail"}),
-        f.when(f.col("_overtaken"), Verdict.REORDERED).otherwise(f.col("verdict")).alias("verdict"),
-        f.when(f.col("_overtaken"), "behind a later one of its ordering key")
-        .otherwise(f.col("detail"))
-        .alias("detail"),
+    return overtaken.withColumns(
+        {
+            "verdict": f.when(f.col("_overtaken"), Verdict.REORDERED).otherwise(f.col("verdict")),
+            "detail": f.when(f.col("_overtaken"), "behind a later one of its ordering key").otherwise(f.col("detail")),
+        }
     )
 
 
-def _lane(compared: Column, half: Column, real: Column) -> Column:
+def _lane(compared: Column) -> Column:
     """What is compared with each other; the rest has a lane for each transaction, so that no lane is endless."""
-    group = (half["producer_group"], half["ordering"], half["partition"], real["topic"], real["partition"])
-    shared = [f.when(compared, column).alias(f"_{number}") for number, column in enumerate(group)]
+    group = ("producer_group", "_ordering", "half_partition", "real_topic", "real_partition")
+    shared = [f.when(compared, f.col(column)).alias(column) for column in group]
     return f.struct(*shared, f.when(~compared, f.col("transaction_id")).alias("_alone"))

@@ -57,6 +57,7 @@ def is_serving(relay: Service) -> bool:
     return '"serving": [0, 1]' in relay.output()
 
 
+@pytest.mark.long
 def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site, outbox: Outbox) -> None:
     chance = random.Random(7)
     rounds = [name for name in FAILPOINTS for _ in range(3)] + [""] * 5

@@ -19,7 +19,6 @@ def _tortured(name: str, seconds: float, seed: int, round_seconds: float) -> Res
     return result
 
 
-@pytest.mark.long
 @pytest.mark.timeout(480)
 def test_a_little_torture() -> None:
     """Two minutes with everything that comes before and after."""

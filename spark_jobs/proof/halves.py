@@ -6,6 +6,7 @@ The forms are those of `outbox.protocol.half`; the test vectors of docs/vectors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -14,7 +15,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import UUID_PATTERN
 from outbox.protocol.names import FORMAT_VERSION, GROUP_HEADER, OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEADER
 from spark_jobs.proof.evidence import HALF, malformed_id, message
-from spark_jobs.proof.headers import content, has_header, header
+from spark_jobs.proof.headers import content, has_header, header, is_single
 
 _CONTROL = (TARGET_HEADER, TRANSACTION_HEADER, GROUP_HEADER, OPTIONS_HEADER)
 _NUMBER = "(?:0|[1-9][0-9]{0,14})"
@@ -76,17 +77,22 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
 
 def _readable() -> Column:
     """Whether the relay can read the control headers: each once, and of its form."""
-    control = f.filter(f.col("headers.key"), lambda name: name.isin(*_CONTROL))
-    options = f.split("_options", ";")
-    names = f.transform(options, lambda option: f.substring_index(option, "=", 1))
     target = f.substring_index("_target", ":", -1).try_cast("bigint")
     return (
         f.col("_target").rlike(_TARGET)
         & (target <= _MAX_PARTITION)
         & f.col("_transaction").rlike(_TRANSACTION)
         & f.col("_group").rlike(_GROUP)
-        & f.col("_options").rlike(_OPTIONS)
-        & (f.size(f.array_distinct(control)) == f.size(control))
+        & reduce(Column.__and__, (is_single(name) for name in _CONTROL))
+        & ((f.col("_options") == "") | _options_are_readable())
+    )
+
+
+def _options_are_readable() -> Column:
+    """Whether each option is there once, of its form, and none contradicts another."""
+    names = f.transform(f.split("_options", ";"), lambda option: f.substring_index(option, "=", 1))
+    return (
+        f.col("_options").rlike(_OPTIONS)
         & (f.size(f.array_distinct(names)) == f.size(names))
         & ~(f.array_contains(names, "ordering") & f.array_contains(names, "unordered"))
     )
@@ -122,7 +128,7 @@ def _option(name: str) -> Column:
     """The value of an option; null if it is not given."""
     found = f.regexp_extract("_options", rf"(?:\A|;)({name}=)([^;]*)", 1) != ""
     value = f.regexp_extract("_options", rf"(?:\A|;){name}=([^;]*)", 1)
-    return f.when(f.col("_readable") & found, value)
+    return f.when(f.col("_readable") & (f.col("_options") != "") & found, value)
 
 
 def _readable_only(column: Column) -> Column:

@@ -20,6 +20,13 @@ def has_header(name: str) -> Column:
     return f.coalesce(f.array_contains(f.col("headers.key"), name), f.lit(False))
 
 
+def is_single(name: str) -> Column:
+    """Whether no header of this name follows another one of it."""
+    keys = f.col("headers.key")
+    first, last = f.array_position(keys, name), f.array_position(f.reverse(keys), name)
+    return f.coalesce((first == 0) | (first + last == f.size(keys) + 1), f.lit(True))
+
+
 def content() -> Column:
     """Hash of key, value and the user's own headers, in their order; the same for a half and its record.
 

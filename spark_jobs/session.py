@@ -35,6 +35,9 @@ LOCAL = {
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Its default, which Spark 4.2 looks up for each value of a struct or array: in the environment, unless it is said. A
+    # tenth of an audit's time.
+    "spark.sql.types.framework.enabled": "false",
 }
 """Settings of a local session; every one can be set otherwise."""
 

@@ -35,8 +35,8 @@ LOCAL = {
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Its default, which Spark 4.2 looks up for each value of a struct or array: in the environment, unless it is said. A
-    # tenth of an audit's time.
+    # Its default, which Spark 4.2 looks up in the environment for each value of a struct or array, unless it is said:
+    # a tenth of the time that headers of halves take.
     "spark.sql.types.framework.enabled": "false",
 }
 """Settings of a local session; every one can be set otherwise."""

@@ -350,6 +350,21 @@ def write_report(sections: Sequence[str], document: Path) -> None:
     document.write_text("\n".join([_HEAD, *sections]))
 
 
+def alone_section(alone: Mapping[str, Mapping[str, Any]], together: Mapping[str, Mapping[str, Any]]) -> str:
+    """What has a run of its own, because it takes very long; empty if nothing has.
+
+    Args:
+        alone: Results of each section's benchmark, run alone.
+        together: Those of a whole run; what it has measured is not told again.
+    """
+    parts = []
+    for name, results in alone.items():
+        known = {figure["name"] for figure in together.get(name, {"figures": []})["figures"]}
+        if figures := [figure for figure in results["figures"] if figure["name"] not in known]:
+            parts += [_where(results), _table(figures)]
+    return _joined(["## Measured alone", _READING, *parts]) if parts else ""
+
+
 Results = Annotated[Path, typer.Option(help="Folder with the results' files.")]
 Document = Annotated[Path, typer.Option(help="The document; its charts lie beside it.")]
 
@@ -357,12 +372,13 @@ Document = Annotated[Path, typer.Option(help="The document; its charts lie besid
 def main(results: Results = FOLDER, document: Document = Path("docs/performance.md")) -> None:
     """Make the document from the results."""
     charts = document.with_suffix("")
-    found = {name: read_results(file) for name in _SECTIONS if (file := results / f"{name}.json").exists()}
+    alone = {name: read_results(file) for name in _SECTIONS if (file := results / f"{name}.json").exists()}
     whole = read_results(file) if (file := results / LATEST).exists() else None
-    if whole is not None:
-        found |= results_of_sections(whole)  # what one run measured together stands before what was measured alone
+    together = results_of_sections(whole) if whole else {}
+    found = {**alone, **together}
     sections = [section(found[name], charts) for name, section in _SECTIONS.items() if name in found]
-    write_report([*([overview(whole)] if whole else []), *sections], document)
+    rest = alone_section({name: alone[name] for name in alone if name in together}, together)
+    write_report([*([overview(whole)] if whole else []), *sections, *([rest] if rest else [])], document)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from relay.agenda import Agenda
 from relay.transaction import State, Transaction
 
 
@@ -64,12 +64,12 @@ class Overdue:
     def __init__(self, policy: CheckPolicy, *find: Callable[[str], Transaction | None]) -> None:
         self._policy = policy
         self._find = find
-        self._heap: list[tuple[int, str]] = []
+        self._agenda = Agenda()
         self._ops_read_until = 0
 
     def watch(self, transaction: Transaction) -> None:
         """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
-        heapq.heappush(self._heap, (transaction.due, transaction.id))
+        self._agenda.add(transaction.due, transaction.id)
 
     def ops_read_until(self, broker_time: int) -> None:
         """All ops that were appended before this time are read."""
@@ -81,11 +81,10 @@ class Overdue:
 
     def next_due(self) -> int | None:
         """The earliest due time, ms of broker time."""
-        while self._heap:
-            due, transaction_id = self._heap[0]
-            if self._pending(due, transaction_id) is not None:
-                return due
-            heapq.heappop(self._heap)
+        while (first := self._agenda.first()) is not None:
+            if self._pending(*first) is not None:
+                return first[0]
+            self._agenda.remove_first()
         return None
 
     def needs_op_end(self, now: int) -> bool:
@@ -102,8 +101,9 @@ class Overdue:
         """
         taken: list[Transaction] = []
         until = min(now, self._ops_read_until)
-        while self._heap and self._heap[0][0] <= until and len(taken) < limit:
-            transaction = self._pending(*heapq.heappop(self._heap))
+        while len(taken) < limit and (first := self._agenda.first()) is not None and first[0] <= until:
+            self._agenda.remove_first()
+            transaction = self._pending(*first)
             if transaction is None:
                 continue
             transaction.asked += 1

@@ -19,6 +19,7 @@ PURE = sorted(
         *(
             Path("relay", f"{name}.py")
             for name in (
+                "agenda",
                 "allow",
                 "batch",
                 "bodies",

@@ -350,18 +350,20 @@ def write_report(sections: Sequence[str], document: Path) -> None:
     document.write_text("\n".join([_HEAD, *sections]))
 
 
-def alone_section(alone: Mapping[str, Mapping[str, Any]], together: Mapping[str, Mapping[str, Any]]) -> str:
-    """What has a run of its own, because it takes very long; empty if nothing has.
+def alone_section(alone: Mapping[str, Mapping[str, Any]], told: Mapping[str, Mapping[str, Any]]) -> str:
+    """What has a run of its own, because it takes very long; empty if nothing has. Of two runs the newer one counts.
 
     Args:
-        alone: Results of each section's benchmark, run alone.
-        together: Those of a whole run; what it has measured is not told again.
+        alone: Results of benchmarks that were run alone, by the names of their files.
+        told: Those that have a section; what is measured there is not told again.
     """
+    known = {figure["name"] for results in told.values() for figure in results["figures"]}
     parts = []
-    for name, results in alone.items():
-        known = {figure["name"] for figure in together.get(name, {"figures": []})["figures"]}
-        if figures := [figure for figure in results["figures"] if figure["name"] not in known]:
+    for name, results in sorted(alone.items(), key=lambda named: named[1]["date"], reverse=True):
+        figures = [figure for figure in results["figures"] if figure["name"] not in known]
+        if figures and results is not told.get(name):
             parts += [_where(results), _table(figures)]
+        known |= {figure["name"] for figure in figures}
     return _joined(["## Measured alone", _READING, *parts]) if parts else ""
 
 
@@ -372,12 +374,12 @@ Document = Annotated[Path, typer.Option(help="The document; its charts lie besid
 def main(results: Results = FOLDER, document: Document = Path("docs/performance.md")) -> None:
     """Make the document from the results."""
     charts = document.with_suffix("")
-    alone = {name: read_results(file) for name in _SECTIONS if (file := results / f"{name}.json").exists()}
+    alone = {file.stem: read_results(file) for file in sorted(results.glob("*.json")) if file.name != LATEST}
     whole = read_results(file) if (file := results / LATEST).exists() else None
     together = results_of_sections(whole) if whole else {}
-    found = {**alone, **together}
-    sections = [section(found[name], charts) for name, section in _SECTIONS.items() if name in found]
-    rest = alone_section({name: alone[name] for name in alone if name in together}, together)
+    told = {name: found for name in _SECTIONS if (found := together.get(name) or alone.get(name))}
+    sections = [_SECTIONS[name](found, charts) for name, found in told.items()]
+    rest = alone_section(alone, told)
     write_report([*([overview(whole)] if whole else []), *sections, *([rest] if rest else [])], document)
 
 

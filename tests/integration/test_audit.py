@@ -69,6 +69,7 @@ def test_a_transaction_that_hangs_in_a_real_topic_leaves_it_unproven(audited: Au
     assert "a Kafka transaction stays open in partition 0" in summary_of(report)["incomplete"][topic]
 
 
+@pytest.mark.long
 def test_what_somebody_did_by_hand_is_found(audited: Audited) -> None:
     records, expected = audited.records(), {}
     first, second, third = (audited.told[number] for number in (0, 2, 4))

@@ -81,6 +81,7 @@ def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, 
     assert checker.output().count('"event": "checked"') < 200
 
 
+@pytest.mark.long
 def test_a_checker_that_dies_again_and_again(site: Site, outbox: Outbox) -> None:
     committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
     orphans = send_halves(site, outbox, _messages(site, 20))

@@ -244,6 +244,7 @@ def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbo
     assert "Traceback" not in idle.output() + busy.output()
 
 
+@pytest.mark.long
 def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
     site.create("orders", partitions=1)
     with site.outbox(publish_timeout=30.0) as outbox:

@@ -137,6 +137,7 @@ def test_a_missing_topic_is_named_before_spark_starts(job: Land) -> None:
     assert said == "outbox: topic no-such-topic does not exist: create it, or correct its name\n"
 
 
+@pytest.mark.long
 def test_a_kafka_that_does_not_answer_is_named(job: Land) -> None:
     said = job.run("--bootstrap-servers", "127.0.0.1:1", code=Exit.CONFIGURATION)
     assert said.startswith("outbox: Kafka at 127.0.0.1:1 cannot be used: ")

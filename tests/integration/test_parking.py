@@ -95,6 +95,7 @@ def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbo
     assert {(manifest.group, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
 
 
+@pytest.mark.long
 def test_a_dead_group_never_fills_its_partition(site: Site, outbox: Outbox) -> None:
     """More halves than may pend, and the others' among them and behind them."""
     small = {**QUICK, "OUTBOX_PENDING_MAX": "16000"}

@@ -184,6 +184,7 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["E*at least one message on topic '*.orders' expected, 0 published"])
 
 
+@pytest.mark.long
 def test_kill_points(project: pytest.Pytester) -> None:
     _run(
         project,

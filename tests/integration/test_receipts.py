@@ -449,6 +449,7 @@ def own() -> Iterator[Stack]:
         yield running
 
 
+@pytest.mark.long
 def test_it_takes_no_more_than_the_right_to_read(own: Stack, caplog: pytest.LogCaptureFixture) -> None:
     with Site(own.bootstrap_servers, own.postgres_url) as site:
         site.create(partitions=1)

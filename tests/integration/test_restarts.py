@@ -136,6 +136,7 @@ def _restart_under_load(own: Stack, site: Site, kill: Callable[[], None], start:
     return load.errors
 
 
+@pytest.mark.long
 def test_postgres_is_killed_and_comes_back(own: Stack, site: Site) -> None:
     errors = _restart_under_load(own, site, own.postgres.kill, own.postgres.start)
     # Whether a COMMIT whose reply was lost did happen, the table says: topic and table agree all the same.

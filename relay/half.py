@@ -21,12 +21,12 @@ class Target(NamedTuple):
     partition: int
 
 
-_shared = lru_cache(maxsize=4_096)(Target)
+_shared_target = lru_cache(maxsize=4_096)(Target)
 """Very many halves have the same."""
 
 
 @lru_cache(maxsize=1_024)
-def shared(number: int) -> int:
+def shared_number(number: int) -> int:
     """The same number, as one object for all: very many halves have the same size, or came in the same millisecond."""
     return number
 
@@ -57,7 +57,7 @@ class Half:
 
     def target(self) -> Target | None:
         """Where it shall go; None if its control headers cannot be parsed, or only the discard topic says so."""
-        return self.aim if self.control is None else _shared(self.control.topic, self.control.partition)
+        return self.aim if self.control is None else _shared_target(self.control.topic, self.control.partition)
 
     def envelope(self) -> Envelope:
         """The half out of its place."""

@@ -11,7 +11,7 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
-from relay.half import Half, shared
+from relay.half import Half, shared_number
 
 
 class State(enum.StrEnum):
@@ -92,7 +92,7 @@ class Single(Mapping[int, Half]):
     __slots__ = ("_aim", "_append_time", "_offset", "_position")
 
     def __init__(self, position: int, half: Half) -> None:
-        self._position, self._offset, self._append_time = position, half.offset, shared(half.append_time)
+        self._position, self._offset, self._append_time = position, half.offset, shared_number(half.append_time)
         self._aim = half.target()
 
     def __getitem__(self, position: int) -> Half:
@@ -286,7 +286,7 @@ class Transaction:
         if len(self.halves) == 1:
             ((position, half),) = self.halves.items()
             self.halves = Single(position, half)
-        self.size, self.due = shared(self.size), shared(self.due)
+        self.size, self.due = shared_number(self.size), shared_number(self.due)
 
     def complete(self) -> bool:
         """Whether every position that counts was found."""

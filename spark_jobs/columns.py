@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from outbox.protocol.identifiers import UUID_PATTERN
+from outbox.protocol.identifiers import UUID_LENGTH, UUID_PATTERN
 from outbox.protocol.names import (
     FORMAT_VERSION,
     MESSAGE_ID_HEADER,
@@ -46,7 +46,6 @@ _GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
 _ORIGIN = r"\A[0-9]{1,9}/[0-9]{1,18}\z"
 _HALF = rf"\A{FORMAT_VERSION};({UUID_PATTERN}/[0-9]{{1,4}})\z"
 _HALF_GROUP = r"\A([A-Za-z0-9._-]{1,200});(?:row|listener)\z"
-_UUID_LENGTH = 36
 _LAST_DAY = "9999-12-31"
 
 
@@ -122,8 +121,8 @@ def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
         "_group",
         "_origin",
         message_id.alias("message_id"),
-        f.substring(message_id, 1, _UUID_LENGTH).alias("transaction_id"),
-        f.substring(message_id, _UUID_LENGTH + 2, 4).cast("int").alias("position"),
+        f.substring(message_id, 1, UUID_LENGTH).alias("transaction_id"),
+        f.substring(message_id, UUID_LENGTH + 2, 4).cast("int").alias("position"),
         group.alias("producer_group"),
         f.substring_index(origin, "/", 1).cast("int").alias("origin_partition"),
         f.substring_index(origin, "/", -1).cast("bigint").alias("origin_offset"),

@@ -8,6 +8,8 @@ import uuid
 from outbox.protocol.errors import ProtocolError
 
 UUID_PATTERN = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+UUID_LENGTH = 36
+"""Of what fits it, characters."""
 _UUID = re.compile(UUID_PATTERN)
 
 

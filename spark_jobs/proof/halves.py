@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from outbox.protocol.half import Truth
-from outbox.protocol.identifiers import UUID_PATTERN
+from outbox.protocol.identifiers import UUID_LENGTH, UUID_PATTERN
 from outbox.protocol.names import FORMAT_VERSION, GROUP_HEADER, OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEADER
 from spark_jobs.proof.evidence import HALF, malformed_id, message
 from spark_jobs.proof.headers import content, has_header, header, is_single
@@ -24,7 +24,6 @@ _OPTION = rf"(?:timestamp={_NUMBER}|immunity={_NUMBER}|ordering={_KEY}|unordered
 _MAX_PARTITION = 2_147_483_647
 
 _VERSION = f"{FORMAT_VERSION};"
-_UUID_LENGTH = 36
 
 _TARGET = r"\A(?!\.{1,2}:)[A-Za-z0-9._-]{1,249}:(?:-1|0|[1-9][0-9]{0,9})\z"
 _TRANSACTION = rf"\A{_VERSION}{UUID_PATTERN}/(?:0|[1-9][0-9]{{0,3}})\z"
@@ -52,7 +51,7 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
     marked = read.join(f.broadcast(_offsets(read, unsettled)), ["partition", "offset"], "left")
     partition, offset = f.col("partition"), f.col("offset")
     # What is readable has the forms above; cutting it at their separators costs a tenth of what capturing would.
-    transaction_id = f.when(f.col("_readable"), f.substring("_transaction", len(_VERSION) + 1, _UUID_LENGTH))
+    transaction_id = f.when(f.col("_readable"), f.substring("_transaction", len(_VERSION) + 1, UUID_LENGTH))
     return marked.select(
         f.coalesce(transaction_id, malformed_id(partition, offset)).alias("transaction_id"),
         message(

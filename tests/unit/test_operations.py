@@ -15,6 +15,8 @@ import checker.metrics
 import relay.metrics
 import spark_jobs.watch_metrics
 from checker.settings import CheckerSettings
+from checker.verdicts import Verdict
+from outbox.protocol.discard import DiscardReason
 from outbox.service.described import describe_settings
 from outbox.service.settings import ServiceSettings
 from relay.settings import RelaySettings
@@ -96,6 +98,11 @@ def test_each_runbook_is_of_an_alert() -> None:
     sections = re.findall(r"^### (Outbox\w+)$", OPERATIONS.read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
     assert len(set(sections)) == len(sections)
+
+
+@pytest.mark.parametrize("name", [*DiscardReason, *Verdict])
+def test_each_discard_reason_and_each_verdict_says_what_to_do(name: str) -> None:
+    assert re.search(rf"^\| {name} \| .*\w", OPERATIONS.read_text(), re.MULTILINE)
 
 
 def test_a_wrong_expression_or_metric_is_found() -> None:

@@ -20,6 +20,9 @@ from stack import Stack
 from stack.locks import KAFKA_LOCK
 
 _PACKAGES = ("kafka-transactional-outbox", "confluent-kafka", "psycopg", "pyspark", "sqlalchemy")
+CORES = len(os.sched_getaffinity(0))
+"""That this process, and all that it starts, may use."""
+
 _GIB = 2**30
 _CODE = ("outbox", "relay", "checker", "spark_jobs", "stack", "benchmarks", "tests")
 
@@ -55,7 +58,7 @@ def _machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": CORES,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB, 1),
         "load_before": round(os.getloadavg()[0], 2),
     }

@@ -27,8 +27,12 @@ _REACHED = 0.9
 """An application that reaches less than this share of a rate was not measured at it."""
 
 _PERCENTILES = (50, 95, 99)
-_TARGETS = {50: Target("ratio", "at most", 0.5), 99: Target("ratio", "at most", 1)}
-_AT_LEAST_ONCE_TARGET = Target("ours", "at most", 2)
+_TARGETS = {
+    ("exactly_once", 50, ""): Target("ratio", "at most", 0.5),
+    ("exactly_once", 99, ""): Target("ratio", "at most", 1),
+    ("at_least_once", 50, "_vs_rocketmq"): Target("ours", "at most", 2),
+}
+"""By guarantee, percentile, and the suffix of the peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,8 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
 
     return [
         *(
-            figure("exactly_once", percent, suffix, peer, None if suffix else _TARGETS.get(percent))
+            figure(ours, percent, suffix, peer, _TARGETS.get((ours, percent, suffix)))
+            for ours in ("exactly_once", "at_least_once")
             for suffix, peer in peers.items()
             for percent in _PERCENTILES
         ),
@@ -168,8 +173,6 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
             )
             for suffix, peer in peers.items()
         ),
-        figure("at_least_once", 50, "_vs_rocketmq", "rocketmq", _AT_LEAST_ONCE_TARGET),
-        figure("at_least_once", 99, "_vs_rocketmq", "rocketmq", None),
     ]
 
 

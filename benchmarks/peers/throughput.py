@@ -5,10 +5,11 @@ All messages are delivered to a reader while the application runs, on both sides
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from benchmarks.application import Application, Tell
@@ -21,6 +22,7 @@ from benchmarks.spread import percentile
 from tests.harness import Site, wait_until
 
 _DELIVERED_SECONDS = 240.0
+_PERCENTILES = (50, 99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class Load:
     def suffix(self) -> str:
         """Of the figures' names."""
         return f"{self.threads}_threads_{self.size}_b"
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.threads} threads, {self.size:,} B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +76,15 @@ class Share(NamedTuple):
         share: Transactions per second with messages, divided by those without.
         p50_ms: Of a transaction with a message.
         p99_ms: Likewise.
+        p50_ms_without: Of a transaction without.
+        p99_ms_without: Likewise.
     """
 
     share: float
     p50_ms: float
     p99_ms: float
+    p50_ms_without: float
+    p99_ms_without: float
 
 
 def measure_shares(
@@ -110,7 +121,7 @@ def _measure(scene: Scene, rounds: int, load: Load) -> list[Figure]:
     found = compete(
         {name: partial(_share, scene, load, tell) for name, tell in ours.items()}, others, scene.peers, rounds
     )
-    title = f"{load.threads} threads, {load.size:,} B"
+    title = load.words
 
     def figures(suffix: str, peer: str) -> list[Figure]:
         beside = ("publish", peer)
@@ -134,7 +145,23 @@ def _measure(scene: Scene, rounds: int, load: Load) -> list[Figure]:
         ]
 
     more = [figures("outbox_insert", "polling"), figures("eager", "eager publish()")] if load.whole else []
-    return [figure for some in [figures("rocketmq", "rocketmq"), *more] for figure in some]
+    return [*_beside_none(found.found["publish"], load), *chain(figures("rocketmq", "rocketmq"), *more)]
+
+
+def _beside_none(runs: Sequence[Share], load: Load) -> list[Figure]:
+    """What a transaction takes with a message, and without."""
+    _, p50, p99, p50_without, p99_without = zip(*runs, strict=True)
+    return [
+        Figure(
+            f"app_p{percent}_ms_vs_no_messaging_{load.suffix}",
+            f"transaction, p{percent}: {load.words}",
+            "ms",
+            "no messaging",
+            ours,
+            without,
+        )
+        for percent, ours, without in zip(_PERCENTILES, (p50, p99), (p50_without, p99_without), strict=True)
+    ]
 
 
 def _share(scene: Scene, load: Load, tell: Tell) -> Share:
@@ -149,8 +176,7 @@ def _share(scene: Scene, load: Load, tell: Tell) -> Share:
     )
     return Share(
         with_.per_second / without.per_second,
-        percentile(with_.seconds, 50) * 1_000,
-        percentile(with_.seconds, 99) * 1_000,
+        *(percentile(run.seconds, percent) * 1_000 for run in (with_, without) for percent in _PERCENTILES),
     )
 
 
@@ -161,4 +187,7 @@ def _rocketmq(site: Site, load: Load) -> Share:
         client.ask("transactions", load.threads, count // 2, load.size, 0)
         without: dict[str, Any] = client.ask("transactions", load.threads, count, load.size, 0)
         with_: dict[str, Any] = client.ask_all(count, "transactions", load.threads, count, load.size, 1)
-    return Share(with_["per_second"] / without["per_second"], with_["p50_ms"], with_["p99_ms"])
+    return Share(
+        with_["per_second"] / without["per_second"],
+        *(run[f"p{percent}_ms"] for run in (with_, without) for percent in _PERCENTILES),
+    )

@@ -19,7 +19,7 @@ from benchmarks.polling_relay import empty_table
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.growth import measure_growth
 from benchmarks.relay.latency import measure_dead_group, measure_latency
-from benchmarks.relay.limits import EVERY_OF_MANY, measure_memory, measure_restore
+from benchmarks.relay.limits import MANY, measure_memory, measure_restore
 from benchmarks.relay.stages import measure_stages
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
@@ -72,7 +72,9 @@ MEASURES: Mapping[Part, Measure] = {
     Part.RESTORE: lambda stack, _, __, size: measure_restore(stack, size.rounds),
     Part.MEMORY: lambda stack, _, __, ___: measure_memory(stack),
     Part.STAGES: lambda _, __, ___, size: measure_stages(size.rounds, size.messages),
-    Part.RESTORE_MANY: lambda stack, _, __, size: measure_restore(stack, size.rounds, EVERY_OF_MANY),
+    Part.RESTORE_MANY: lambda stack, _, __, size: [
+        figure for pending in (0, MANY) for figure in measure_restore(stack, size.rounds, pending)
+    ],
     Part.GROWTH: lambda stack, _, __, size: measure_growth(stack, size.rounds, size.messages),
 }
 

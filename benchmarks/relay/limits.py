@@ -19,28 +19,32 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.place import AS_DELIVERED
+from benchmarks.reading import start_reader
+from outbox import Message, Outbox
 from outbox.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from stack import Stack
 from tests.harness import Service, Site, wait_until
+from tests.integration.bulk import publish_bulk
 from tests.probes import free_port, metric
 
 PARTITIONS = 4
 BODY = 256
 GROUPS = 10
 SETTLED = 1_000_000
-EVERY = 1_000
-"""Of so many halves one pends, at the restore."""
-EVERY_OF_MANY = 10
-"""Likewise, where very many pend."""
+FEW = 1_000
+"""Halves that pend at the restore,"""
+MANY = 100_000
+"""and where very many do."""
 PENDING = 500_000
 SIZES = (1, 5)
 """Messages in a transaction."""
 SETTLE_SECONDS = 5.0
 """What was read last grows old meanwhile, and its bodies are let go."""
 MEGABYTE = 1_000_000
+NANOSECONDS = 1e9
 
 RESTORED = Target("ours", "at most", 3)
 SMALL = Target("ours", "at most", 512)
@@ -58,28 +62,53 @@ class Memory(NamedTuple):
     peak_mb: float
 
 
-def measure_restore(stack: Stack, rounds: int, every: int = EVERY) -> list[Figure]:
-    """Measure how long a relay takes from its start until all of its partitions are restored, beside an empty channel.
+class Restart(NamedTuple):
+    """How long a relay took from the start of its process.
+
+    Args:
+        restored: Until its partitions are restored, seconds.
+        first: Until a message was visible that had been committed while no relay ran, seconds.
+    """
+
+    restored: float
+    first: float
+
+
+def measure_restore(stack: Stack, rounds: int, pending: int = FEW) -> list[Figure]:
+    """Measure how long a relay takes to go on after its start, beside a channel in which nothing pends or is settled.
 
     Args:
         stack: Servers.
         rounds: How often both run, in turn.
-        every: Of so many halves one pends.
+        pending: How many of a million halves pend.
     """
     with _site(stack) as (full, channel), _site(stack) as (empty, _):
         produce_undecided(full, "orders", SETTLED, 1)
-        pending = _commit_checkpoints(full, channel, SETTLED // PARTITIONS, every)
-        found = interleave({"full": partial(_restore, full, pending), "empty": partial(_restore, empty, 0)}, rounds)
+        _commit_checkpoints(full, channel, SETTLED // PARTITIONS, pending // PARTITIONS)
+        runs = {
+            "full": partial(_restart, full, full.outbox(), pending),
+            "empty": partial(_restart, empty, empty.outbox(), 0),
+        }
+        found = interleave(runs, rounds)
+    title, words = "start of the process until", f"{pending:,} pending among {SETTLED:,} settled halves"
     return [
         Figure(
             f"restart_{pending}_of_1m_seconds",
-            f"start of the process until all is restored: {pending:,} pending among {SETTLED:,} settled halves",
+            f"{title} all is restored: {words}",
             "s",
             "empty channel",
-            found["full"],
-            found["empty"],
-            RESTORED if every == EVERY else None,
-        )
+            [run.restored for run in found["full"]],
+            [run.restored for run in found["empty"]],
+            RESTORED if pending == FEW else None,
+        ),
+        Figure(
+            f"restart_{pending}_of_1m_first_seconds",
+            f"{title} the first message is visible: {words}",
+            "s",
+            "empty channel",
+            [run.first for run in found["full"]],
+            [run.first for run in found["empty"]],
+        ),
     ]
 
 
@@ -123,17 +152,21 @@ def _site(stack: Stack) -> Iterator[tuple[Site, ChannelDescription]]:
         yield site, site.create("orders", partitions=PARTITIONS)
 
 
-def _restore(site: Site, pending: int) -> float:
-    """Start a relay; seconds until its partitions are restored, and it knows of all that pend."""
+def _restart(site: Site, outbox: Outbox, pending: int) -> Restart:
+    """Commit a message, and start a relay that knows of all that pend."""
+    publish_bulk(site, outbox, [Message(site.topic("orders"), os.urandom(BODY), "new")])
     port = free_port()
-    began = time.monotonic()
-    relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
-    wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
-    seconds = time.monotonic() - began
-    # Not in the time: the gauges are set a moment later.
+    with start_reader(site, site.topic("orders")) as reading:
+        began = time.monotonic_ns()
+        relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
+        wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
+        restored = time.monotonic_ns()
+        wait_until(lambda: bool(reading.arrivals()), 120, site.logs)
+        first = reading.arrivals()[0].at_ns
+    # Not in the times: the gauges are set a moment later.
     wait_until(lambda: _pending(port) == pending, 30, lambda: f"{_pending(port)} pend, not {pending}\n{site.logs()}")
     relay.terminate()
-    return seconds
+    return Restart((restored - began) / NANOSECONDS, (first - began) / NANOSECONDS)
 
 
 def _resident(stack: Stack, halves: int, transaction_size: int) -> Memory:
@@ -191,13 +224,12 @@ def produce_undecided(site: Site, topic: str, count: int, transaction_size: int,
         raise RuntimeError("not all halves were acknowledged")
 
 
-def _commit_checkpoints(site: Site, channel: ChannelDescription, per_partition: int, every: int) -> int:
-    """Say that of each so many halves one pends, and all others are settled; how many pend."""
-    pending = range(0, per_partition, every)
-    checkpoint = HalfCheckpoint(0, per_partition, runs_of(pending))
+def _commit_checkpoints(site: Site, channel: ChannelDescription, per_partition: int, pending: int) -> None:
+    """Say that so many halves of each partition pend, at equal distances, and all others are settled."""
+    unsettled = range(0, per_partition, per_partition // pending) if pending else range(0)
+    checkpoint = HalfCheckpoint(0 if pending else per_partition, per_partition, runs_of(unsettled))
     metadata = checkpoint.encode(channel.half.id)
-    places = [TopicPartition(channel.half.name, number, 0, metadata) for number in range(PARTITIONS)]
+    places = [TopicPartition(channel.half.name, number, checkpoint.offset, metadata) for number in range(PARTITIONS)]
     group = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
     with closing(Consumer({**site.kafka(), **group})) as consumer:
         consumer.commit(offsets=places, asynchronous=False)
-    return len(pending) * PARTITIONS

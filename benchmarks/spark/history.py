@@ -46,7 +46,12 @@ class Span:
     @property
     def rows(self) -> int:
         """Records and callback rows together: half, op marker, record and row of each."""
-        return 4 * self.transactions
+        return self.records + self.transactions
+
+    @property
+    def records(self) -> int:
+        """Half, op marker and record of each."""
+        return 3 * self.transactions
 
 
 def write_history(site: Site, channel: ChannelDescription, topic: str, transactions: int, body: bytes) -> Span:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.environment import CORES
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from spark_jobs.land import land, read
@@ -48,12 +49,12 @@ def measure_land(spark: SparkSession, site: Site, topic: str, records: int, roun
     for run in variants.values():
         run()  # compiles what is hot
     found = interleave(variants, rounds)
-    title = f"land {records:,} records of 256 B, Parquet, warm session"
+    title = f"land {records:,} records of 256 B, Parquet, warm session; {CORES} cores, shared with Kafka"
     return [
         Figure(
             "land_vs_parquet",
             title,
-            "records/s",
+            "records/s per core",
             "Kafka source to Parquet append, same columns, no exactly-once",
             found["land"],
             found["append"],
@@ -62,7 +63,7 @@ def measure_land(spark: SparkSession, site: Site, topic: str, records: int, roun
         Figure(
             "land_vs_noop",
             title,
-            "records/s",
+            "records/s per core",
             "Kafka source with headers to nowhere",
             found["land"],
             found["noop"],
@@ -98,7 +99,7 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
 
 
 def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count]) -> float:
-    """Records per second of a whole run, from its start to its end; what it did is counted afterwards.
+    """Records per second and core of a whole run, from its start to its end; what it did is counted afterwards.
 
     Raises:
         RuntimeError: It did not do with each record, once, what it is for.
@@ -110,7 +111,7 @@ def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], C
         seconds = time.monotonic() - began
         if (done := count()) != records:
             raise RuntimeError(f"{done:,} of {records:,} records were landed, or read")
-        return records / seconds
+        return records / seconds / CORES
 
 
 def _settings(site: Site, topic: str, folder: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
     """
     project = _Project(engine, steps, {**engine.environ, **_variables(rows)})
     with steps.step("compose: images built"):
-        project.compose("build", "relay", "demo")
+        project.compose("build", "relay", "demo", "spark")
     with project.taken_down():
         with steps.step(f"compose: {rows:,} flights reconciled"):
             project.up()
@@ -47,6 +47,8 @@ def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
         steps.console.print(project.log("reconcile"), markup=False, soft_wrap=True)
         if code != "0":
             raise StepError(f"the reconciliation ended with {code or 'nothing: its container is gone'}")
+        with steps.step("compose: the image for clusters lands the topics"):
+            project.compose("run", "--rm", "--no-deps", "spark")
         with steps.step("compose: a message that nobody told is found"):
             project.require_that_a_phantom_is_found()
 
@@ -58,6 +60,7 @@ def _variables(rows: int) -> dict[str, str]:
         "POSTGRES_IMAGE": POSTGRES_IMAGE,
         "OUTBOX_IMAGE": "outbox-test/services:local",
         "OUTBOX_DEMO_IMAGE": "outbox-test/demo:local",
+        "OUTBOX_SPARK_IMAGE": "outbox-test/spark:local",
     }
     ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
     return {**images, **ports, "ROWS": str(rows), "CA_CERTIFICATES": site_certificates()}

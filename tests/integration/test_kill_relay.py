@@ -173,9 +173,8 @@ def _serves_one(relay: Service) -> bool:
     return '"serving": [1]' in relay.output() or '"serving": [0]' in relay.output()
 
 
-@pytest.mark.parametrize(
-    "protocol", ["classic", *(pytest.param(protocol, marks=pytest.mark.long) for protocol in ("static", "consumer"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["classic", "static", "consumer"])
 def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, protocol: str) -> None:
     site.checker()
     first = site.relay(extra=_member(site, protocol, "a"))

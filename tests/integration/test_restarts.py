@@ -143,6 +143,7 @@ def test_postgres_is_killed_and_comes_back(own: Stack, site: Site) -> None:
     assert set(errors) <= {"OperationalError", "DBAPIError", "InterfaceError", "CommitOutcomeUnknown"}
 
 
+@pytest.mark.long
 def test_the_broker_is_killed_and_comes_back(own: Stack, site: Site) -> None:
     errors = _restart_under_load(own, site, own.kafka.kill, own.kafka.start)
     assert set(errors) <= {"PublishFailed"}

@@ -180,6 +180,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
         wait_until_gone(folder)
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_supervisor_is_killed() -> None:
     with owner() as (process, folder, _):
         (supervisor,) = (pid for pid in processes_of(folder) if "supervisor.py" in command(pid))

@@ -22,7 +22,7 @@ from benchmarks.place import AS_DELIVERED
 from benchmarks.reading import start_reader
 from outbox import Message, Outbox
 from outbox.channel import ChannelDescription
-from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
+from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from stack import Stack
@@ -38,6 +38,8 @@ FEW = 1_000
 """Halves that pend at the restore,"""
 MANY = 100_000
 """and where very many do."""
+RUNS = 250
+"""That they lie in, in each partition."""
 PENDING = 500_000
 SIZES = (1, 5)
 """Messages in a transaction."""
@@ -225,11 +227,19 @@ def produce_undecided(site: Site, topic: str, count: int, transaction_size: int,
 
 
 def _commit_checkpoints(site: Site, channel: ChannelDescription, per_partition: int, pending: int) -> None:
-    """Say that so many halves of each partition pend, at equal distances, and all others are settled."""
-    unsettled = range(0, per_partition, per_partition // pending) if pending else range(0)
-    checkpoint = HalfCheckpoint(0 if pending else per_partition, per_partition, runs_of(unsettled))
+    """Say that so many halves of each partition pend, in runs at equal distances, and all others are settled."""
+    runs = _runs(per_partition, pending)
+    checkpoint = HalfCheckpoint(runs[0].start if runs else per_partition, per_partition, runs)
     metadata = checkpoint.encode(channel.half.id)
     places = [TopicPartition(channel.half.name, number, checkpoint.offset, metadata) for number in range(PARTITIONS)]
     group = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
     with closing(Consumer({**site.kafka(), **group})) as consumer:
         consumer.commit(offsets=places, asynchronous=False)
+
+
+def _runs(per_partition: int, pending: int) -> tuple[range, ...]:
+    """Where so many halves pend: a checkpoint can name so few runs that many of them cannot lie apart (R20)."""
+    if not pending:
+        return ()
+    each = -(-pending // RUNS)
+    return tuple(range(start, start + each) for start in range(0, per_partition, per_partition * each // pending))

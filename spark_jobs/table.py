@@ -6,16 +6,18 @@ Delta tables are read by Spark, through Delta.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyarrow import dataset, fs
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 from outbox.errors import ConfigurationError
 from spark_jobs.compaction import Compaction, Folders, live_folders
 from spark_jobs.delta import FORMAT, LOG
+from spark_jobs.errors import OutputError
 from spark_jobs.folder import Folder, read_texts
 from spark_jobs.layout import (
     BATCH_COLUMN,
@@ -33,6 +35,11 @@ from spark_jobs.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+_LOOKS = 10
+"""At folders that go while they are listed; a day is compacted once, so a second look nearly always does."""
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -74,12 +81,16 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
 
     Raises:
         ConfigurationError: There are no parsed values of the topic.
+        OutputError: The folders were compacted again and again while they were listed.
     """
     root = path.rstrip("/")
     if _is_delta(spark, root, table):
         return spark.read.format(FORMAT).load(f"{root}/{table}")
-    folders = _folders(read_texts(spark, f"{root}/{MANIFESTS}"), read_texts(spark, f"{root}/{COMPACTIONS}"))
-    return read_folders(spark, root, table, folders)
+
+    def look() -> Folders:
+        return _folders(read_texts(spark, f"{root}/{MANIFESTS}"), read_texts(spark, f"{root}/{COMPACTIONS}"))
+
+    return _list_whole(look, lambda folders: read_folders(spark, root, table, folders))
 
 
 def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -> DataFrame:
@@ -119,14 +130,21 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     Raises:
         OSError: A file cannot be read.
         ConfigurationError: The records are in a Delta table.
+        OutputError: The folders were compacted again and again while they were listed.
     """
     filesystem, root = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
     root = root.rstrip("/")
     if filesystem.get_file_info(f"{root}/{RECORDS}/{LOG}").type != fs.FileType.NotFound:
         raise ConfigurationError(f"{path} holds Delta tables: read them with read_table(), or with a reader of Delta")
-    folders = _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), _texts(filesystem, f"{root}/{COMPACTIONS}"))
-    places = [unit_folder(unit, id_) for unit, ids in folders.items() if unit.table == RECORDS for id_ in ids]
-    files = [file for place in places for file in _parquet_files(filesystem, f"{root}/{place}")]
+
+    def look() -> Folders:
+        return _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), _texts(filesystem, f"{root}/{COMPACTIONS}"))
+
+    def list_files(folders: Folders) -> list[str]:
+        places = [unit_folder(unit, id_) for unit, ids in folders.items() if unit.table == RECORDS for id_ in ids]
+        return [file for place in places for file in _parquet_files(filesystem, f"{root}/{place}")]
+
+    files = _list_whole(look, list_files)
     if not files:
         empty = ARROW_SCHEMA.empty_table()
         return empty if columns is None else empty.select(list(columns))
@@ -139,6 +157,36 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
         partition_base_dir=f"{root}/{RECORDS}",
     )
     return rows.to_table(columns=None if columns is None else list(columns))
+
+
+def _list_whole(look: Callable[[], Folders], list_files: Callable[[Folders], T]) -> T:
+    """What was listed while every folder stood: Spark passes over one that goes meanwhile, and says nothing.
+
+    A compaction is told of before it removes the first file, so folders that count afterwards were there throughout.
+
+    Args:
+        look: Gives the folders that count.
+        list_files: Lists what is in them.
+
+    Raises:
+        OutputError: Folders went again and again.
+    """
+    for _ in range(_LOOKS):
+        folders = look()
+        try:
+            found = list_files(folders)
+        except (AnalysisException, FileNotFoundError):
+            if _count_still(folders, look()):
+                raise
+        else:
+            if _count_still(folders, look()):
+                return found
+    raise OutputError(f"folders were compacted while they were listed, {_LOOKS} times: read again when compact is done")
+
+
+def _count_still(folders: Folders, now: Folders) -> bool:
+    """Whether no compaction has replaced any of them."""
+    return all(set(ids) <= set(now.get(unit, ())) for unit, ids in folders.items())
 
 
 def _folders(manifests: Iterator[str], compactions: Iterator[str]) -> Folders:

@@ -11,7 +11,7 @@ import pytest
 from outbox.errors import ConfigurationError
 from spark_jobs import batches
 from spark_jobs.compact import compact
-from spark_jobs.errors import OutputError
+from spark_jobs.errors import LostRecordsError, OutputError
 from spark_jobs.layout import QUARANTINE
 from spark_jobs.manifest import Manifest
 from spark_jobs.settings import SinkName
@@ -87,6 +87,16 @@ def test_the_manifest_counts_what_is_there_after_a_replay(landing: Landing) -> N
     landing.restart()
     landing.land(0, *span(0, 2))
     assert landing.manifest(0).read_text() == first
+
+
+@pytest.mark.long
+def test_a_topic_that_was_made_again_before_a_batch_shows_no_reader_a_row(landing: Landing) -> None:
+    landing.land(0, *span(0, 2))
+    landing.plan(1, 5)
+    landing.topics = {"orders": "another-id"}
+    with pytest.raises(LostRecordsError, match=r"orders was deleted before batch 1 was read; .* orders/0 from 3 on"):
+        landing.land(1, *span(3, 4))
+    assert landing.places() == ALL
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from spark_jobs.folder import Folder
 from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
 from spark_jobs.manifest import Manifest, PartitionRows, UnitRows
+from spark_jobs.owner import Owner, claim
 from spark_jobs.pairing import check_ids, check_pair
 from spark_jobs.parsing import failed_rows, parse_values, parsed_rows
 from spark_jobs.quarantine import quarantined_headers, quarantined_values
@@ -80,7 +81,7 @@ class BatchWriter:
             SourceError: Kafka does not answer, or a topic is missing.
         """
         self._topics = dict(self._topic_ids())
-        check_pair(self._output, self._checkpoint, self._topics)
+        check_pair(self._output, self._checkpoint, self._topics, self._sink.name)
         self._sink.prepare()
         self._output.make(MANIFESTS)
 
@@ -108,6 +109,7 @@ class BatchWriter:
         began = time.monotonic()
         # Before anything is written: what a sink has committed at once cannot be taken back.
         self._check_topics(batch_id, f"before batch {batch_id} was read")
+        claim(self._output, Owner(self._sink.name, self._checkpoint.query_id() or ""))
         records = self._sink.write(RECORDS, batch_id, batch)
         counts = count_records(records)
         failpoint("land.records_written")

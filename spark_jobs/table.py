@@ -6,8 +6,8 @@ Delta tables are read by Spark, through Delta.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyarrow import dataset, fs
@@ -16,7 +16,9 @@ from pyspark.sql import functions as f
 from outbox.errors import ConfigurationError
 from spark_jobs.compaction import Compaction, Folders, live_folders
 from spark_jobs.delta import FORMAT, LOG
+from spark_jobs.errors import OutputError
 from spark_jobs.folder import Folder, read_texts
+from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.layout import (
     BATCH_COLUMN,
     COLUMNS,
@@ -56,7 +58,15 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
 ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
 """The columns of the records for pyarrow."""
 
+_T = TypeVar("_T")
+
+Compactions = dict[int, Compaction]
+"""Those of one table, by number."""
+
 _FOLDERS = pa.schema([ARROW_SCHEMA.field(name) for name in ("batch_id", *PARTITIONED_BY)])
+
+_TRIES = 10
+"""How often files are listed before a reader gives up; a compaction disturbs it once for each day that it swaps."""
 
 _SCHEMAS = {RECORDS: COLUMNS, QUARANTINE: QUARANTINE_COLUMNS}
 
@@ -74,12 +84,17 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
 
     Raises:
         ConfigurationError: There are no parsed values of the topic.
+        OutputError: `compact` removed folders again and again while they were listed.
     """
     root = path.rstrip("/")
     if _is_delta(spark, root, table):
         return spark.read.format(FORMAT).load(f"{root}/{table}")
-    folders = _folders(read_texts(spark, f"{root}/{MANIFESTS}"), read_texts(spark, f"{root}/{COMPACTIONS}"))
-    return read_folders(spark, root, table, folders)
+
+    def read(compactions: Compactions) -> DataFrame:
+        # Spark lists the files when it makes the frame.
+        return read_folders(spark, root, table, _folders(read_texts(spark, f"{root}/{MANIFESTS}"), compactions))
+
+    return _undisturbed(path, lambda: _compactions(read_texts(spark, f"{root}/{COMPACTIONS}"), table), read)
 
 
 def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -> DataFrame:
@@ -117,16 +132,21 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
         columns: Names of columns; all by default.
 
     Raises:
-        OSError: A file cannot be read.
+        OSError: A file cannot be read, also because `compact` has removed it since it was listed: read again then.
         ConfigurationError: The records are in a Delta table.
+        OutputError: `compact` removed folders again and again while they were listed.
     """
     filesystem, root = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
     root = root.rstrip("/")
     if filesystem.get_file_info(f"{root}/{RECORDS}/{LOG}").type != fs.FileType.NotFound:
         raise ConfigurationError(f"{path} holds Delta tables: read them with read_table(), or with a reader of Delta")
-    folders = _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), _texts(filesystem, f"{root}/{COMPACTIONS}"))
-    places = [unit_folder(unit, id_) for unit, ids in folders.items() if unit.table == RECORDS for id_ in ids]
-    files = [file for place in places for file in _parquet_files(filesystem, f"{root}/{place}")]
+
+    def listed(compactions: Compactions) -> list[str]:
+        folders = _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), compactions)
+        places = [unit_folder(unit, id_) for unit, ids in folders.items() if unit.table == RECORDS for id_ in ids]
+        return [file for place in places for file in _parquet_files(filesystem, f"{root}/{place}")]
+
+    files = _undisturbed(path, lambda: _compactions(_texts(filesystem, f"{root}/{COMPACTIONS}"), RECORDS), listed)
     if not files:
         empty = ARROW_SCHEMA.empty_table()
         return empty if columns is None else empty.select(list(columns))
@@ -141,8 +161,36 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     return rows.to_table(columns=None if columns is None else list(columns))
 
 
-def _folders(manifests: Iterator[str], compactions: Iterator[str]) -> Folders:
-    return live_folders(map(Manifest.parse, manifests), map(Compaction.parse, compactions))
+def _undisturbed(path: str, look: Callable[[], Compactions], read: Callable[[Compactions], _T]) -> _T:
+    """List files between two looks at the compactions that see the same ones.
+
+    A folder that vanishes is passed over by Spark and listed in part by pyarrow, without a word. `compact` tells of a
+    compaction before it removes anything; so if none came, all folders were there until the end. The manifests are read
+    after the first look: a batch that was compacted had its manifest before.
+    """
+    before = look()
+    for _ in range(_TRIES):
+        try:
+            found = read(before)
+        except (OSError, *JAVA_ERRORS):
+            now = look()
+            if now == before:
+                raise
+        else:
+            now = look()
+            if now == before:
+                return found
+        before = now
+    raise OutputError(f"{path} was compacted again and again while its files were listed: read it after `compact` ends")
+
+
+def _compactions(texts: Iterable[str], table: str) -> Compactions:
+    found = map(Compaction.parse, texts)
+    return {each.number: each for each in found if each.unit.table == table}
+
+
+def _folders(manifests: Iterable[str], compactions: Compactions) -> Folders:
+    return live_folders(map(Manifest.parse, manifests), compactions.values())
 
 
 def _is_delta(spark: SparkSession, root: str, table: str) -> bool:

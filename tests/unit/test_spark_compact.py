@@ -6,16 +6,19 @@ import json
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs import compact as compact_module
+from spark_jobs import table
 from spark_jobs.compact import Compactor, compact
+from spark_jobs.compaction import Folders, live_folders
 from spark_jobs.errors import OutputError
 from spark_jobs.layout import QUARANTINE
-from spark_jobs.table import read_landed, read_table
+from spark_jobs.table import ARROW_SCHEMA, read_landed, read_table
 from tests.landing import Landing, compact_settings, identified, span
 from tests.spark import Record, session
 
@@ -72,6 +75,29 @@ def test_a_closed_day_is_one_folder_with_the_same_rows(landing: Landing) -> None
     assert len(landing.files()) == 2
     assert pq.read_table(str(landing.table / "records")).num_rows == 6
     assert run(landing) == 0
+
+
+@pytest.mark.parametrize("reader", ["spark", "pyarrow"])
+def test_a_reader_that_compact_overtakes_gives_all_rows(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    left = min(landing.files())
+    overtaken: list[int] = []
+
+    def overtake(*given: Any) -> Folders:
+        folders = live_folders(*given)
+        if not overtaken:
+            overtaken.append(run(landing))
+            # As a listing finds them while they are removed: folders that stand, and not all that was in them.
+            left.parent.mkdir(parents=True)
+            pq.write_table(ARROW_SCHEMA.empty_table(), str(left))
+            (landing.table / "records" / "batch_id=1" / "topic=orders" / "day=2026-11-21").mkdir(parents=True)
+        return folders
+
+    monkeypatch.setattr(table, "live_folders", overtake)
+    path = str(landing.table)
+    rows = read_landed(path).num_rows if reader == "pyarrow" else read_table(session(), path).count()
+    assert (rows, overtaken) == (6, [1])
 
 
 @pytest.mark.long

@@ -1,8 +1,8 @@
 """Landing batches so that a batch that Spark replays is in the tables once.
 
-The order is: records, counted where they were written; from them the quarantine and the parsed values; a look whether
-the topics are still the same; everything to its place; the manifest. Without a manifest the batch is written again,
-over what the first try left; with one the rows stand, and nothing is done.
+The order is: a look whether the topics are still the same; records, counted where they were written; from them the
+quarantine and the parsed values; a second look at the topics; everything to its place; the manifest. Without a manifest
+the batch is written again, over what the first try left; with one the rows stand, and nothing is done.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from spark_jobs.folder import Folder
 from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
 from spark_jobs.manifest import Manifest, PartitionRows, UnitRows
+from spark_jobs.owner import Owner, claim
 from spark_jobs.pairing import check_ids, check_pair
 from spark_jobs.parsing import failed_rows, parse_values, parsed_rows
 from spark_jobs.quarantine import quarantined_headers, quarantined_values
@@ -80,7 +81,7 @@ class BatchWriter:
             SourceError: Kafka does not answer, or a topic is missing.
         """
         self._topics = dict(self._topic_ids())
-        check_pair(self._output, self._checkpoint, self._topics)
+        check_pair(self._output, self._checkpoint, self._topics, self._sink.name)
         self._sink.prepare()
         self._output.make(MANIFESTS)
 
@@ -106,12 +107,15 @@ class BatchWriter:
             log.info("batch was landed before", batch=batch_id)
             return
         began = time.monotonic()
+        # Before anything is written: what a sink has committed at once cannot be taken back.
+        self._check_topics(batch_id, f"before batch {batch_id} was read")
+        claim(self._output, Owner(self._sink.name, self._checkpoint.query_id() or ""))
         records = self._sink.write(RECORDS, batch_id, batch)
         counts = count_records(records)
         failpoint("land.records_written")
         beside = tuple(self._write_beside(records, counts, batch_id))
         # After all reading: a topic that is still the same was the same while it was read.
-        self._check_topics(batch_id)
+        self._check_topics(batch_id, f"while batch {batch_id} was read")
         manifest = self._manifest(batch_id, counts, beside)
         self._sink.publish(batch_id, {unit.table for unit in manifest.units()})
         failpoint("land.data_written")
@@ -137,12 +141,12 @@ class BatchWriter:
     def _write(self, table: str, batch_id: int, rows: DataFrame) -> tuple[UnitRows, ...]:
         return count_units(table, self._sink.write(table, batch_id, rows))
 
-    def _check_topics(self, batch_id: int) -> None:
+    def _check_topics(self, batch_id: int, when: str) -> None:
         try:
             now = self._topic_ids()
         except SourceError as error:
             raise JobFailedError(f"batch {batch_id} failed: {error}") from error
-        check_ids(self._topics, now, self._checkpoint.start(batch_id), f"while batch {batch_id} was read")
+        check_ids(self._topics, now, self._checkpoint.start(batch_id), when)
 
     def _is_landed(self, batch_id: int) -> bool:
         text = self._output.text(manifest_file(batch_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -12,6 +13,7 @@ from outbox.errors import ConfigurationError
 from spark_jobs.folder import Folder
 from spark_jobs.jvm import JavaPackage, jvm
 from spark_jobs.layout import PARTITIONED_BY
+from spark_jobs.settings import SinkName
 
 DELTA_LOCK = Path(__file__).with_name("delta.lock")
 
@@ -39,6 +41,8 @@ class DeltaSink:
     Raises:
         ConfigurationError: The session has no Delta.
     """
+
+    name: ClassVar = SinkName.DELTA
 
     def __init__(self, spark: SparkSession, output: Folder, application: Callable[[], str]) -> None:
         if isinstance(jvm(spark).io.delta.tables.DeltaTable, JavaPackage):

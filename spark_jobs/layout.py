@@ -3,6 +3,7 @@
     <output>/records/batch_id=7/topic=orders/day=2026-11-21/part-….parquet         every record
     <output>/quarantine/batch_id=7/topic=orders/day=2026-11-21/part-….parquet      what is malformed, and why
     <output>/parsed/orders/batch_id=7/topic=orders/day=2026-11-21/part-….parquet   typed values of a topic
+    <output>/_owner.json                                                           the sink and the checkpoint
     <output>/_manifests/7.json                                                     batch 7 is complete; what is in it
     <output>/_compactions/3.json                                                   folders that batch_id=-3 stands for
     <output>/_writing/, <output>/_compacting/                                      what is being written
@@ -21,6 +22,7 @@ RECORDS = "records"
 QUARANTINE = "quarantine"
 PARSED = "parsed"
 
+OWNER = "_owner.json"
 MANIFESTS = "_manifests"
 COMPACTIONS = "_compactions"
 WRITING = "_writing"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_jobs.checkpoint import Checkpoint
+from spark_jobs.delta import LOG
 from spark_jobs.errors import LostRecordsError, OutputError
 from spark_jobs.folder import Folder
-from spark_jobs.layout import MANIFESTS, manifest_file
+from spark_jobs.layout import MANIFESTS, RECORDS, manifest_file
 from spark_jobs.manifest import Manifest, Offsets
+from spark_jobs.owner import owner_of
+from spark_jobs.settings import SinkName
 from spark_jobs.spans import needed_text
 
 
@@ -18,13 +21,14 @@ def last_manifest(output: Folder) -> Manifest | None:
     return Manifest.parse(output.text(manifest_file(max(landed))) or "") if landed else None
 
 
-def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]) -> None:
+def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str], sink: SinkName) -> None:
     """Refuse a table and a checkpoint of which one does not know what the other has done.
 
     Args:
         output: The output of the job.
         checkpoint: The checkpoint.
         topics: Ids of the topics by name.
+        sink: What the job's tables are.
 
     Raises:
         OutputError: They do not belong together; the message says what to do.
@@ -32,12 +36,8 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
     """
     last = last_manifest(output)
     landed = -1 if last is None else last.batch_id
+    _check_owner(output, checkpoint, sink, last)
     if last is not None:
-        if last.query_id != checkpoint.query_id():
-            raise OutputError(
-                f"{output} was landed by job {last.job_id!r} with another checkpoint than {checkpoint}: name that "
-                "checkpoint, or another output"
-            )
         if gone := sorted(set(last.topics) - set(topics)):
             raise OutputError(
                 f"topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more: "
@@ -50,6 +50,36 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
             f"{checkpoint} says that batches up to {committed} are landed, {output} has none of them from "
             f"{landed + 1} on: name the output that belongs to it, or a new checkpoint"
         )
+
+
+def _check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Manifest | None) -> None:
+    """Refuse an output of another sink or checkpoint, also one of which the first batch has no manifest yet."""
+    found = _sink_of(output, last)
+    if found not in (None, sink):
+        raise OutputError(
+            f"{output} holds tables of the sink {found}, and this job has the sink {sink}: say --sink {found}, or name "
+            "another output with another checkpoint"
+        )
+    owner = owner_of(output)
+    began = owner or last
+    if began is not None and began.query_id != checkpoint.query_id():
+        job = f" by job {last.job_id!r}" if last else ""
+        raise OutputError(
+            f"{output} was landed{job} with another checkpoint than {checkpoint}: name that checkpoint, or another "
+            "output"
+        )
+
+
+def _sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
+    """What the tables of an output are; None if it has none yet."""
+    # The log first: it is what readers go by.
+    if output.exists(f"{RECORDS}/{LOG}"):
+        return SinkName.DELTA
+    owner = owner_of(output)
+    if owner is not None:
+        return owner.sink
+    # Without an owner and a log, what has a manifest was landed as Parquet files, if only as batches without rows.
+    return SinkName.PARQUET if last is not None else None
 
 
 def check_ids(before: Mapping[str, str], now: Mapping[str, str], landed: Offsets, when: str) -> None:

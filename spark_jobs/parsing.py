@@ -15,6 +15,7 @@ from spark_jobs.jvm import JAVA_ERRORS
 
 _CORRUPT = "_corrupt_record"
 _ERROR = "_error"
+_END = "_end"
 
 PARSED_NAMES = ("topic", "partition", "offset", "timestamp", "key", *OUTBOX_NAMES, "value", "day")
 """Columns of a parsed table; `value` is a struct, null for a tombstone."""
@@ -67,6 +68,7 @@ def parse_values(rows: DataFrame, schema: StructType) -> DataFrame:
     return (
         rows.withColumn("_text", text)
         .withColumn("_parsed", parsed)
+        .withColumn("_alone", _alone())
         .withColumn(_ERROR, f.when(f.col("value").isNotNull(), _error(schema)))
         .withColumn("_raw", f.col("value"))
         .withColumn("value", f.when(f.col("value").isNotNull() & f.col(_ERROR).isNull(), value))
@@ -92,6 +94,21 @@ def _error(schema: StructType) -> Column:
     ]
     return f.coalesce(
         f.when(f.col("_text").isNull(), f.lit(str(ValueProblem.NOT_UTF8))),
-        f.when(parsed.isNull() | parsed.getField(_CORRUPT).isNotNull(), f.lit(str(ValueProblem.NOT_OF_THE_SCHEMA))),
+        f.when(
+            parsed.isNull() | parsed.getField(_CORRUPT).isNotNull() | ~f.col("_alone"),
+            f.lit(str(ValueProblem.NOT_OF_THE_SCHEMA)),
+        ),
         *missing,
     )
+
+
+def _alone() -> Column:
+    """Whether a text is one JSON value and nothing else: Spark stops reading where the first value ends.
+
+    The text is put into an array before an end that no text can bring along, as it is named after the text's hash. Of
+    the value itself nothing is kept, so Spark skips through it.
+    """
+    end = f.xxhash64("_text").cast("string")
+    array = f.concat(f.lit("["), f.col("_text"), f.lit(f',{{"{_END}":"'), end, f.lit('"}]'))
+    found = f.from_json(array, f"array<struct<{_END}:string>>")
+    return f.coalesce(f.try_element_at(found, f.lit(2)).getField(_END) == end, f.lit(False))

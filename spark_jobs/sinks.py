@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.folder import Folder
 from spark_jobs.layout import PARSED, PARTITIONED_BY, QUARANTINE, RECORDS, WRITING, batch_folder, parsed_table
+from spark_jobs.settings import SinkName
 
 FILES = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 """The manifest says that a batch is complete; no other marker does."""
 
 
 class Sink(Protocol):
-    """Writes the batches of one query; tests/unit/test_spark_sinks.py states what every sink must do."""
+    """Writes the batches of one query; tests/unit/test_spark_sinks.py states what every sink must do.
+
+    Attributes:
+        name: What its tables are; one output holds tables of one kind.
+    """
+
+    name: ClassVar[SinkName]
 
     def prepare(self) -> None:
         """Remove what killed runs left, before the first batch."""
@@ -54,6 +61,8 @@ class ParquetSink:
         spark: Session that reads back.
         output: The output of the job.
     """
+
+    name: ClassVar = SinkName.PARQUET
 
     def __init__(self, spark: SparkSession, output: Folder) -> None:
         self._spark = spark

@@ -6,12 +6,11 @@ Delta tables are read by Spark, through Delta.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyarrow import dataset, fs
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 from outbox.errors import ConfigurationError
@@ -19,6 +18,7 @@ from spark_jobs.compaction import Compaction, Folders, live_folders
 from spark_jobs.delta import FORMAT, LOG
 from spark_jobs.errors import OutputError
 from spark_jobs.folder import Folder, read_texts
+from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.layout import (
     BATCH_COLUMN,
     COLUMNS,
@@ -35,11 +35,6 @@ from spark_jobs.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-T = TypeVar("T")
-
-_LOOKS = 10
-"""At folders that go while they are listed; a day is compacted once, so a second look nearly always does."""
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -63,7 +58,15 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
 ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
 """The columns of the records for pyarrow."""
 
+_T = TypeVar("_T")
+
+Compactions = dict[int, Compaction]
+"""Those of one table, by number."""
+
 _FOLDERS = pa.schema([ARROW_SCHEMA.field(name) for name in ("batch_id", *PARTITIONED_BY)])
+
+_TRIES = 10
+"""How often files are listed before a reader gives up; a compaction disturbs it once for each day that it swaps."""
 
 _SCHEMAS = {RECORDS: COLUMNS, QUARANTINE: QUARANTINE_COLUMNS}
 
@@ -81,16 +84,17 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
 
     Raises:
         ConfigurationError: There are no parsed values of the topic.
-        OutputError: The folders were compacted again and again while they were listed.
+        OutputError: `compact` removed folders again and again while they were listed.
     """
     root = path.rstrip("/")
     if _is_delta(spark, root, table):
         return spark.read.format(FORMAT).load(f"{root}/{table}")
 
-    def look() -> Folders:
-        return _folders(read_texts(spark, f"{root}/{MANIFESTS}"), read_texts(spark, f"{root}/{COMPACTIONS}"))
+    def read(compactions: Compactions) -> DataFrame:
+        # Spark lists the files when it makes the frame.
+        return read_folders(spark, root, table, _folders(read_texts(spark, f"{root}/{MANIFESTS}"), compactions))
 
-    return _list_whole(look, lambda folders: read_folders(spark, root, table, folders))
+    return _undisturbed(path, lambda: _compactions(read_texts(spark, f"{root}/{COMPACTIONS}"), table), read)
 
 
 def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -> DataFrame:
@@ -128,23 +132,21 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
         columns: Names of columns; all by default.
 
     Raises:
-        OSError: A file cannot be read.
+        OSError: A file cannot be read, also because `compact` has removed it since it was listed: read again then.
         ConfigurationError: The records are in a Delta table.
-        OutputError: The folders were compacted again and again while they were listed.
+        OutputError: `compact` removed folders again and again while they were listed.
     """
     filesystem, root = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
     root = root.rstrip("/")
     if filesystem.get_file_info(f"{root}/{RECORDS}/{LOG}").type != fs.FileType.NotFound:
         raise ConfigurationError(f"{path} holds Delta tables: read them with read_table(), or with a reader of Delta")
 
-    def look() -> Folders:
-        return _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), _texts(filesystem, f"{root}/{COMPACTIONS}"))
-
-    def list_files(folders: Folders) -> list[str]:
+    def listed(compactions: Compactions) -> list[str]:
+        folders = _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), compactions)
         places = [unit_folder(unit, id_) for unit, ids in folders.items() if unit.table == RECORDS for id_ in ids]
         return [file for place in places for file in _parquet_files(filesystem, f"{root}/{place}")]
 
-    files = _list_whole(look, list_files)
+    files = _undisturbed(path, lambda: _compactions(_texts(filesystem, f"{root}/{COMPACTIONS}"), RECORDS), listed)
     if not files:
         empty = ARROW_SCHEMA.empty_table()
         return empty if columns is None else empty.select(list(columns))
@@ -159,38 +161,36 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     return rows.to_table(columns=None if columns is None else list(columns))
 
 
-def _list_whole(look: Callable[[], Folders], list_files: Callable[[Folders], T]) -> T:
-    """What was listed while every folder stood: Spark passes over one that goes meanwhile, and says nothing.
+def _undisturbed(path: str, look: Callable[[], Compactions], read: Callable[[Compactions], _T]) -> _T:
+    """List files between two looks at the compactions that see the same ones.
 
-    A compaction is told of before it removes the first file, so folders that count afterwards were there throughout.
-
-    Args:
-        look: Gives the folders that count.
-        list_files: Lists what is in them.
-
-    Raises:
-        OutputError: Folders went again and again.
+    A folder that vanishes is passed over by Spark and listed in part by pyarrow, without a word. `compact` tells of a
+    compaction before it removes anything; so if none came, all folders were there until the end. The manifests are read
+    after the first look: a batch that was compacted had its manifest before.
     """
-    for _ in range(_LOOKS):
-        folders = look()
+    before = look()
+    for _ in range(_TRIES):
         try:
-            found = list_files(folders)
-        except (AnalysisException, FileNotFoundError):
-            if _count_still(folders, look()):
+            found = read(before)
+        except (OSError, *JAVA_ERRORS):
+            now = look()
+            if now == before:
                 raise
         else:
-            if _count_still(folders, look()):
+            now = look()
+            if now == before:
                 return found
-    raise OutputError(f"folders were compacted while they were listed, {_LOOKS} times: read again when compact is done")
+        before = now
+    raise OutputError(f"{path} was compacted again and again while its files were listed: read it after `compact` ends")
 
 
-def _count_still(folders: Folders, now: Folders) -> bool:
-    """Whether no compaction has replaced any of them."""
-    return all(set(ids) <= set(now.get(unit, ())) for unit, ids in folders.items())
+def _compactions(texts: Iterable[str], table: str) -> Compactions:
+    found = map(Compaction.parse, texts)
+    return {each.number: each for each in found if each.unit.table == table}
 
 
-def _folders(manifests: Iterator[str], compactions: Iterator[str]) -> Folders:
-    return live_folders(map(Manifest.parse, manifests), map(Compaction.parse, compactions))
+def _folders(manifests: Iterable[str], compactions: Compactions) -> Folders:
+    return live_folders(map(Manifest.parse, manifests), compactions.values())
 
 
 def _is_delta(spark: SparkSession, root: str, table: str) -> bool:

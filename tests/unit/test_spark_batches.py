@@ -187,10 +187,13 @@ def test_a_topic_that_was_made_again_is_refused_with_what_is_not_landed_of_it(la
 
 
 @pytest.mark.parametrize("now", [{"orders": "another-id"}, {}], ids=["made again", "gone"])
-def test_a_topic_that_changes_while_a_batch_is_read_lands_nothing_of_it(landing: Landing, now: dict[str, str]) -> None:
+def test_a_topic_that_changes_while_a_batch_is_read_lands_nothing_of_it(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch, now: dict[str, str]
+) -> None:
     landing.land(0, *span(0, 2))
     landing.plan(1, 5)
-    landing.topics = now
+    change = passed("land.records_written", lambda: setattr(landing, "topics", now))
+    monkeypatch.setattr(batches, "failpoint", change)
     with pytest.raises(LostRecordsError, match=r"orders was deleted while batch 1 was read; .* orders/0 from 3 on"):
         landing.land(1, *span(3, 4))
     assert isinstance(landing.writer.failure, LostRecordsError)

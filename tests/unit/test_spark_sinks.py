@@ -11,7 +11,7 @@ import pytest
 from outbox.errors import ConfigurationError
 from spark_jobs import batches
 from spark_jobs.compact import compact
-from spark_jobs.errors import OutputError
+from spark_jobs.errors import LostRecordsError, OutputError
 from spark_jobs.layout import QUARANTINE
 from spark_jobs.manifest import Manifest
 from spark_jobs.settings import SinkName
@@ -87,6 +87,66 @@ def test_the_manifest_counts_what_is_there_after_a_replay(landing: Landing) -> N
     landing.restart()
     landing.land(0, *span(0, 2))
     assert landing.manifest(0).read_text() == first
+
+
+@pytest.mark.long
+def test_a_topic_that_was_made_again_before_a_batch_shows_no_reader_a_row(landing: Landing) -> None:
+    landing.land(0, *span(0, 2))
+    landing.plan(1, 5)
+    landing.topics = {"orders": "another-id"}
+    with pytest.raises(LostRecordsError, match=r"orders was deleted before batch 1 was read; .* orders/0 from 3 on"):
+        landing.land(1, *span(3, 4))
+    assert landing.places() == ALL
+
+
+@pytest.mark.parametrize("first", ["landed", _long("killed")])
+def test_a_table_of_the_other_sink_is_refused(landing: Landing, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    if first == "killed":
+        die_in_the_first_batch(landing, monkeypatch)
+    else:
+        landing.land(0, *span(0, 2))
+    ours = landing.kind
+    landing.kind = next(kind for kind in SinkName if kind is not ours)
+    with pytest.raises(OutputError, match=rf"holds tables of the sink {ours}, .*: say --sink {ours}, or name another"):
+        landing.restart()
+
+
+@pytest.mark.long
+def test_a_table_of_the_other_sink_is_refused_though_it_has_no_row_and_no_owner(landing: Landing) -> None:
+    landing.land(0)
+    (landing.table / "_owner.json").unlink()
+    landing.restart()
+    landing.kind = next(kind for kind in SinkName if kind is not landing.kind)
+    with pytest.raises(OutputError, match="holds tables of the sink"):
+        landing.restart()
+
+
+@pytest.mark.long
+def test_rows_of_a_first_batch_without_manifest_belong_to_the_checkpoint_that_wrote_them(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_in_the_first_batch(landing, monkeypatch)
+    metadata = landing.checkpoint / "metadata"
+    metadata.write_text('{"id":"query-2"}')
+    with pytest.raises(OutputError, match="another checkpoint"):
+        landing.restart()
+    metadata.write_text('{"id":"query-1"}')
+    landing.restart()
+    landing.land(0, *span(0, 2))
+    assert landing.places() == ALL
+
+
+def die_in_the_first_batch(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are written, the manifest is not."""
+
+    def die(name: str) -> None:
+        if name == "land.records_written":
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "failpoint", die)
+        with pytest.raises(KilledError):
+            landing.land(0, *span(0, 2))
 
 
 @pytest.mark.long

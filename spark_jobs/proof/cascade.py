@@ -123,6 +123,9 @@ def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
     facts = f.col("facts")
     row = facts["row"]
     decided = facts["truth"] == Truth.LISTENER
+    # The relay looks for halves where the row says, and settles any other as a stray one: the message is nowhere.
+    misplaced = f.col("listed") & (f.col("half.truth") == Truth.ROW)
+    yield Case(misplaced, Verdict.ROW_WITHOUT_HALF, "a half of it lies elsewhere than the row says")
     yield Case(_contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
     yield Case(row["state"] == ROLLED_BACK, Verdict.ROLLED_BACK)
     yield Case(row["state"] == COMMITTED, Verdict.ROLLED_BACK, "struck: the committed row does not list it")
@@ -148,6 +151,7 @@ def _why_not_committed() -> Column:
     row, listener = f.col("facts.row"), f.col("facts.truth") == Truth.LISTENER
     return (
         f.when(row["state"] == ROLLED_BACK, "its row says rolled back")
+        .when(f.col("listed"), "its row names another place than that of its half")
         .when(row.isNotNull(), "its row does not list it")
         .when(listener, "no op marker commits it")
         .otherwise("there is no row of its transaction")

@@ -17,7 +17,18 @@ from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
 from spark_jobs.proof.verdicts import Verdict
-from tests.proving import GRACE, HALF_END, INCARNATION, NO_TOPIC_ID, OTHER_TOPIC_ID, START, History, Record, Told
+from tests.proving import (
+    BEHIND,
+    GRACE,
+    HALF_END,
+    INCARNATION,
+    NO_TOPIC_ID,
+    OTHER_TOPIC_ID,
+    START,
+    History,
+    Record,
+    Told,
+)
 
 LATER = timedelta(milliseconds=GRACE + 1)
 
@@ -353,6 +364,28 @@ def incomplete(history: History) -> Expected:
     return {**two, told.message(1): Verdict.ROW_WITHOUT_HALF}
 
 
+def row_of_another_offset(history: History) -> Expected:
+    """Its half is not where the row says, so that the relay has settled it as a stray one."""
+    told = history.tell(2)
+    history.row(told, shift=5)
+    history.op(told)
+    return all_of(told, Verdict.ROW_WITHOUT_HALF)
+
+
+def row_of_another_partition(history: History) -> Expected:
+    told = history.tell()
+    history.row(told, partition=1)
+    return all_of(told, Verdict.ROW_WITHOUT_HALF)
+
+
+def row_of_a_half_of_which_a_copy_is_left(history: History) -> Expected:
+    told = history.tell()
+    history.row(told)
+    half = told.halves[0]
+    history.halves[history.halves.index(half)] = replace(half, offset=BEHIND - told.first)
+    return all_of(told, Verdict.ROW_WITHOUT_HALF)
+
+
 def of_another_incarnation(history: History) -> Expected:
     other = INCARNATION.replace("c0ffee", "decade")
     told = history.delivered(options=HalfOptions(incarnation=other))
@@ -436,6 +469,9 @@ CASES: Sequence[Case] = (
     op_of_nothing,
     row_of_nothing,
     incomplete,
+    row_of_another_offset,
+    row_of_another_partition,
+    row_of_a_half_of_which_a_copy_is_left,
     of_another_incarnation,
     row_of_another_half_topic,
     row_that_nobody_can_read,
@@ -501,6 +537,7 @@ FAULTS: Sequence[Case] = (
     ops_against_each_other,
     op_of_nothing,
     row_of_nothing,
+    row_of_another_offset,
     decided_after_the_grace,
     of_another_incarnation,
 )

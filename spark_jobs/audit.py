@@ -69,7 +69,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     output.put_text("spans.json", inputs.encode())
     try:
         databases = job.snapshot(inputs, output)
-        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases))
+        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases, halves))
         judged.persist(StorageLevel.DISK_ONLY)
         findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
         summary = summarize(judged, inputs, databases)
@@ -155,11 +155,16 @@ class Audit:
             discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
         )
 
-    def circumstances(self, inputs: Inputs, databases: list[Database]) -> Circumstances:
+    def circumstances(self, inputs: Inputs, databases: list[Database], halves: DataFrame) -> Circumstances:
         """What must be known besides."""
-        ordered = self._settings.ordering == "key"
+        told = halves.where("message.producer_group is not null").select("message.producer_group").distinct().collect()
         return Circumstances(
-            inputs.window.grace, databases, tuple(inputs.incomplete), self._settings.channel_names(), ordered
+            inputs.window.grace,
+            databases,
+            [row.producer_group for row in told],
+            tuple(inputs.incomplete),
+            self._settings.channel_names(),
+            self._settings.ordering == "key",
         )
 
 

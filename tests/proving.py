@@ -253,12 +253,13 @@ class History:
         grace: int = GRACE,
         groups: tuple[str, ...] = ("*",),
         purged: int = 0,
+        purged_until: int | None = None,
         incomplete: tuple[str, ...] = (),
         ordered: bool = True,
     ) -> list[Row]:
         """The verdicts."""
         window = dict.fromkeys((0, 1), (START, BEHIND))
-        database = Database("shop", groups, INCARNATION, {0: purged})
+        database = Database("shop", groups, INCARNATION, {0: purged}, purged_until)
         frames = [
             half_evidence(frame(self.halves), {0: [range(offset, offset + 1) for offset in sorted(self.unsettled)]}),
             op_evidence(frame(self.ops), TOPIC_ID, window),
@@ -266,7 +267,8 @@ class History:
             real_evidence(frame(self.reals), window, {0: HALF_END}),
             discard_evidence(frame(self.discards), TOPIC_ID),
         ]
-        known = Circumstances(grace, [database], incomplete, ordered=ordered)
+        present = {control.group for told in self.told for control in told.control}
+        known = Circumstances(grace, [database], present, incomplete, ordered=ordered)
         return judge(evidence(*frames), known).collect()
 
 

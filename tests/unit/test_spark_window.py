@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,12 @@ def test_the_report_needs_nothing_else_and_is_the_same_each_time() -> None:
     assert "<orders>" not in page
     assert "<script" not in page
     assert "src=" not in page
+
+
+def test_control_characters_are_shown_and_not_written_into_the_report() -> None:
+    page = report(summary({}, checkpoints={0: Checkpoint(1, "a\0\x1b\x9f\tb")}), {})
+    assert "a\\x00\\x1b\\x9f\tb" in page
+    assert [letter for letter in page if unicodedata.category(letter) == "Cc" and letter not in "\t\n\r\f"] == []
 
 
 def test_the_document_has_each_verdict_with_its_meaning() -> None:

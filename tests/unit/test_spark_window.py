@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
@@ -13,8 +14,10 @@ from pydantic import ValidationError
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.service.exits import Exit
+from spark_jobs.audit_inputs import still_there
 from spark_jobs.audit_settings import AuditSettings
-from spark_jobs.kafka_offsets import source_properties
+from spark_jobs.java_admin import Place
+from spark_jobs.kafka_offsets import KafkaOffsets, Topic, source_properties
 from spark_jobs.proof.report import report
 from spark_jobs.proof.summary import LATENCIES, Share, Summary
 from spark_jobs.proof.verdicts import Verdict
@@ -74,6 +77,35 @@ def test_spans_are_read_as_they_were_written() -> None:
         incomplete={"a": "b"},
     )
     assert Inputs.parse(made.encode()) == made
+
+
+PLACE = ("outbox.discard", 0)
+
+
+class Offsets:
+    """Kafka as `still_there` asks it: all three internal topics are there, with the ends that are given."""
+
+    def __init__(self, discard_end: int) -> None:
+        self._ends = {PLACE: discard_end}
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Each is there."""
+        return {name: Topic(name, TOPIC_ID, 2) for name in names}
+
+    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Nothing was removed."""
+        return dict.fromkeys(places, 0)
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The ends that are given."""
+        return {place: self._ends[place] for place in places}
+
+
+@pytest.mark.parametrize(("end", "noted"), [(7, set()), (8, {PLACE[0]})])
+def test_a_discard_topic_that_has_grown_may_have_lost_manifests_by_compaction(end: int, noted: set[str]) -> None:
+    left = still_there(cast("KafkaOffsets", Offsets(end)), inputs(discards={0: (0, 7)}))
+    assert set(left.incomplete) == noted
+    assert left.discards == {0: (0, 7)}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}'])

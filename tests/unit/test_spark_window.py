@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import unicodedata
 from collections.abc import Iterable
@@ -10,10 +11,12 @@ from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.service.exits import Exit
+from spark_jobs import audit_cli
 from spark_jobs.audit_inputs import still_there
 from spark_jobs.audit_settings import AuditSettings
 from spark_jobs.java_admin import Place
@@ -65,6 +68,15 @@ def test_only_a_closed_window_is_audited(end: int, said: str) -> None:
         return
     with pytest.raises(ConfigurationError, match=said):
         window.check_closed(3 * HOUR)
+
+
+def test_the_command_ends_with_4_for_a_window_that_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The window is looked at before Kafka is, and here needs no Spark."""
+    monkeypatch.setenv("OUTBOX_POSTGRES_URL", "postgresql://nowhere")
+    monkeypatch.setattr(audit_cli, "spark_session", lambda *_: contextlib.nullcontext())
+    options = ["--output", "audits", "--bootstrap-servers", "nowhere:1", "--from", "2026-01-01", "--to", "2100-01-01"]
+    result = CliRunner().invoke(audit_cli.app, options)
+    assert (result.exit_code, "the window is not closed" in result.output) == (Exit.CONFIGURATION, True)
 
 
 def test_spans_are_read_as_they_were_written() -> None:

@@ -186,7 +186,8 @@ class Planter:
         """The record of a half, once more or for the first time."""
         control = parse_half(half.headers)
         headers = real_headers(control, half.headers, half.partition, half.offset)
-        self._audited.produce(topic or control.topic, half.key, value or half.value, headers)
+        place = topic or control.topic
+        self._audited.produce(place, half.key, value or half.value, headers, half.timestamp)
 
     def _contradict(self, half: VisibleRecord, message_id: str) -> None:
         entry = self._entry(half, _transaction(message_id))

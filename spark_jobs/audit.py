@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -68,7 +69,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     output.put_text("spans.json", inputs.encode())
     try:
         databases = job.snapshot(inputs, output)
-        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases))
+        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases, halves))
         judged.persist(StorageLevel.DISK_ONLY)
         findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
         summary = summarize(judged, inputs, databases)
@@ -105,7 +106,7 @@ class Audit:
             skew, patience = self._settings.clock_skew, self._settings.open_transactions
             plan = InputPlan(kafka, channel, window, now, skew, patience)
             halves = self._halves(plan.begun())
-            return plan.finish(self._searches(halves, window.start)), halves
+            return plan.finish(searches(halves, self._settings.topic_names(), window.start)), halves
 
     def repeat(self, file: Path) -> tuple[Inputs, DataFrame]:
         """Take what an earlier audit has fixed."""
@@ -122,14 +123,6 @@ class Audit:
     def _halves(self, inputs: Inputs) -> DataFrame:
         records = self.read({f"{inputs.channel}.half": inputs.halves})
         return half_evidence(records, inputs.unsettled()).persist(StorageLevel.DISK_ONLY)
-
-    def _searches(self, halves: DataFrame, start: int) -> list[Search]:
-        """The real topics that the halves name, and how far back their records can lie."""
-        named = halves.where("message.topic is not null").groupBy("message.topic")
-        since = f.unix_millis(f.min("message.sent")).alias("since")
-        found = {row.topic: row.since for row in named.agg(since).collect()}
-        others = dict.fromkeys(self._settings.topic_names(), start)
-        return [Search(topic, since) for topic, since in {**others, **found}.items()]
 
     def read(self, spans: Spans) -> DataFrame:
         """Records of spans, as Spark's Kafka source gives them."""
@@ -162,12 +155,36 @@ class Audit:
             discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
         )
 
-    def circumstances(self, inputs: Inputs, databases: list[Database]) -> Circumstances:
+    def circumstances(self, inputs: Inputs, databases: list[Database], halves: DataFrame) -> Circumstances:
         """What must be known besides."""
-        ordered = self._settings.ordering == "key"
+        told = halves.where("message.producer_group is not null").select("message.producer_group").distinct().collect()
         return Circumstances(
-            inputs.window.grace, databases, tuple(inputs.incomplete), self._settings.channel_names(), ordered
+            inputs.window.grace,
+            databases,
+            [row.producer_group for row in told],
+            tuple(inputs.incomplete),
+            self._settings.channel_names(),
+            self._settings.ordering == "key",
         )
+
+
+def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:
+    """The real topics to search, and how far back records can lie there.
+
+    A topic keeps the user's timestamp or has the broker's time, which is not before that of the half: the earlier one
+    of both counts.
+
+    Args:
+        halves: The window's halves, as `spark_jobs.proof.halves.half_evidence` gives them.
+        also: Topics to search from the window's start, whether a half names them or not.
+        start: Start of the window, ms since 1970.
+    """
+    earliest = f.unix_millis(f.min(f.least("message.sent", "message.time"))).alias("since")
+    named = halves.where("message.topic is not null").groupBy("message.topic").agg(earliest).collect()
+    since = dict.fromkeys(also, start)
+    for row in named:
+        since[row.topic] = min(row.since, since.get(row.topic, row.since))
+    return [Search(topic, time) for topic, time in since.items()]
 
 
 def _count(inputs: Inputs) -> int:

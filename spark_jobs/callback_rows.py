@@ -51,6 +51,7 @@ SELECT transaction_id::text, producer_group, state::text, half_topic_id::text, h
 """
 
 _PURGED = "SELECT split_part(key, '/', 3), value FROM {meta} WHERE key LIKE 'purged/' || %(topic)s || '/%%'"
+_PURGED_UNTIL = "SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until'"
 _INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 
 
@@ -77,9 +78,11 @@ def take_snapshot(
         table.verify(connection)
         topic = {"topic": half_topic_id}
         purged = connection.execute(table.compose(_PURGED), topic).fetchall()
+        (until,) = connection.execute(table.compose(_PURGED_UNTIL)).fetchone() or (None,)
         (incarnation,) = connection.execute(table.compose(_INCARNATION)).fetchone() or ("",)
         _write(connection, table.compose(_ROWS), {**topic, **_arrays(window)}, name, file)
-    return Database(name, database.groups, incarnation, {int(partition): int(value) for partition, value in purged})
+    watermarks = {int(partition): int(value) for partition, value in purged}
+    return Database(name, database.groups, incarnation, watermarks, until)
 
 
 @contextmanager

@@ -158,12 +158,19 @@ class History:
         return BEGIN + timedelta(milliseconds=100 * (offset - START))
 
     def row(
-        self, told: Told, state: str = "C", positions: Positions | str | None = None, topic_id: str = TOPIC_ID
+        self,
+        told: Told,
+        state: str = "C",
+        positions: Positions | str | None = None,
+        topic_id: str = TOPIC_ID,
+        *,
+        partition: int = 0,
+        shift: int = 0,
     ) -> None:
-        """Its row."""
+        """Its row; `shift` offsets away from where its halves are."""
         listed = told.positions if positions is None else positions
-        group = told.control[0].group
-        self.rows.append(("shop", told.id, group, state, topic_id, 0, told.first, told.last, str(listed)))
+        place = (partition, told.first + shift, told.last + shift)
+        self.rows.append(("shop", told.id, told.control[0].group, state, topic_id, *place, str(listed)))
 
     def op(
         self,
@@ -246,12 +253,13 @@ class History:
         grace: int = GRACE,
         groups: tuple[str, ...] = ("*",),
         purged: int = 0,
+        purged_until: int | None = None,
         incomplete: tuple[str, ...] = (),
         ordered: bool = True,
     ) -> list[Row]:
         """The verdicts."""
-        window = {0: (START, BEHIND)}
-        database = Database("shop", groups, INCARNATION, {0: purged})
+        window = dict.fromkeys((0, 1), (START, BEHIND))
+        database = Database("shop", groups, INCARNATION, {0: purged}, purged_until)
         frames = [
             half_evidence(frame(self.halves), {0: [range(offset, offset + 1) for offset in sorted(self.unsettled)]}),
             op_evidence(frame(self.ops), TOPIC_ID, window),
@@ -259,7 +267,8 @@ class History:
             real_evidence(frame(self.reals), window, {0: HALF_END}),
             discard_evidence(frame(self.discards), TOPIC_ID),
         ]
-        known = Circumstances(grace, [database], incomplete, ordered=ordered)
+        present = {control.group for told in self.told for control in told.control}
+        known = Circumstances(grace, [database], present, incomplete, ordered=ordered)
         return judge(evidence(*frames), known).collect()
 
 

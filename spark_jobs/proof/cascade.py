@@ -2,8 +2,8 @@
 
 The columns are those that `spark_jobs.proof.judge` makes: `half` (the one that counts, else the first), `counted`,
 `real` (the first of its records), `copies`, `last_copy`, `other` (its place in a row or an op), `facts` (of its
-transaction), `database`, and what was found out about them. A comparison with what is not there is null, which is not
-true.
+transaction), `database`, `unknown` (of `why_unknown`), and what was found out about them. A comparison with what is not
+there is null, which is not true.
 """
 
 from __future__ import annotations
@@ -51,11 +51,32 @@ def verdict(*, ops_complete: bool) -> Column:
     return chain
 
 
+def why_unknown(*, ops_complete: bool) -> Column:
+    """Why nobody can know whether a message is committed; null if it can be known. `verdict` needs it as `unknown`.
+
+    Args:
+        ops_complete: Whether all op markers were read.
+    """
+    asked, row = f.col("half.truth") == Truth.ROW, f.col("facts.row")
+    reasons = {
+        "no database is configured for its group": asked & f.col("database").isNull(),
+        "it names another incarnation of the database": asked & f.col("foreign_database"),
+        "its row names another half topic": asked & ~row["here"] & ~_of_outcome(),
+        "its row cannot be read": asked & ~is_readable(row["positions"]),
+        "its row may have been purged": asked & row.isNull() & f.col("purged"),
+    }
+    if not ops_complete:
+        undecided = (f.col("copies") > 0) & ~f.col("counted")
+        reasons["op markers of that time could not be read"] = undecided & (f.col("facts.truth") == Truth.LISTENER)
+    return f.coalesce(*(f.when(holds, reason) for reason, holds in reasons.items()))
+
+
 def _cases(*, ops_complete: bool) -> Iterator[Case]:
     yield from _without_a_half()
     yield from _malformed()
-    yield from _without_a_truth()
-    yield from _visible(ops_complete=ops_complete)
+    yield from _certainly_wrong()
+    yield Case(f.col("unknown").isNotNull(), Verdict.UNPROVABLE, f.col("unknown"))
+    yield from _visible()
     yield from _committed_but_not_visible()
     yield from _not_committed(ops_complete=ops_complete)
 
@@ -66,8 +87,18 @@ def _without_a_half() -> Iterator[Case]:
     yield Case(none & f.col("listed"), Verdict.ROW_WITHOUT_HALF, visible)
     yield Case(none & (other["side"] == ORPHAN), Verdict.OP_WITHOUT_HALF, "there is no row that lists it, either")
     yield Case(none & ~row["here"] & ~_of_outcome(), None)  # of another channel, says its own row
-    yield Case(none & f.col("group").isNotNull() & f.col("database").isNull(), None)  # of a group that is not audited
+    yield from _without_a_half_or_a_row(none & row.isNull())
     yield Case(none, Verdict.PHANTOM, "no half of it is at the place that its header names")
+
+
+def _without_a_half_or_a_row(neither: Column) -> Iterator[Case]:
+    """Records name no channel: those of another one on the same topic look like these."""
+    group, present = f.col("group"), f.col("group_is_present")
+    unnamed = group.isNotNull() & f.col("database").isNull()
+    yield Case(neither & unnamed & ~present, Verdict.FOREIGN)
+    yield Case(neither & unnamed, Verdict.UNPROVABLE, "no half of it, and no database for its group")
+    yield Case(neither & f.col("old"), Verdict.UNPROVABLE, "no half of it; it may be another channel's, its row purged")
+    yield Case(neither & ~present, Verdict.UNPROVABLE, "no half of it, nor of its group: it may be another channel's")
 
 
 def _malformed() -> Iterator[Case]:
@@ -77,33 +108,25 @@ def _malformed() -> Iterator[Case]:
     yield Case(malformed, Verdict.DISCARDED, "its control headers cannot be read; it lies in the discard topic no more")
 
 
-def _without_a_truth() -> Iterator[Case]:
-    """The row decides, and what it says cannot be known."""
-    asked, row = f.col("half.truth") == Truth.ROW, f.col("facts.row")
-    yield Case(asked & f.col("database").isNull(), Verdict.UNPROVABLE, "no database is configured for its group")
-    yield Case(asked & f.col("foreign_database"), Verdict.UNPROVABLE, "it names another incarnation of the database")
-    yield Case(asked & ~row["here"] & ~_of_outcome(), Verdict.UNPROVABLE, "its row names another half topic")
-    yield Case(asked & ~is_readable(row["positions"]), Verdict.UNPROVABLE, "its row cannot be read")
-    yield Case(asked & row.isNull() & f.col("purged"), Verdict.UNPROVABLE, "its row may have been purged")
-
-
-def _visible(*, ops_complete: bool) -> Iterator[Case]:
-    visible, counted, facts = f.col("copies") > 0, f.col("counted"), f.col("facts")
-    half, real, last = f.col("half"), f.col("real"), f.col("last_copy")
-    if not ops_complete:
-        by_listener = facts["truth"] == Truth.LISTENER
-        yield Case(visible & ~counted & by_listener, Verdict.UNPROVABLE, "op markers of that time could not be read")
-    yield Case(visible & ~counted, Verdict.PHANTOM, _why_not_committed())
+def _certainly_wrong() -> Iterator[Case]:
+    """What is visible and wrong; but for the first, whether it is committed or nobody knows."""
+    visible, half, real, last = f.col("copies") > 0, f.col("half"), f.col("real"), f.col("last_copy")
+    unknown = f.coalesce(f.concat(f.lit("; is it committed? "), f.col("unknown")), f.lit(""))
+    yield Case(visible & ~f.col("counted") & f.col("unknown").isNull(), Verdict.PHANTOM, _why_not_committed())
     places = f.concat_ws("/", last["topic"], last["partition"], last["offset"])
-    times = f.concat(f.col("copies").cast("string"), f.lit(" times, the last one at "), places)
-    yield Case(visible & (f.col("copies") > 1), Verdict.DUPLICATE, times)
+    times = f.concat(f.col("copies").cast("string"), f.lit(" times, the last one at "), places, unknown)
+    yield Case(f.col("copies") > 1, Verdict.DUPLICATE, times)
     aimed = f.concat_ws(":", half["topic"], half["target"])
     off = (real["topic"] != half["topic"]) | ((half["target"] != ANY_PARTITION) & (real["partition"] != half["target"]))
-    yield Case(visible & off, Verdict.WRONG_TARGET, f.concat(f.lit("its half names "), aimed))
+    yield Case(visible & off, Verdict.WRONG_TARGET, f.concat(f.lit("its half names "), aimed, unknown))
     differences = _differences(half, real)
-    yield Case(visible & (differences != ""), Verdict.WRONG_CONTENT, differences)
+    yield Case(visible & (differences != ""), Verdict.WRONG_CONTENT, f.concat(differences, unknown))
+
+
+def _visible() -> Iterator[Case]:
+    visible, facts = f.col("copies") > 0, f.col("facts")
     yield Case(visible & _contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
-    yield Case(visible & real["late"], Verdict.LATE, "by way of the discard topic")
+    yield Case(visible & f.col("real.late"), Verdict.LATE, "by way of the discard topic")
     yield Case(visible & f.col("decided_late"), Verdict.LATE, "decided after the grace")
     yield Case(visible & facts.isNotNull(), Verdict.DELIVERED_ONCE)
 
@@ -123,6 +146,9 @@ def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
     facts = f.col("facts")
     row = facts["row"]
     decided = facts["truth"] == Truth.LISTENER
+    # The relay looks for halves where the row says, and settles any other as a stray one: the message is nowhere.
+    misplaced = f.col("listed") & (f.col("half.truth") == Truth.ROW)
+    yield Case(misplaced, Verdict.ROW_WITHOUT_HALF, "a half of it lies elsewhere than the row says")
     yield Case(_contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
     yield Case(row["state"] == ROLLED_BACK, Verdict.ROLLED_BACK)
     yield Case(row["state"] == COMMITTED, Verdict.ROLLED_BACK, "struck: the committed row does not list it")
@@ -148,6 +174,7 @@ def _why_not_committed() -> Column:
     row, listener = f.col("facts.row"), f.col("facts.truth") == Truth.LISTENER
     return (
         f.when(row["state"] == ROLLED_BACK, "its row says rolled back")
+        .when(f.col("listed"), "its row names another place than that of its half")
         .when(row.isNotNull(), "its row does not list it")
         .when(listener, "no op marker commits it")
         .otherwise("there is no row of its transaction")

@@ -13,7 +13,12 @@ from spark_jobs.proof.verdicts import Verdict, Weight
 
 # Without these each drawing would differ by random ids and by its date; text stays text.
 _STYLE: Any = {"svg.hashsalt": "outbox", "svg.fonttype": "none", "font.size": 9}
-_COLOURS = {Weight.PROVEN: "#4c78a8", Weight.FINDING: "#e45756", Weight.UNPROVABLE: "#bab0ac"}
+_COLOURS = {
+    Weight.PROVEN: "#4c78a8",
+    Weight.FINDING: "#e45756",
+    Weight.UNPROVABLE: "#bab0ac",
+    Weight.PASSED_OVER: "#d7d3d0",
+}
 _LEVELS = ("#4c78a8", "#72b7b2", "#f58518", "#e45756")
 
 

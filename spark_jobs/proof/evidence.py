@@ -69,7 +69,7 @@ def message(**fields: Column) -> Column:
     return f.struct(*parts).alias("message")
 
 
-def lookup(values: Mapping[int, int] | Mapping[str, str], key: Column) -> Column:
+def lookup(values: Mapping[int, int] | Mapping[str, int] | Mapping[str, str], key: Column) -> Column:
     """What a small mapping has for a key; null if nothing."""
     if not values:
         return f.lit(None)

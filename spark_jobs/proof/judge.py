@@ -15,11 +15,11 @@ from pyspark.sql import functions as f
 from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
-from spark_jobs.proof.cascade import verdict
+from spark_jobs.proof.cascade import verdict, why_unknown
 from spark_jobs.proof.evidence import HALF, LISTED, ORPHAN, REAL, message
 from spark_jobs.proof.order import reordered
 from spark_jobs.proof.rows import COMMITTED, lists
-from spark_jobs.proof.truth import Database, database_of, incarnation_of, purged_below
+from spark_jobs.proof.truth import Database, database_of, incarnation_of, may_be_purged, purged_below
 from spark_jobs.proof.verdicts import Verdict
 
 COLUMNS = (
@@ -40,6 +40,7 @@ class Circumstances:
     Args:
         grace: ms that a message has to be decided.
         databases: The databases of the producer groups.
+        groups: The producer groups that have halves in the window.
         incomplete: Topics that could not be read as they should, real ones and those of the channel.
         channel: The channel.
         ordered: Whether the relay keeps the order of ordering keys.
@@ -47,6 +48,7 @@ class Circumstances:
 
     grace: int
     databases: Sequence[Database] = ()
+    groups: Collection[str] = ()
     incomplete: Collection[str] = ()
     channel: Channel = field(default_factory=Channel)
     ordered: bool = True
@@ -74,8 +76,9 @@ def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
         A frame with `COLUMNS`.
     """
     known = _with_truth(_messages(_with_facts(evidence)), circumstances)
-    verdicts = verdict(ops_complete=circumstances.ops_complete).alias("_judged")
-    judged = known.select("*", verdicts).select("*", "_judged.*")
+    complete = circumstances.ops_complete
+    asked = known.select("*", why_unknown(ops_complete=complete).alias("unknown"))
+    judged = asked.select("*", verdict(ops_complete=complete).alias("_judged")).select("*", "_judged.*")
     ours = judged.where(f.col("verdict").isNotNull())
     placed = _placed(ours)
     return _result(reordered(placed) if circumstances.ordered else placed)
@@ -170,6 +173,8 @@ def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
         "*",
         (incarnation_of(databases, f.col("database")) != half["incarnation"]).alias("foreign_database"),
         (half["offset"] < purged).alias("purged"),
+        may_be_purged(databases, f.col("database"), f.col("transaction_id")).alias("old"),
+        f.col("group").isin(*circumstances.groups).alias("group_is_present"),
         f.coalesce(late, f.lit(False)).alias("decided_late"),
         circumstances.not_searched(half["topic"]).alias("not_searched"),
     )

@@ -5,6 +5,7 @@ No content of messages stands in it: ids, places and times only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -40,6 +41,9 @@ _TITLES = {
     "op_to_visible_ms": "from the decision to the real record",
     "half_to_visible_ms": "from the half to the real record",
 }
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
+"""All control characters but whitespace."""
 
 _SAMPLE = ("transaction_id", "position", "detail", "producer_group", "half", "real", "half_time", "op_time", "copies")
 
@@ -171,4 +175,9 @@ def _cell(value: object) -> str:
     if isinstance(value, datetime):
         utc = value.astimezone(UTC).replace(tzinfo=None)  # Spark hands over local times without a zone
         return f"<td>{utc.isoformat(sep=' ', timespec='milliseconds')}</td>"
-    return f"<td>{escape('' if value is None else str(value))}</td>"
+    return f"<td>{escape('' if value is None else _visible(str(value)))}</td>"
+
+
+def _visible(text: str) -> str:
+    r"""A text whose control characters, which HTML does not take, stand there as `\x00`."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

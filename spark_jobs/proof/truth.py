@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from outbox.purged import CLOCK_SKEW_MS
 from outbox.service.patterns import rank
 from spark_jobs.proof.evidence import lookup
 
@@ -21,12 +22,14 @@ class Database:
         groups: Producer groups: exact names, or prefixes that end in `*`.
         incarnation: Its incarnation.
         purged: Purge watermarks by half partition: rows of halves below may be gone.
+        purged_until: The newest time of any purged row, of whatever channel, ms since 1970; None: none was purged.
     """
 
     name: str
     groups: tuple[str, ...]
     incarnation: str
     purged: Mapping[int, int] = field(default_factory=dict)
+    purged_until: int | None = None
 
 
 def database_of(databases: Sequence[Database], group: Column) -> Column:
@@ -55,3 +58,13 @@ def purged_below(databases: Sequence[Database], name: Column, partition: Column)
             watermark = f.coalesce(lookup(database.purged, partition), f.lit(0))
             found = f.when(name == database.name, watermark).otherwise(found)
     return found
+
+
+def may_be_purged(databases: Sequence[Database], name: Column, transaction_id: Column) -> Column:
+    """Whether a transaction's row may be gone, by the time in its id, whichever half topic it named.
+
+    `outbox.purged` has the rule; null if the database never purged a row.
+    """
+    created = f.conv(f.substring(f.replace(transaction_id, f.lit("-"), f.lit("")), 1, 12), 16, 10).cast("bigint")
+    until = {database.name: database.purged_until for database in databases if database.purged_until is not None}
+    return created <= lookup(until, name) + CLOCK_SKEW_MS

@@ -12,6 +12,7 @@ class Weight(enum.StrEnum):
     PROVEN = "proven"
     FINDING = "finding"
     UNPROVABLE = "unprovable"
+    PASSED_OVER = "passed over"
 
 
 class Verdict(enum.StrEnum):
@@ -41,6 +42,11 @@ class Verdict(enum.StrEnum):
     OP_WITHOUT_HALF = "OP_WITHOUT_HALF", Weight.FINDING, "an op marker names offsets that hold no half of it"
     ROW_WITHOUT_HALF = "ROW_WITHOUT_HALF", Weight.FINDING, "a committed row lists it, and there is no half of it"
     UNPROVABLE = "UNPROVABLE", Weight.UNPROVABLE, "what would prove it is not there any more, or was not to be read"
+    FOREIGN = (
+        "FOREIGN",
+        Weight.PASSED_OVER,
+        "visible, of a producer group that has neither a database nor a half in the window: another channel's",
+    )
 
     weight: Weight
     meaning: str
@@ -54,5 +60,7 @@ class Verdict(enum.StrEnum):
         return made
 
 
-REPORTED = tuple(verdict for verdict in Verdict if verdict not in {Verdict.DELIVERED_ONCE, Verdict.ROLLED_BACK})
+REPORTED = tuple(
+    verdict for verdict in Verdict if verdict not in {Verdict.DELIVERED_ONCE, Verdict.ROLLED_BACK, Verdict.FOREIGN}
+)
 """Verdicts whose messages stand in the table of findings, each with its places."""

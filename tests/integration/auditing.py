@@ -92,10 +92,12 @@ class Audited:
         """What is visible, by message id."""
         return {record.message_id: record for record in self.site.read("orders", "stock")}
 
-    def produce(self, topic: str, key: bytes | None, value: bytes | None, headers: Any) -> None:
-        """A record that no relay wrote."""
+    def produce(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Any, timestamp: int | None = None
+    ) -> None:
+        """A record that no relay wrote; without a timestamp it has the time of now."""
         producer = Producer(self.site.kafka())
-        producer.produce(topic, value, key, headers=list(headers))
+        producer.produce(topic, value, key, headers=list(headers), timestamp=now() if timestamp is None else timestamp)
         assert producer.flush(20) == 0
 
     def execute(self, query: str, *parameters: object) -> None:

@@ -186,7 +186,8 @@ class Planter:
         """The record of a half, once more or for the first time."""
         control = parse_half(half.headers)
         headers = real_headers(control, half.headers, half.partition, half.offset)
-        self._audited.produce(topic or control.topic, half.key, value or half.value, headers)
+        place = topic or control.topic
+        self._audited.produce(place, half.key, value or half.value, headers, half.timestamp)
 
     def _contradict(self, half: VisibleRecord, message_id: str) -> None:
         entry = self._entry(half, _transaction(message_id))
@@ -194,8 +195,10 @@ class Planter:
         self._expect(Verdict.CONTRADICTORY_OPS, message_id)
 
     def _invent(self, half: VisibleRecord) -> None:
-        """A row and an op marker, at the place of a half, of transactions that never were; and a record of nobody."""
-        by_row, by_op, by_record = (make_transaction_id(1_800_000_000_000, uuid.uuid4().bytes) for _ in range(3))
+        """Row, op marker and records at the place of a half, of transactions that never were; one of a stranger."""
+        by_row, by_op, by_record, by_stranger = (
+            make_transaction_id(1_800_000_000_000, uuid.uuid4().bytes) for _ in range(4)
+        )
         self._insert(replace(self._entry(half, by_row), positions=Positions.of([7])))
         self._expect(Verdict.ROW_WITHOUT_HALF, f"{by_row}/7")
         self._send(self._entry(half, by_op))
@@ -204,6 +207,10 @@ class Planter:
         headers = real_headers(control, half.headers, half.partition, half.offset)
         self._audited.produce(control.topic, half.key, half.value, headers)
         self._expect(Verdict.PHANTOM, f"{by_record}/0")
+        foreign = replace(control, transaction_id=by_stranger, group="stranger")
+        headers = real_headers(foreign, half.headers, half.partition, half.offset)
+        self._audited.produce(control.topic, half.key, half.value, headers)
+        self._expect(Verdict.FOREIGN, f"{by_stranger}/0")
 
     def _entry(self, half: VisibleRecord, transaction_id: str) -> OpEntry:
         return replace(

@@ -13,11 +13,24 @@ from pyspark.sql import Row
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfOptions, Truth
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
+from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
-from spark_jobs.proof.verdicts import Verdict
-from tests.proving import GRACE, HALF_END, INCARNATION, NO_TOPIC_ID, OTHER_TOPIC_ID, START, History, Record, Told
+from outbox.purged import CLOCK_SKEW_MS
+from spark_jobs.proof.verdicts import Verdict, Weight
+from tests.proving import (
+    BEHIND,
+    GRACE,
+    HALF_END,
+    INCARNATION,
+    NO_TOPIC_ID,
+    OTHER_TOPIC_ID,
+    START,
+    History,
+    Record,
+    Told,
+)
 
 LATER = timedelta(milliseconds=GRACE + 1)
 
@@ -353,6 +366,28 @@ def incomplete(history: History) -> Expected:
     return {**two, told.message(1): Verdict.ROW_WITHOUT_HALF}
 
 
+def row_of_another_offset(history: History) -> Expected:
+    """Its half is not where the row says, so that the relay has settled it as a stray one."""
+    told = history.tell(2)
+    history.row(told, shift=5)
+    history.op(told)
+    return all_of(told, Verdict.ROW_WITHOUT_HALF)
+
+
+def row_of_another_partition(history: History) -> Expected:
+    told = history.tell()
+    history.row(told, partition=1)
+    return all_of(told, Verdict.ROW_WITHOUT_HALF)
+
+
+def row_of_a_half_of_which_a_copy_is_left(history: History) -> Expected:
+    told = history.tell()
+    history.row(told)
+    half = told.halves[0]
+    history.halves[history.halves.index(half)] = replace(half, offset=BEHIND - told.first)
+    return all_of(told, Verdict.ROW_WITHOUT_HALF)
+
+
 def of_another_incarnation(history: History) -> Expected:
     other = INCARNATION.replace("c0ffee", "decade")
     told = history.delivered(options=HalfOptions(incarnation=other))
@@ -436,6 +471,9 @@ CASES: Sequence[Case] = (
     op_of_nothing,
     row_of_nothing,
     incomplete,
+    row_of_another_offset,
+    row_of_another_partition,
+    row_of_a_half_of_which_a_copy_is_left,
     of_another_incarnation,
     row_of_another_half_topic,
     row_that_nobody_can_read,
@@ -480,8 +518,9 @@ def test_each_history_gets_its_verdict(case: Case) -> None:
 def test_each_verdict_has_a_case() -> None:
     expected, found = one_after_the_other()
     planted = {verdict for case, _ in expected.values() for verdict in case.values()}
-    assert planted | {Verdict.DELIVERED_ONCE} == set(Verdict)
-    assert set(found.values()) == set(Verdict)
+    others = {Verdict.DELIVERED_ONCE, Verdict.FOREIGN}  # the latter takes a group without a database
+    assert planted | others == set(Verdict)
+    assert set(found.values()) == set(Verdict) - {Verdict.FOREIGN}
 
 
 # --- faults planted into a history that is right
@@ -501,6 +540,7 @@ FAULTS: Sequence[Case] = (
     ops_against_each_other,
     op_of_nothing,
     row_of_nothing,
+    row_of_another_offset,
     decided_after_the_grace,
     of_another_incarnation,
 )
@@ -552,6 +592,50 @@ def test_what_may_have_been_purged_cannot_be_proven() -> None:
     gone = visible_without_a_row(history)
     history.rows = [row for row in history.rows if row[1] != purged.id]
     assert wrong(history.judged(purged=kept.first)) == {**all_of(purged, Verdict.UNPROVABLE), **gone}
+
+
+def test_what_is_certainly_wrong_is_found_though_nobody_knows_whether_it_is_committed() -> None:
+    """The rows of these are purged."""
+    history = History()
+    wrongs: Expected = {}
+    for fault in (doubled, doubled_on_another_topic, on_another_topic, with_another(value=b"other")):
+        wrongs |= fault(history)
+    history.delivered()
+    unknown = {key: verdict for told in history.told for key, verdict in all_of(told, Verdict.UNPROVABLE).items()}
+    history.rows = []
+    kept = history.delivered()
+    rows = history.judged(purged=kept.first)
+    assert wrong(rows) == {**unknown, **wrongs}
+    details = {row.detail for row in rows if Verdict[row.verdict].weight is Weight.FINDING}
+    assert all(detail.endswith("is it committed? its row may have been purged") for detail in details)
+
+
+def stranger(history: History, group: str, number: int, created: int = 1_795_000_000_000) -> tuple[str, int | None]:
+    """A record on a real topic that names the place of some half of the window, and is not of it."""
+    id_ = make_transaction_id(created, number.to_bytes(10))
+    names = {MESSAGE_ID_HEADER: f"{id_}/0", PRODUCER_GROUP_HEADER: group, ORIGIN_HEADER: f"0/{START}"}
+    history.real("orders", b"k", b"v", [*names.items()], history.time(START))
+    return id_, 0
+
+
+def test_a_record_of_a_group_without_a_database_is_passed_over_and_counted_unless_the_group_is_of_the_channel() -> None:
+    history = History()
+    history.delivered(group="orders")
+    history.delivered(group="events", truth=Truth.LISTENER)
+    anothers, ours = stranger(history, "bank", 1), stranger(history, "events", 2)
+    found = wrong(history.judged(groups=("orders",)))
+    assert found == {anothers: Verdict.FOREIGN, ours: Verdict.UNPROVABLE}
+
+
+def test_a_record_that_may_be_another_channels_is_not_said_to_be_made_up() -> None:
+    history = History()
+    history.delivered(group="orders")
+    until = 1_794_000_000_000
+    edge = until + CLOCK_SKEW_MS
+    listeners, purged = stranger(history, "events", 1), stranger(history, "orders", 2, edge)
+    made_up = stranger(history, "orders", 3, edge + 1)
+    found = wrong(history.judged(purged_until=until))
+    assert found == {listeners: Verdict.UNPROVABLE, purged: Verdict.UNPROVABLE, made_up: Verdict.PHANTOM}
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import Headers, parse_half
 from outbox.protocol.op import parse_op
 from outbox.protocol.positions import Positions
+from spark_jobs.audit import searches
 from spark_jobs.proof.halves import half_evidence
 from spark_jobs.proof.ops import op_evidence
 from spark_jobs.proof.rows import lists, positions_of
@@ -182,6 +183,22 @@ def test_positions_are_those_of_the_protocol() -> None:
         expected = list(Positions.parse(row.text))
         assert row["all"] == expected
         assert row.two is (2 in expected)
+
+
+def test_a_topic_is_searched_from_the_earlier_one_of_timestamp_and_append_time() -> None:
+    at = int(BEGIN.timestamp() * 1000)
+    targets = {"due": at + 86_400_000, "old": at - 5, "both": at + 1}
+    halves = [
+        half(offset, [*options(f"timestamp={sent}".encode())[1:], ("outbox-target", f"{topic}:-1".encode())])
+        for offset, (topic, sent) in enumerate(targets.items())
+    ]
+    found = searches(half_evidence(frame(halves), {}), ["both", "other"], at - 100)
+    assert {one.topic: one.since for one in found} == {
+        "due": at,
+        "old": at - 5,
+        "both": at - 100,
+        "other": at - 100,
+    }
 
 
 def _numbered(records: list[Record]) -> list[Record]:

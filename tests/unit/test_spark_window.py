@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.service.exits import Exit
+from spark_jobs import audit_cli
+from spark_jobs.audit_inputs import still_there
 from spark_jobs.audit_settings import AuditSettings
-from spark_jobs.kafka_offsets import source_properties
+from spark_jobs.java_admin import Place
+from spark_jobs.kafka_offsets import KafkaOffsets, Topic, source_properties
 from spark_jobs.proof.report import report
 from spark_jobs.proof.summary import LATENCIES, Share, Summary
 from spark_jobs.proof.verdicts import Verdict
@@ -63,6 +70,15 @@ def test_only_a_closed_window_is_audited(end: int, said: str) -> None:
         window.check_closed(3 * HOUR)
 
 
+def test_the_command_ends_with_4_for_a_window_that_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The window is looked at before Kafka is, and here needs no Spark."""
+    monkeypatch.setenv("OUTBOX_POSTGRES_URL", "postgresql://nowhere")
+    monkeypatch.setattr(audit_cli, "spark_session", lambda *_: contextlib.nullcontext())
+    options = ["--output", "audits", "--bootstrap-servers", "nowhere:1", "--from", "2026-01-01", "--to", "2100-01-01"]
+    result = CliRunner().invoke(audit_cli.app, options)
+    assert (result.exit_code, "the window is not closed" in result.output) == (Exit.CONFIGURATION, True)
+
+
 def test_spans_are_read_as_they_were_written() -> None:
     checkpoint = Checkpoint(10, HalfCheckpoint(10, 10).encode(TOPIC_ID))
     made = inputs(
@@ -73,6 +89,35 @@ def test_spans_are_read_as_they_were_written() -> None:
         incomplete={"a": "b"},
     )
     assert Inputs.parse(made.encode()) == made
+
+
+PLACE = ("outbox.discard", 0)
+
+
+class Offsets:
+    """Kafka as `still_there` asks it: all three internal topics are there, with the ends that are given."""
+
+    def __init__(self, discard_end: int) -> None:
+        self._ends = {PLACE: discard_end}
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Each is there."""
+        return {name: Topic(name, TOPIC_ID, 2) for name in names}
+
+    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Nothing was removed."""
+        return dict.fromkeys(places, 0)
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The ends that are given."""
+        return {place: self._ends[place] for place in places}
+
+
+@pytest.mark.parametrize(("end", "noted"), [(7, set()), (8, {PLACE[0]})])
+def test_a_discard_topic_that_has_grown_may_have_lost_manifests_by_compaction(end: int, noted: set[str]) -> None:
+    left = still_there(cast("KafkaOffsets", Offsets(end)), inputs(discards={0: (0, 7)}))
+    assert set(left.incomplete) == noted
+    assert left.discards == {0: (0, 7)}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}'])
@@ -145,6 +190,7 @@ def summary(verdicts: dict[str, int], **given: Any) -> Summary:
         ({}, {}, Exit.OK),
         ({"DELIVERED_ONCE": 5, "UNPROVABLE": 1}, {}, Exit.UNPROVABLE),
         ({"DELIVERED_ONCE": 5}, {"orders": "gone"}, Exit.UNPROVABLE),
+        ({"DELIVERED_ONCE": 5, "FOREIGN": 1}, {}, Exit.OK),
         ({"LOST": 1, "UNPROVABLE": 1}, {"orders": "gone"}, Exit.FINDINGS),
     ],
 )
@@ -164,6 +210,12 @@ def test_the_report_needs_nothing_else_and_is_the_same_each_time() -> None:
     assert "<orders>" not in page
     assert "<script" not in page
     assert "src=" not in page
+
+
+def test_control_characters_are_shown_and_not_written_into_the_report() -> None:
+    page = report(summary({}, checkpoints={0: Checkpoint(1, "a\0\x1b\x9f\tb")}), {})
+    assert "a\\x00\\x1b\\x9f\tb" in page
+    assert [letter for letter in page if unicodedata.category(letter) == "Cc" and letter not in "\t\n\r\f"] == []
 
 
 def test_the_document_has_each_verdict_with_its_meaning() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy.orm import Session
 
 from outbox import Message
@@ -148,3 +149,21 @@ def test_what_is_on_its_way_is_neither_lost_nor_made_up(site: Site, tmp_path: Pa
         report = audited.run("early", code=Exit.FINDINGS)
         open_session.rollback()
     assert summary_of(report)["verdicts"] == {Verdict.DANGLING: 2}
+
+
+@pytest.mark.long
+def test_a_timestamp_to_come_hides_nothing_on_a_topic_with_the_brokers_time(site: Site, tmp_path: Path) -> None:
+    site.create()
+    [made] = site.admin.create_topics(
+        [NewTopic(site.topic("due"), 1, 1, config={"message.timestamp.type": "LogAppendTime"})]
+    ).values()
+    made.result(20)
+    site.relay(extra=QUICK)
+    audited, due = Audited(site, tmp_path, start=now()), now() + 3_600_000
+    with Shop(site) as shop, shop.session() as session:
+        shop.outbox.publish(session, Message(site.topic("due"), "in an hour", "key", timestamp=due))
+    site.wait_visible(1, "due")
+    site.wait_settled()
+    audited.end = now() + 1
+    wait_until(lambda: now() > audited.end + GRACE_MS)
+    assert summary_of(audited.run("due", code=Exit.OK))["verdicts"] == {Verdict.DELIVERED_ONCE: 1}

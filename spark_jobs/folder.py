@@ -86,9 +86,10 @@ class Folder:
 
     def put_text(self, name: str, text: str) -> None:
         """Write a file so that readers see all of it or nothing."""
-        parent, _, last = name.rpartition("/")
-        # The leading dot hides the file from Spark's readers while it is written.
-        draft = f"{parent}/.{last}.{uuid.uuid4().hex}"
+        parent, slash, last = name.rpartition("/")
+        # The leading dot hides the file from Spark's readers while it is written. Without a folder there is no slash:
+        # what begins with one lies elsewhere.
+        draft = f"{parent}{slash}.{last}.{uuid.uuid4().hex}"
         with self._told("written"):
             stream = self._files.create(self._at(draft), True)
             try:

@@ -44,7 +44,7 @@ def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
             steps.note(f"  {service}", project.ended(service))
         for service in _STAY_UP:
             steps.note(f"  {service}", project.health(service))
-        steps.console.print(project.log("reconcile"), markup=False, soft_wrap=True)
+        steps.console.print(project.said("reconcile"), markup=False, soft_wrap=True)
         if code != "0":
             raise StepError(f"the reconciliation ended with {code or 'nothing: its container is gone'}")
         with steps.step("compose: the image for clusters lands the topics"):
@@ -134,9 +134,9 @@ class _Project:
         label = f"label=com.docker.compose.service={service}"
         return self.engine.output("ps", "--all", "--quiet", "--filter", _PROJECT_LABEL, "--filter", label).strip()
 
-    def log(self, service: str, lines: str = "all") -> str:
+    def said(self, service: str) -> str:
         """What a service said on standard output."""
-        return self.engine.output("logs", "--tail", lines, self.container(service)).rstrip()
+        return self.engine.output("logs", self.container(service)).rstrip()
 
     def ended(self, service: str) -> str:
         """How a service that ends did end, and how long it ran."""
@@ -154,7 +154,7 @@ class _Project:
         """
         status: str = self._state(service).get("Health", {}).get("Status", "not there")
         if status != "healthy":
-            raise StepError(f"{service} is {status}:\n{self.log(service, '40')}")
+            raise StepError(f"{service} is {status}:\n{self.engine.logs(self.container(service), 40)}")
         return status
 
     def _state(self, service: str) -> dict[str, Any]:
@@ -164,5 +164,9 @@ class _Project:
         return state
 
     def _all_logs(self) -> str:
-        parts = [f"--- {service}\n{self.log(service, '30')}" for service in (*_STAY_UP, *_ONE_SHOT)]
+        parts = [
+            f"--- {service}\n{self.engine.logs(container, 30)}"
+            for service in (*_STAY_UP, *_ONE_SHOT)
+            if (container := self.container(service))
+        ]
         return "\n".join(parts)

@@ -49,6 +49,14 @@ class Engine:
         """What `docker ...` prints; empty if it fails."""
         return _output(["docker", *arguments], self.environ)
 
+    def logs(self, container: str, lines: int) -> str:
+        """The last lines that a container has written, on either output."""
+        command = ["docker", "logs", "--tail", str(lines), container]
+        done = subprocess.run(
+            command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        return done.stdout.rstrip()
+
     def remove_testcontainers(self, *images: str) -> int:
         """Remove the containers of these images that testcontainers left behind, as after a kill; how many."""
         ancestors = [f"--filter=ancestor={image}" for image in images]

@@ -244,3 +244,11 @@ def test_the_writer_can_be_killed_before_and_after_the_manifest(
 
 def passed(name: str, then: Callable[[], None]) -> Callable[[str], None]:
     return lambda point: then() if point == name else None
+
+
+def test_a_file_of_the_output_itself_is_written_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts: list[str] = []
+    folder = Folder(session(), str(tmp_path))
+    monkeypatch.setattr(folder, "move", lambda draft, _name: drafts.append(draft))
+    folder.put_text("_owner.json", "ours")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".crc"] == drafts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,14 @@ def test_a_reader_that_compact_overtakes_gives_all_rows(
     path = str(landing.table)
     rows = read_landed(path).num_rows if reader == "pyarrow" else read_table(session(), path).count()
     assert (rows, overtaken) == (6, [1])
+
+
+def test_a_reader_gives_up_where_compactions_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = count()
+    monkeypatch.setattr(table, "_compactions", lambda *_: {next(numbers): None})
+    monkeypatch.setattr(table, "_folders", lambda *_: {})
+    with pytest.raises(OutputError, match="was compacted again and again while its files were listed"):
+        read_landed(str(tmp_path))
 
 
 @pytest.mark.long

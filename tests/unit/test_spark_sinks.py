@@ -121,6 +121,16 @@ def test_a_table_of_the_other_sink_is_refused_though_it_has_no_row_and_no_owner(
         landing.restart()
 
 
+@pytest.mark.parametrize("text", ["", "{}", '{"format":99,"sink":"parquet","query_id":"query-1"}'])
+def test_an_owner_that_cannot_be_read_is_no_reason_to_begin_anew(landing: Landing, text: str) -> None:
+    landing.land(0, *span(0, 2))
+    (landing.table / "_owner.json").write_text(text)
+    (landing.table / "._owner.json.crc").unlink()
+    with pytest.raises(OutputError, match=r"_owner\.json of an output cannot be read|of format 99"):
+        landing.restart()
+    assert landing.places() == ALL
+
+
 @pytest.mark.long
 def test_rows_of_a_first_batch_without_manifest_belong_to_the_checkpoint_that_wrote_them(
     landing: Landing, monkeypatch: pytest.MonkeyPatch

@@ -171,19 +171,18 @@ class Audit:
 def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:
     """The real topics to search, and how far back records can lie there.
 
-    A topic keeps the user's timestamp or has the broker's time, which is not before that of the half: the earlier one
-    of both counts.
+    From the window's start, before which no half of it was appended: a topic may have the broker's time, whatever
+    timestamp the user gave, and what went to the wrong topic may lie there before the first half that names it. From
+    the user's earliest timestamp, if that is older: a topic may keep it.
 
     Args:
         halves: The window's halves, as `spark_jobs.proof.halves.half_evidence` gives them.
-        also: Topics to search from the window's start, whether a half names them or not.
+        also: Topics to search, whether a half names them or not.
         start: Start of the window, ms since 1970.
     """
-    earliest = f.unix_millis(f.min(f.least("message.sent", "message.time"))).alias("since")
+    earliest = f.unix_millis(f.min("message.sent")).alias("since")
     named = halves.where("message.topic is not null").groupBy("message.topic").agg(earliest).collect()
-    since = dict.fromkeys(also, start)
-    for row in named:
-        since[row.topic] = min(row.since, since.get(row.topic, row.since))
+    since = dict.fromkeys(also, start) | {row.topic: min(row.since, start) for row in named}
     return [Search(topic, time) for topic, time in since.items()]
 
 

@@ -185,17 +185,17 @@ def test_positions_are_those_of_the_protocol() -> None:
         assert row.two is (2 in expected)
 
 
-def test_a_topic_is_searched_from_the_earlier_one_of_timestamp_and_append_time() -> None:
+def test_a_topic_is_searched_from_the_windows_start_or_from_an_older_timestamp() -> None:
     at = int(BEGIN.timestamp() * 1000)
-    targets = {"due": at + 86_400_000, "old": at - 5, "both": at + 1}
+    targets = {"due": at + 86_400_000, "old": at - 500, "both": at + 1}
     halves = [
         half(offset, [*options(f"timestamp={sent}".encode())[1:], ("outbox-target", f"{topic}:-1".encode())])
         for offset, (topic, sent) in enumerate(targets.items())
     ]
     found = searches(half_evidence(frame(halves), {}), ["both", "other"], at - 100)
     assert {one.topic: one.since for one in found} == {
-        "due": at,
-        "old": at - 5,
+        "due": at - 100,
+        "old": at - 500,
         "both": at - 100,
         "other": at - 100,
     }

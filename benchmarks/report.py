@@ -325,6 +325,11 @@ def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, fl
     return found
 
 
+_NOT_MEASURED = (
+    "A run of this size does not measure the following. Some of it was measured alone, and stands at the end, as does "
+    "what was measured again since:\n\n"
+)
+
 _SECTIONS = {
     "library": library_section,
     "memory": memory_section,
@@ -354,14 +359,7 @@ def overview(whole: Mapping[str, Any]) -> str:
         [
             *parts,
             *(["Not everything was measured:\n\n" + "\n".join(failed)] if failed else []),
-            *(
-                [
-                    "A run of this size does not measure (some of it was measured alone, and stands at the end):\n\n"
-                    + "\n".join(missing)
-                ]
-                if missing
-                else []
-            ),
+            *([_NOT_MEASURED + "\n".join(missing)] if missing else []),
         ]
     )
 
@@ -377,19 +375,19 @@ def write_report(sections: Sequence[str], document: Path) -> None:
 
 
 def alone_section(alone: Mapping[str, Mapping[str, Any]], told: Mapping[str, Mapping[str, Any]]) -> str:
-    """What has a run of its own, because it takes very long; empty if nothing has. Of two runs the newer one counts.
+    """What has a run of its own, because it takes very long, or was measured again since; empty if nothing has.
 
     Args:
-        alone: Results of benchmarks that were run alone, by the names of their files.
-        told: Those that have a section; what is measured there is not told again.
+        alone: Results of benchmarks that were run alone, by the names of their files; of two the newer one counts.
+        told: Those that have a section; what is measured there is told again only if it is newer.
     """
-    known = {figure["name"] for results in told.values() for figure in results["figures"]}
+    known = {figure["name"]: results["date"] for results in told.values() for figure in results["figures"]}
     parts = []
     for name, results in sorted(alone.items(), key=lambda named: named[1]["date"], reverse=True):
-        figures = [figure for figure in results["figures"] if figure["name"] not in known]
+        figures = [figure for figure in results["figures"] if known.get(figure["name"], "") < results["date"]]
         if figures and results is not told.get(name):
             parts += [_where(results), _table(figures)]
-        known |= {figure["name"] for figure in figures}
+        known |= {figure["name"]: results["date"] for figure in figures}
     return _joined(["## Measured alone", _READING, *parts]) if parts else ""
 
 

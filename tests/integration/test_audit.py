@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import uuid
@@ -13,11 +14,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy.orm import Session
 
-from outbox import Message
+from outbox import Message, Outbox
+from outbox.callback_table import CallbackTable
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
 from outbox.service.exits import Exit
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
+from outbox.settings import TableNames
 from spark_jobs import audit as audit_module
 from spark_jobs.proof.verdicts import Verdict
 from spark_jobs.session import SPARK_LOCK
@@ -167,3 +170,36 @@ def test_a_timestamp_to_come_hides_nothing_on_a_topic_with_the_brokers_time(site
     audited.end = now() + 1
     wait_until(lambda: now() > audited.end + GRACE_MS)
     assert summary_of(audited.run("due", code=Exit.OK))["verdicts"] == {Verdict.DELIVERED_ONCE: 1}
+
+
+@pytest.mark.long
+def test_an_audit_asks_the_database_of_each_group(site: Site, tmp_path: Path) -> None:
+    site.create("orders")
+    site.relay(extra=QUICK)
+    audited, bank_tables = Audited(site, tmp_path, start=now()), TableNames("public", f"{site.name}_bank")
+    with site.connect() as connection:
+        CallbackTable(bank_tables).create(connection)
+    with (
+        Shop(site) as shop,
+        Outbox("bank", site.kafka(), channel=site.name, tables=bank_tables) as bank,
+        Session(shop.engine) as first,
+        Session(shop.engine) as second,
+    ):
+        shop.publish(first, "orders", "of the shop", "key")
+        transfer = bank.publish(second, Message(site.topic("orders"), "of the bank", "key"))
+        first.commit()
+        second.commit()
+        site.wait_visible(2, "orders")
+    site.wait_settled()
+    audited.end = now() + 1
+    wait_until(lambda: now() > audited.end + GRACE_MS)
+    databases = {
+        group: {"dsn": site.postgres_url, "groups": [group], "table_prefix": tables.prefix}
+        for group, tables in {"orders": site.tables, "bank": bank_tables}.items()
+    }
+    settings = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_DATABASES": json.dumps(databases)}
+    proven = summary_of(audited.run("both", code=Exit.OK, **settings))
+    assert proven["verdicts"] == {Verdict.DELIVERED_ONCE: 2}
+    with site.connect() as connection:
+        connection.execute(CallbackTable(bank_tables).compose("DELETE FROM {transaction}"))
+    assert findings_of(audited.run("without", code=Exit.FINDINGS, **settings)) == {transfer.message_id: Verdict.PHANTOM}

@@ -112,6 +112,22 @@ def test_records_that_are_gone_end_the_job_with_their_offsets(job: Land) -> None
 
 
 @pytest.mark.long
+def test_records_that_go_under_a_running_job_stop_it(job: Land) -> None:
+    job.produce(30)
+    process = job.start("--trigger-seconds", "20")
+    try:
+        wait_until(lambda: len(job.landed()) == 30, RUN_SECONDS)
+        job.produce(30)
+        job.cut()  # before the next batch: what Spark has fetched it still has
+        job.produce(30)
+    finally:
+        said = finish(process, Exit.UNSAFE).splitlines()[-1]
+    assert "gone from Kafka" in said
+    assert job.topic in said
+    assert len(job.landed()) == 30
+
+
+@pytest.mark.long
 def test_a_topic_that_is_made_again_under_a_running_job_stops_it(job: Land) -> None:
     job.produce(30)
     process = job.start("--trigger-seconds", "0.2")

@@ -22,6 +22,10 @@ SETTINGS = {
 }
 """A JVM that starts soon and is not there for long."""
 
+INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"}
+"""A query of a few rows runs sooner than Java code for it is generated and compiled. The jobs that tests start as
+processes of their own run compiled, as in production."""
+
 DELTA_IN_TESTS = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.stats.skipping": "false",
@@ -39,7 +43,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 @functools.cache
 def session() -> SparkSession:
     """The session of this test process, with Delta's jars and without Kafka's."""
-    made = local_session("tests", fetch(DELTA_LOCK), {**SETTINGS, **DELTA_SETTINGS, **DELTA_IN_TESTS})
+    made = local_session("tests", fetch(DELTA_LOCK), {**SETTINGS, **INTERPRETED, **DELTA_SETTINGS, **DELTA_IN_TESTS})
     atexit.register(made.stop)
     return made
 

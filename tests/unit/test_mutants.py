@@ -64,6 +64,7 @@ def test_the_tests_that_catch_a_mutant_exist(name: str) -> None:
         assert "pytest.mark.long" not in marks, "`make test` must show that it passes without the mutant"
 
 
+@pytest.mark.long
 def test_those_that_unit_tests_catch_are_caught(tmp_path: Path) -> None:
     command = [
         sys.executable,

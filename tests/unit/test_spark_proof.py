@@ -659,6 +659,7 @@ def test_what_is_absent_from_a_topic_that_was_not_read_as_a_whole_cannot_be_prov
     assert wrong(history.judged(incomplete=("outbox.discard",))) == found
 
 
+@pytest.mark.long
 def test_what_op_markers_do_not_say_cannot_be_proven_if_some_are_gone() -> None:
     history = History()
     unknown = [history.tell(), history.tell(truth=Truth.LISTENER), history.tell()]
@@ -668,12 +669,14 @@ def test_what_op_markers_do_not_say_cannot_be_proven_if_some_are_gone() -> None:
     assert wrong(history.judged(incomplete=("outbox.op",))) == expected
 
 
+@pytest.mark.long
 def test_a_channel_without_order_has_none() -> None:
     history = History()
     behind_a_later_one(history)
     assert wrong(history.judged(ordered=False)) == {}
 
 
+@pytest.mark.long
 def test_unordered_messages_may_pass_each_other() -> None:
     history = History(topics=("orders",))
     pair = [history.tell(key=b"any", options=HalfOptions(ordering=(None,))) for _ in range(2)]
@@ -684,6 +687,7 @@ def test_unordered_messages_may_pass_each_other() -> None:
     assert wrong(history.judged()) == {}
 
 
+@pytest.mark.long
 def test_latencies_are_those_of_the_brokers_clock() -> None:
     history = History(topics=("orders",))
     history.delivered()

@@ -201,6 +201,7 @@ def test_a_wider_schema_is_read_over_what_a_narrower_one_wrote(landing: Landing)
     assert [(row.value.id, row.value.name, row.batch_id) for row in rows] == [(1, None, 0), (2, "two", 1)]
 
 
+@pytest.mark.long
 def test_delta_tables_are_left_to_delta(tmp_path: Path) -> None:
 
     landing = Landing(tmp_path, SinkName.DELTA)

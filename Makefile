@@ -40,7 +40,7 @@ demo-report: setup ## Keep the audit's report of the last demo, and its charts, 
 test: setup ## Run all tests but the long ones, on three workers with servers of their own (under 12 minutes on 2 cores)
 	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: setup ## Run the long tests (under 40 minutes)
+test-long: setup ## Run the long tests (over an hour)
 	$(BIN)/pytest -m long
 
 test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0

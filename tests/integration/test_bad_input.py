@@ -192,6 +192,7 @@ def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: Outbox)
     assert len(site.halves()) == 2
 
 
+@pytest.mark.long
 def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create("orders")

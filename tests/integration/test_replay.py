@@ -69,6 +69,7 @@ def _timestamps(site: Site, topic: str) -> set[float]:
     return {float(time) for time in found}
 
 
+@pytest.mark.long
 def test_a_replay_that_is_run_again_writes_nothing_and_another_one_does(replaying: Replaying) -> None:
     orders = replaying.site.topic("orders")
     replaying.land(*(landed(orders, offset, key=b"%d" % offset) for offset in range(20)))

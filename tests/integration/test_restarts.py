@@ -172,6 +172,7 @@ def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
     assert all(service.running for service in services)
 
 
+@pytest.mark.long
 def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Site) -> None:
     with site.outbox() as outbox:
         _, checker = _services(site)
@@ -220,6 +221,7 @@ def _without_its_standby(own: Stack) -> Iterator[Callable[[int], None]]:
             admin.execute("SELECT pg_reload_conf()")
 
 
+@pytest.mark.long
 def test_a_commit_that_was_not_replicated_is_left_to_the_checker(own: Stack, site: Site) -> None:
     with Shop(site) as shop, site.connect() as connection, ThreadPoolExecutor(1) as pool:
 

@@ -241,6 +241,7 @@ def test_a_half_that_cannot_be_read_waits_until_it_lies_in_the_discard_topic() -
     assert job.totals() == {"": {"halves": 1}, "orders": {"discarded/MALFORMED": 1}}
 
 
+@pytest.mark.long
 def test_what_is_about_halves_of_before_is_not_kept() -> None:
     channel = Channel()
     channel.delivered()

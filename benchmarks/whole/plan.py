@@ -133,7 +133,7 @@ def _step(name: str, module: str, arguments: str, minutes: float) -> Step:
 
 # Five minutes have no room for drains of 100,000, as the other sizes have: filling, draining and counting them three
 # times takes over two minutes in either step. Fewer than these are over in a few looks, and tell nothing. Nor is there
-# room to start Kafka Connect twice, or for an audit, whose first run alone takes a third of a minute.
+# room to start Kafka Connect twice, or for an audit.
 _QUICK = [
     _step("library", "library", "--part relayed --rounds 3 --seconds 1 --warm-up 3", 2),
     _step("relay", "relay", "--part drain --rounds 3 --messages 40000 --warm-up 3", 2),

@@ -221,7 +221,6 @@ def _without_its_standby(own: Stack) -> Iterator[Callable[[int], None]]:
             admin.execute("SELECT pg_reload_conf()")
 
 
-@pytest.mark.long
 def test_a_commit_that_was_not_replicated_is_left_to_the_checker(own: Stack, site: Site) -> None:
     with Shop(site) as shop, site.connect() as connection, ThreadPoolExecutor(1) as pool:
 

@@ -11,7 +11,7 @@ from checker.durability import durability_problems, read_durability
 from checker.settings import DatabaseSettings
 from outbox.callback_table import CallbackTable
 from outbox.errors import ConfigurationError
-from outbox.service.dsn import connection_problem
+from outbox.service.dsn import connect_dsn, connection_problem, query_problem
 
 CONNECT_SECONDS = 5
 
@@ -37,7 +37,7 @@ def connect(
     """
     server = "read-write" if writes else "primary"  # a replica's "no row" would be a lie (R8)
     read_only = " -c default_transaction_read_only=on" if settings.read_only or not writes else ""
-    return psycopg.connect(
+    return connect_dsn(
         settings.connection_string(),
         autocommit=True,
         prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
@@ -69,11 +69,13 @@ def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = F
     except psycopg.Error as error:
         reason = connection_problem(error, settings.connection_string())
         raise UnreachableError(f"database {name!r} cannot be used: {reason}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"database {name!r} cannot be used: {error}") from error
     try:
         problems = list(_problems(connection, settings, purge=purge))
     except psycopg.Error as error:
         connection.close()
-        raise UnreachableError(f"database {name!r} cannot be used: {connection_problem(error, '')}") from error
+        raise UnreachableError(f"database {name!r} cannot be used: {query_problem(error)}") from error
     if problems:
         connection.close()
         raise ConfigurationError(f"database {name!r} cannot be used: {'; '.join(problems)}")

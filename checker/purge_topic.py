@@ -13,7 +13,6 @@ from typing import Any, LiteralString
 
 import psycopg
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from checker import purge
@@ -29,6 +28,7 @@ from outbox.errors import ConfigurationError, UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid
 from outbox.service.dsn import connection_problem
+from outbox.service.output import PlainConsole
 
 _BEHIND_ALL = 2**62
 """An offset behind every half."""
@@ -129,4 +129,4 @@ def _show(found: Mapping[str, Any], topic_id: str) -> None:
     for name, rows in found.items():
         for (group, partition), count in rows.counts.items():
             table.add_row(name, group, str(partition), str(count))
-    Console().print(table)
+    PlainConsole().print(table)

@@ -9,9 +9,8 @@ from typing import Any
 
 import psycopg
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from checker import settlement
 from checker.connection import connect
@@ -25,6 +24,8 @@ from outbox.cluster import admin_client
 from outbox.errors import ConfigurationError
 from outbox.service.dsn import connection_problem
 from outbox.service.exits import Exit
+from outbox.service.output import PlainConsole
+from outbox.service.redaction import visible
 
 Found = Mapping[str, Sequence[Undelivered]]
 """What was found, by database."""
@@ -114,7 +115,7 @@ def _as_json(found: Found, progress: Progress) -> Mapping[str, Any]:
 
 
 def _print(found: Found, progress: Progress, settings: CheckerSettings) -> None:
-    console = Console()
+    console = PlainConsole()
     if any(found.values()):
         title = f"committed transactions of channel {settings.channel} that are not delivered"
         table = Table("database", "group", "count", "oldest", "what", "examples", title=title)
@@ -122,7 +123,7 @@ def _print(found: Found, progress: Progress, settings: CheckerSettings) -> None:
             for one in findings:
                 what = f"{one.delay}: {MEANINGS[one.delay]} ({one.detail})"
                 oldest = one.oldest.isoformat(" ", "seconds")
-                table.add_row(name, one.group, str(one.count), oldest, escape(what), "\n".join(one.examples))
+                table.add_row(name, one.group, str(one.count), oldest, what, "\n".join(one.examples))
         console.print(table)
     else:
         console.print(
@@ -130,4 +131,4 @@ def _print(found: Found, progress: Progress, settings: CheckerSettings) -> None:
             f"{', '.join(found)}"
         )
     for problem in progress.problems:
-        console.print(f"[yellow]not all rows could be judged:[/] {escape(problem)}")
+        console.print(Text.assemble(("not all rows could be judged:", "yellow"), f" {visible(problem)}"))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib.metadata import EntryPoint, entry_points
+from itertools import pairwise
+from typing import Any
 
 GROUP = "outbox.commands"
+_URL_OPTION = "--postgres-url"
 
 
 def main() -> None:
@@ -14,6 +18,7 @@ def main() -> None:
         import typer  # noqa: PLC0415 - the library works without it; only the command needs it
     except ImportError:
         sys.exit("outbox: the command needs an extra: pip install 'kafka-transactional-outbox[relay]'")
+    _hide_passwords()
     app = typer.Typer(
         help="Transactional messages for Kafka and Postgres.", no_args_is_help=True, pretty_exceptions_enable=False
     )
@@ -23,6 +28,26 @@ def main() -> None:
     for command in [commands[called]] if called in commands else commands.values():
         _add(app, command)
     app()
+
+
+def _hide_passwords() -> None:
+    """Remove connection strings from tracebacks, and refuse one where the parser would quote it.
+
+    Raises:
+        SystemExit: An argument holds a connection string, and is no value of `--postgres-url`.
+    """
+    from outbox.service.redaction import is_connection_string, redact  # noqa: PLC0415 - services only
+
+    def write(*error: Any) -> None:
+        sys.stderr.write(redact("".join(traceback.format_exception(*error))))
+
+    sys.excepthook = write
+    for number, (before, word) in enumerate(pairwise(sys.argv), start=1):
+        if before != _URL_OPTION and not word.startswith(f"{_URL_OPTION}=") and is_connection_string(word):
+            sys.exit(
+                f"outbox: Argument {number} holds a connection string; it is not shown. "
+                f"Set OUTBOX_POSTGRES_URL, or write {_URL_OPTION} before it."
+            )
 
 
 def _root() -> None:

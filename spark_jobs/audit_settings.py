@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
 
 from outbox.errors import ConfigurationError
-from outbox.service.settings import Milliseconds, Unit
+from outbox.service.settings import Milliseconds, SecretFile, Unit
 from outbox.settings import TableNames
 from spark_jobs.proof.window import Window, last_window, parse_time
 from spark_jobs.settings import JobSettings, TopicNames, names_in
@@ -18,7 +18,7 @@ class AuditedDatabase(BaseModel):
     """One database and the producer groups that write to it, as the checker's settings name them too."""
 
     dsn: SecretStr | None = Field(None, description="Connection string of a role that may read the callback tables.")
-    dsn_file: Path | None = Field(None, description="File that holds it.")
+    dsn_file: SecretFile | None = Field(None, description="File that holds it.")
     groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Beginning of their names.")

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from outbox.callback_table import CallbackTable
 from outbox.errors import ConfigurationError
-from outbox.service.dsn import connection_problem
+from outbox.service.dsn import connect_dsn, connection_problem
 from spark_jobs.audit_settings import AuditedDatabase
 from spark_jobs.proof.truth import Database
 from spark_jobs.proof.window import Span
@@ -89,7 +89,7 @@ def take_snapshot(
 def _snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
     dsn = database.connection_string()
     try:
-        with psycopg.connect(
+        with connect_dsn(
             dsn,
             connect_timeout=CONNECT_SECONDS,
             application_name="outbox-audit",

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from outbox.errors import ConfigurationError
 from outbox.service.exits import Exit, fail, guarded
 from outbox.service.logs import configure_logs
-from outbox.service.output import utc
+from outbox.service.output import PlainConsole, utc
 from spark_jobs.delta import DELTA_LOCK
 from spark_jobs.errors import JobFailedError, reason
 from spark_jobs.jvm import JAVA_ERRORS, JVM_GONE
@@ -112,7 +111,7 @@ def show(prepared: Prepared, settings: ReplaySettings) -> None:
     table.columns[3].footer = f"{prepared.plan.rows:,}"
     table.columns[4].footer = f"{sum(part.size for part in prepared.parts):,}"
     table.columns[5].footer = f"{prepared.entries.rows:,} written before"
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def _time(ms: int) -> str:

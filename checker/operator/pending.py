@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from checker.operator.channel_reader import ChannelReader, Unread
@@ -19,7 +18,7 @@ from checker.operator.undecided import Gathering, Unsettled, chosen, sums
 from outbox.errors import ConfigurationError, UsageError
 from outbox.protocol.half import Truth
 from outbox.service.exits import guarded
-from outbox.service.output import Json, print_json, told_reading, utc
+from outbox.service.output import Json, PlainConsole, print_json, told_reading, utc
 
 LIMIT = 100
 HALVES = 100_000
@@ -136,7 +135,7 @@ def _fields(one: Unsettled, now: int) -> dict[str, Any]:
 
 
 def _show(document: Mapping[str, Any], unread: Sequence[Unread], *, look: bool) -> None:
-    console = Console()
+    console = PlainConsole()
     totals = Table("group", "half partition", "undecided", "decided", "oldest", title="not settled")
     for sum_ in document["sums"]:
         counts = (str(sum_[name]) for name in ("half_partition", "undecided", "decided"))

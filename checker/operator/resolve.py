@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from checker.operator.case import Case
@@ -15,7 +14,7 @@ from checker.operator.rulings import Step
 from outbox.errors import UsageError
 from outbox.protocol.op import OpKind
 from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, may_ask, print_json, utc
+from outbox.service.output import Json, PlainConsole, may_ask, print_json, utc
 
 app = typer.Typer(help="Decide an undecided transaction by hand, in its database first.", **ONE_COMMAND)
 
@@ -75,4 +74,4 @@ def _show(document: dict[str, Any]) -> None:
         if value is not None and name != "transaction":
             shown = utc(value) if name.endswith("_ms") else str(value)
             table.add_row(name.removesuffix("_ms").replace("_", " "), shown)
-    Console().print(table)
+    PlainConsole().print(table)

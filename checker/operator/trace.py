@@ -6,15 +6,16 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
 from checker.operator.search import SKEW_MS, Search
 from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude, folded
 from outbox.errors import UsageError
 from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, print_json, told_reading, utc
+from outbox.service.output import Json, PlainConsole, print_json, told_reading, utc
+from outbox.service.redaction import visible
 
 app = typer.Typer(help="Tell the story of a transaction or a message.", **ONE_COMMAND)
 
@@ -115,7 +116,7 @@ def _time(event: Event) -> str:
 
 
 def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
-    console = Console()
+    console = PlainConsole()
     message = "" if found.position is None else f", message {found.position}"
     table = Table("time", "what", "message", "where", "detail", title=f"transaction {found.transaction_id}{message}")
     for event in folded(found.timeline()):
@@ -123,7 +124,7 @@ def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
         number = "" if event.position is None else str(event.position)
         table.add_row(_time(event), event.what, number, where, event.detail)
     console.print(table)
-    console.print(f"[bold]{conclusion.state}[/]: {conclusion.sentence}")
+    console.print(Text.assemble((str(conclusion.state), "bold"), f": {visible(conclusion.sentence)}"))
     databases = ", ".join(found.databases) or "none"
     console.print(f"searched from {utc(start)} on; databases: {databases}; offsets:")
     for span in found.searched:

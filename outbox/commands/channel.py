@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from outbox.channel import ChannelDescription, create_channel, verify_channel
@@ -13,7 +12,7 @@ from outbox.cluster import admin_client
 from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
 from outbox.protocol.names import Channel
 from outbox.service.exits import guarded
-from outbox.service.output import Json, print_json
+from outbox.service.output import Json, PlainConsole, print_json
 
 app = typer.Typer(help="Create and verify a channel's internal topics.", no_args_is_help=True)
 
@@ -62,4 +61,4 @@ def _show(description: ChannelDescription, *, as_json: bool) -> None:
     table = Table("topic", "partitions", "replicas", "topic id", title=f"channel {description.channel.name}")
     for topic in topics:
         table.add_row(topic.name, str(topic.partitions), str(topic.replication), topic.id)
-    Console().print(table)
+    PlainConsole().print(table)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from outbox.channel import ChannelDescription, verify_channel
@@ -20,7 +19,7 @@ from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind
 from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, may_ask, print_json, signed, utc
+from outbox.service.output import Json, PlainConsole, may_ask, print_json, signed, utc
 
 LOOK_SECONDS = 0.5
 
@@ -230,7 +229,7 @@ def _show(manifests: Sequence[Manifest], title: str, kind: OpKind | None = None)
             utc(manifest.first_append_time),
             f"NOT THIS ONE: {refusal}" if refusal else manifest.detail,
         )
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def _show_one(manifest: Manifest, found: DiscardTopic) -> None:
@@ -248,12 +247,12 @@ def _show_one(manifest: Manifest, found: DiscardTopic) -> None:
         ("last answer", manifest.last_answer),
     ):
         table.add_row(name, str(value))
-    Console().print(table)
+    PlainConsole().print(table)
     messages = Table("position", "half offset", "target", "key", "bytes")
     for position, offset, message in found.messages_of(manifest):
         what = (message.target, "yes" if message.has_key else "no", str(message.size)) if message else ("?", "?", "?")
         messages.add_row(str(position), str(offset), *what)
-    Console().print(messages)
+    PlainConsole().print(messages)
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL
-from outbox.service.dsn import connection_problem
+from outbox.service.dsn import connect_dsn, connection_problem
 from outbox.settings import kafka_properties
 
 BootstrapServers = Annotated[
@@ -37,14 +37,14 @@ def connection(bootstrap_servers: str) -> dict[str, str]:
 
 
 def database(url: str) -> psycopg.Connection[Any]:
-    """A connection in autocommit.
+    """Connect in autocommit.
 
     Raises:
-        ConfigurationError: No database is given, or it cannot be reached; the password is not shown.
+        ConfigurationError: No database is given, or it cannot be reached; the message holds no password.
     """
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")
     try:
-        return psycopg.connect(url, autocommit=True, connect_timeout=5)
+        return connect_dsn(url, autocommit=True, connect_timeout=5)
     except psycopg.Error as error:
-        raise ConfigurationError(f"the database cannot be reached: {connection_problem(error, url)}") from error
+        raise ConfigurationError(f"The database cannot be reached. {connection_problem(error, url)}") from error

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import typer
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
+from outbox.service.output import PlainConsole
 from outbox.service.settings import ServiceSettings, Unit
 
 Check = Annotated[
@@ -74,7 +75,7 @@ def with_settings(settings_type: type[ServiceSettings]) -> type[TyperGroup]:
 
         def format_help(self, ctx: Any, formatter: Any) -> None:  # typer has a click of its own
             super().format_help(ctx, formatter)
-            Console().print(_table(settings_type))
+            PlainConsole().print(_table(settings_type))
 
     return WithSettings
 
@@ -92,5 +93,6 @@ def _table(settings_type: type[ServiceSettings]) -> Table:
     )
     table.columns[0].no_wrap = True
     for setting in describe_settings(settings_type):
-        table.add_row(f"{setting.name}\n[dim]{setting.variable}[/]", setting.default, setting.unit, setting.meaning)
+        name = Text.assemble(setting.name, "\n", (setting.variable, "dim"))
+        table.add_row(name, setting.default, setting.unit, setting.meaning)
     return table

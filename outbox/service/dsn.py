@@ -1,39 +1,95 @@
-"""Connection strings in errors: what may be shown of an error that Postgres' client library raised for one."""
+"""Postgres connection strings: accept the usual spellings, and keep the password out of every message."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
+from urllib.parse import unquote
 
 import psycopg
+from psycopg import conninfo
 
-_SERVER_SAID = "connection to server at"
-_UNMISTAKABLE = re.compile(r"(?:[A-Za-z0-9._~!$&()*+,;=-]|%[0-9A-Fa-f]{2})*")
-"""A password that no parser can take for something else."""
+from outbox.errors import ConfigurationError
+
+_SQLALCHEMY = re.compile(r"(postgres(?:ql)?)(?:\+\w+)?(://.*)", re.IGNORECASE | re.DOTALL)
+
+_MALFORMED = (
+    "The Postgres connection string is malformed; it is not shown because it may hold a password. "
+    "Write postgresql://user:password@host:5432/database without quotes, percent-encode special characters of the "
+    "password (@ as %40, / as %2F), and use libpq's parameters (sslmode=require, not ssl=require)."
+)
+_AMBIGUOUS = (
+    "The cause is not shown because it may hold a part of the password. "
+    "Percent-encode the special characters of the password in the connection string (@ as %40, / as %2F)."
+)
 
 
-def connection_problem(error: psycopg.Error, dsn: str) -> str:
-    """Why a connection failed, in one line in which nothing of the password stands.
+def libpq_dsn(text: str) -> str:
+    """Return a connection string as libpq takes it.
 
-    A password with special characters that are not percent-encoded is taken apart by the parser, and its parts come
-    back in the error: as a host, a port or a malformed token.
+    White space around it and SQLAlchemy's driver (`postgresql+psycopg://…`) are removed, and the scheme becomes lower
+    case. Everything else is libpq's own syntax: a URL, or `name=value …`.
 
     Args:
-        error: What was raised.
-        dsn: The connection string, `postgresql://…` or `name=value …`.
+        text: The string as the user wrote it.
+
+    Raises:
+        ConfigurationError: libpq cannot parse it. The message holds no part of it.
     """
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    if _SERVER_SAID in lines[-1] or _UNMISTAKABLE.fullmatch(_password(dsn)):
-        return lines[-1]
-    return (
-        "the reason is not shown, because it may hold a part of the password: "
-        "percent-encode the special characters of the password in the connection string"
-    )
+    dsn = text.strip()
+    url = _SQLALCHEMY.fullmatch(dsn)
+    if url:
+        dsn = url[1].lower() + url[2]
+    _parsed(dsn)
+    return dsn
 
 
-def _password(dsn: str) -> str:
-    """The password as it was written, with everything that might belong to it."""
-    scheme, separator, rest = dsn.partition("://")
-    if separator and scheme in {"postgresql", "postgres"}:
-        return rest.rpartition("@")[0].partition(":")[2]
-    match = re.search(r"password\s*=\s*(.*?)(?:\s+\w+\s*=|$)", dsn)
-    return match[1] if match else ""
+def connect_dsn(text: str, **parameters: Any) -> psycopg.Connection[Any]:
+    """Connect to a database by a connection string that a user wrote.
+
+    Args:
+        text: The string; see `libpq_dsn`.
+        parameters: Further arguments of `psycopg.connect`.
+
+    Raises:
+        ConfigurationError: libpq cannot parse the string.
+        psycopg.Error: The server cannot be reached, or refuses.
+    """
+    return psycopg.connect(libpq_dsn(text), **parameters)
+
+
+def connection_problem(error: psycopg.Error, text: str) -> str:
+    """Return why a connection failed, with host and port, and without any part of the password.
+
+    A password with special characters that are not percent-encoded is split by the parser, and its parts come back in
+    the error as a host, a port or a database. Such a cause is not shown.
+
+    Args:
+        error: The error of the connection.
+        text: The connection string as the user wrote it.
+    """
+    if not _is_unambiguous(libpq_dsn(text)):
+        return _AMBIGUOUS
+    return query_problem(error)
+
+
+def query_problem(error: psycopg.Error) -> str:
+    """Return all lines of a Postgres error as one."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    return "; ".join(line for line in lines if line) or type(error).__name__
+
+
+def _parsed(dsn: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo.conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError:
+        raise ConfigurationError(_MALFORMED) from None
+
+
+def _is_unambiguous(dsn: str) -> bool:
+    """Return whether the parser took for the password what stands in its place."""
+    rest = dsn.partition("://")[2]
+    if not rest:
+        return True  # `name=value …`: a password that is not quoted would not have been parsed
+    written = rest.rpartition("@")[0].partition(":")[2]
+    return unquote(written) == str(_parsed(dsn).get("password") or "")

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import NoReturn, Self
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from outbox.errors import ConfigurationError, OutboxError
 from outbox.protocol.errors import ProtocolError
+from outbox.service.redaction import redact, visible
 
 
 class Exit(enum.IntEnum):
@@ -44,8 +46,8 @@ class UnsafeError(ConfigurationError):
 
 
 def fail(message: str, code: Exit = Exit.CONFIGURATION) -> NoReturn:
-    """Say one sentence on standard error and end."""
-    sys.stderr.write(f"outbox: {message}\n")
+    """Print a message on standard error, without passwords and control characters, and end the process."""
+    sys.stderr.write(f"outbox: {visible(redact(message))}\n")
     raise SystemExit(code)
 
 
@@ -53,7 +55,7 @@ def guarded(command: Callable[[], None]) -> None:
     """Run a command; an expected error ends it with one clear line instead of a traceback."""
     try:
         command()
-    except ValidationError as error:
+    except (ValidationError, SettingsError) as error:
         fail(one_line(error))
     except UnsafeError as error:
         fail(str(error), Exit.UNSAFE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from outbox.cluster import admin_client
 from outbox.contract import channel_problems, contract_problems
@@ -13,7 +13,7 @@ from outbox.errors import ConfigurationError
 from outbox.finding import Finding
 from outbox.service.contract_watch import describe_all
 from outbox.service.exits import Exit
-from outbox.service.output import print_json
+from outbox.service.output import PlainConsole, print_json
 from outbox.service.settings import ServiceSettings
 
 
@@ -31,7 +31,7 @@ def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None
     if as_json:
         print_json({"fine": all(finding.fine for finding in found), "findings": [_fields(one) for one in found]})
     else:
-        Console().print(_table(found))
+        PlainConsole().print(_table(found))
     if not all(finding.fine for finding in found):
         raise SystemExit(Exit.FINDINGS)
 
@@ -50,9 +50,9 @@ def _table(found: Iterable[Finding]) -> Table:
     table = Table("", "what", "finding", "fix", box=None)
     for finding in found:
         if finding.fine:
-            table.add_row("[green]ok[/]", finding.what, finding.fix, "")
+            table.add_row(Text("ok", "green"), finding.what, finding.fix, "")
         else:
-            table.add_row("[red]!![/]", finding.what, finding.problem, finding.fix)
+            table.add_row(Text("!!", "red"), finding.what, finding.problem, finding.fix)
     return table
 
 

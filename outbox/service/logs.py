@@ -1,6 +1,7 @@
 """Logs of the services: structured, on standard error; JSON unless somebody looks at a terminal.
 
-No payload, key or header value is ever logged: ids, offsets and sizes only.
+No payload, key or header value is ever logged: ids, offsets and sizes only. Connection strings are removed from what
+drivers and tracebacks quote.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import structlog
 from rich.console import Console
 from rich.text import Text
+
+from outbox.service.redaction import printable, redact
 
 LIBRDKAFKA = "librdkafka"
 """The logger that librdkafka's lines go to."""
@@ -27,6 +30,19 @@ class _Above(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         self._console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
+
+
+class _TextFormatter(structlog.stdlib.ProcessorFormatter):
+    """Formats text, with the connection strings of tracebacks removed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one record as text."""
+        return redact(super().format(record))
+
+
+def _printable(_logger: Any, _method: str, event: Any) -> Any:
+    """Remove connection strings and control characters from every field of a record."""
+    return {name: printable(value) for name, value in event.items()}
 
 
 def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
@@ -47,10 +63,11 @@ def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
+    as_text = on_terminal or form == "text"
     rendered: list[Any] = (
-        [structlog.dev.ConsoleRenderer(colors=on_terminal)]
-        if on_terminal or form == "text"
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [_printable, structlog.dev.ConsoleRenderer(colors=on_terminal)]
+        if as_text
+        else [structlog.processors.format_exc_info, _printable, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -59,8 +76,9 @@ def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
         cache_logger_on_first_use=True,
     )
     handler = _Above(terminal) if terminal else logging.StreamHandler(sys.stderr)
+    formatter = _TextFormatter if as_text else structlog.stdlib.ProcessorFormatter
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
+        formatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
         )

@@ -14,15 +14,41 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from outbox.errors import UsageError
+from outbox.service.redaction import visible
+
+
+class PlainConsole(Console):
+    """A console that prints data as it is: no markup, and control characters as escapes.
+
+    What stands in a table comes from records that anybody may have written.
+
+    Args:
+        stderr: Whether to print on standard error.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text as rich prints it."""
+        return super().render_str(visible(text), **options)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print a document; times in it are ms since 1970, offsets are numbers, and what is not known is null."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    """Print a document; times in it are ms since 1970, offsets are numbers, and what is not known is null.
+
+    A document with characters that a terminal acts on is printed in ASCII.
+    """
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    if visible(text) != text:
+        text = json.dumps(document, indent=2)
+    sys.stdout.write(text + "\n")
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from outbox.contract import Contract
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
 from outbox.service.logs import LIBRDKAFKA
+from outbox.service.redaction import is_connection_string
 from outbox.settings import kafka_properties, read_toml, refuse_properties
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
@@ -32,6 +33,17 @@ def _properties(value: Any) -> dict[str, str]:
         return kafka_properties(value)
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
+
+
+def _path(value: Any) -> Any:
+    """Refuse a connection string where a path belongs, without showing it.
+
+    Raises:
+        ValueError: It is a connection string.
+    """
+    if is_connection_string(str(value)):
+        raise ValueError("this is a connection string, and the setting takes the path of a file that holds one")
+    return value
 
 
 def refuse_ours(kafka: dict[str, str], ours: Mapping[str, str]) -> dict[str, str]:
@@ -56,6 +68,8 @@ class Unit:
 
 Milliseconds = Annotated[int, Unit("ms")]
 Bytes = Annotated[int, Unit("bytes")]
+SecretFile = Annotated[Path, BeforeValidator(_path)]
+"""Path of a file that holds a secret."""
 KafkaProperties = Annotated[dict[str, str], NoDecode, BeforeValidator(_properties)]
 
 

@@ -83,7 +83,7 @@ def create_channel(
         for name in channel.topics
     ]
     for future in admin.create_topics(new, request_timeout=REQUEST_TIMEOUT).values():
-        answer(future, "creating topics", absent=KafkaError.TOPIC_ALREADY_EXISTS)
+        answer(future, "creating topics", absent=KafkaError.TOPIC_ALREADY_EXISTS, admin=admin)
     description = _wait_until_described(admin, channel)
     _commit_initial_checkpoints(kafka, description)
     return description

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
+from outbox.connection_causes import UNKNOWN_CAUSE, ExplainingAdmin, cause_of, forget_causes
 from outbox.errors import ConfigurationError, KafkaUnreachable
 
 REQUEST_TIMEOUT = 10.0
@@ -64,7 +65,7 @@ def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
         ConfigurationError: librdkafka does not know a property, or its value.
     """
     with checked_properties():
-        return AdminClient({"socket.timeout.ms": 5_000, **kafka})
+        return ExplainingAdmin({"socket.timeout.ms": 5_000, **kafka})
 
 
 @contextmanager
@@ -98,13 +99,13 @@ def describe_topics(
         KafkaUnreachable: The cluster does not answer.
         ConfigurationError: It refuses.
     """
+    forget_causes(admin)
     asked = admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=writing, request_timeout=timeout
     )
-    found, lacks = _answers(asked, "describing topics", "DESCRIBE" if writing else None)
-    settings, lacks_more = _answers(
-        _ask_settings(admin, list(found), timeout), "reading topic settings", "DESCRIBE_CONFIGS" if writing else None
-    )
+    found, lacks = _answers(admin, asked, "describing topics", "DESCRIBE" if writing else None)
+    configs = _ask_settings(admin, list(found), timeout)
+    settings, lacks_more = _answers(admin, configs, "reading topic settings", "DESCRIBE_CONFIGS" if writing else None)
     closed = {name: TopicDescription(name, "", 0, 0, {}, right) for name, right in (lacks | lacks_more).items()}
     return closed | {name: _description(name, found[name], of_it) for name, of_it in settings.items()}
 
@@ -115,11 +116,13 @@ def _ask_settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> 
     return {resource.name: future for resource, future in answers.items()}
 
 
-def _answers(futures: Mapping[str, Future[Any]], what: str, right: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _answers(
+    admin: AdminClient, futures: Mapping[str, Future[Any]], what: str, right: str | None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """What the cluster says of the topics that exist; and the right, if given, by each topic on which it lacks."""
     lacks = {name: right for name, future in futures.items() if right is not None and _is_forbidden(future)}
     answers = {
-        name: answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        name: answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART, admin=admin)
         for name, future in futures.items()
         if name not in lacks
     }
@@ -207,8 +210,14 @@ def _offsets(
     return offsets
 
 
-def answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
-    """The result of an admin request; None for the one error code that says that the thing is (or is not) there.
+def answer(future: Future[Any], what: str, absent: int | None = None, admin: AdminClient | None = None) -> Any:
+    """Return the result of an admin request; None for the error code that says that the thing is (or is not) there.
+
+    Args:
+        future: The request.
+        what: What was requested, for the message.
+        absent: That error code.
+        admin: The client, whose error events say why Kafka was not reached.
 
     Raises:
         KafkaUnreachable: The cluster does not answer.
@@ -219,16 +228,20 @@ def answer(future: Future[Any], what: str, absent: int | None = None) -> Any:
     except KafkaException as error:
         if absent is not None and error.args[0].code() == absent:
             return None
-        raise refused(what, error) from error
+        raise refused(what, error, cause_of(admin)) from error
 
 
-def refused(what: str, error: KafkaException) -> ConfigurationError:
-    """What Kafka's error means to the user: whether to look at the network, or at the rights."""
+def refused(what: str, error: KafkaException, why: tuple[str, str] | None = None) -> ConfigurationError:
+    """Return what a Kafka error means to the user: whether to look at the network, the login, or the rights.
+
+    Args:
+        what: What was requested.
+        error: The error of the request.
+        why: The cause that the client reported, and what to do about it.
+    """
     cause: KafkaError = error.args[0]
     if cause.code() in _UNREACHABLE:
-        return KafkaUnreachable(
-            f"Kafka does not answer ({what}: {cause.str()}): start it, or correct bootstrap.servers, "
-            "the network or the credentials"
-        )
+        reason, advice = why or (cause.str(), UNKNOWN_CAUSE)
+        return KafkaUnreachable(f"Kafka does not answer ({what}: {reason}). {advice}.")
     advice = "; check the rights of this client" if "AUTHORIZATION" in cause.name() else ""
     return ConfigurationError(f"{what} failed: {cause.name()}: {cause.str()}{advice}")

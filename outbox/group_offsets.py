@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from outbox.cluster import refused
+from outbox.connection_causes import Causes
 
 GROUP_TIMEOUT = 30.0
 """Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
@@ -50,8 +52,8 @@ def committed_checkpoints(
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.
     """
-    with _group_member(kafka, group, "read_committed" if stable else "read_uncommitted") as consumer:
-        return _committed(consumer, places)
+    with _group_member(kafka, group, "read_committed" if stable else "read_uncommitted") as member:
+        return _committed(member, places)
 
 
 def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:
@@ -60,34 +62,46 @@ def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.
     """
-    with _group_member(kafka, group) as consumer:
-        committed = _committed(consumer, list(initial))
+    with _group_member(kafka, group) as member:
+        committed = _committed(member, list(initial))
         missing = [initial[place] for place in initial if place not in committed]
         if missing:
-            _commit(consumer, missing)
+            _commit(member, missing)
+
+
+class _Member(NamedTuple):
+    """A consumer that joins no generation, and the causes of its failed connections."""
+
+    consumer: Consumer
+    causes: Causes
 
 
 @contextmanager
-def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> Iterator[Consumer]:
+def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> Iterator[_Member]:
     """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
-    consumer = Consumer({**kafka, "group.id": group, "enable.auto.commit": False, "isolation.level": isolation})
+    causes = Causes()
+    properties = {**causes.properties(), **kafka, "group.id": group}
+    consumer = Consumer({**properties, "enable.auto.commit": False, "isolation.level": isolation})
     try:
-        yield consumer
+        yield _Member(consumer, causes)
     finally:
         consumer.close()
 
 
-def _committed(consumer: Consumer, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], TopicPartition]:
+def _committed(member: _Member, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], TopicPartition]:
     wanted = [TopicPartition(*place) for place in places]
-    answers = _coordinated("reading committed offsets", lambda: consumer.committed(wanted, GROUP_TIMEOUT))
+    answers = _coordinated(
+        member, "reading committed offsets", lambda: member.consumer.committed(wanted, GROUP_TIMEOUT)
+    )
     return {(answer.topic, answer.partition): answer for answer in answers if answer.offset >= 0}
 
 
-def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
-    _coordinated("committing the initial checkpoint", lambda: consumer.commit(offsets=offsets, asynchronous=False))
+def _commit(member: _Member, offsets: list[TopicPartition]) -> None:
+    commit = member.consumer.commit
+    _coordinated(member, "committing the initial checkpoint", lambda: commit(offsets=offsets, asynchronous=False))
 
 
-def _coordinated(what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
     """Ask a group's coordinator, again while it is being made or moves."""
     deadline = time.monotonic() + GROUP_TIMEOUT
     while True:
@@ -99,5 +113,5 @@ def _coordinated(what: str, request: Callable[[], list[TopicPartition]]) -> list
         if error is None:
             return answers
         if error.code() not in _MOVING or time.monotonic() > deadline:
-            raise refused(what, KafkaException(error))
+            raise refused(what, KafkaException(error), member.causes.explain(member.consumer))
         time.sleep(0.1)

@@ -1,0 +1,78 @@
+"""Why a client does not reach Kafka: librdkafka's error events, which a request that timed out does not carry."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka.admin import AdminClient
+
+_ADVICE = {
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Grant this client DESCRIBE on the consumer group",
+    KafkaError._AUTHENTICATION: "Correct the credentials (sasl.*), or the token endpoint",  # noqa: SLF001 - librdkafka's
+    KafkaError._SSL: "Correct ssl.ca.location and the other ssl.* properties, or the port",  # noqa: SLF001 - as above
+    KafkaError._RESOLVE: "Correct the host name in bootstrap.servers",  # noqa: SLF001 - as above
+    KafkaError._TRANSPORT: "Start Kafka, or correct bootstrap.servers or the network",  # noqa: SLF001 - as above
+}
+"""What to do, by librdkafka's code; the most specific cause first: a refused login also breaks the connection."""
+
+UNKNOWN_CAUSE = "Start Kafka, or correct bootstrap.servers, the network or the credentials"
+
+_KEPT = 50
+_STATE = re.compile(r" \(after \d+ms in state [^()]*\)$")
+
+
+class Causes:
+    """Collects the error events of one client.
+
+    The events wait in the client until it is polled, so `explain` polls it.
+    """
+
+    def __init__(self) -> None:
+        self._errors: deque[KafkaError] = deque(maxlen=_KEPT)
+
+    def properties(self) -> dict[str, Any]:
+        """Return the librdkafka properties that the client needs."""
+        return {"error_cb": self._errors.append}
+
+    def forget(self, client: AdminClient | Consumer) -> None:
+        """Drop the events so far, before a request whose failure they would not explain."""
+        client.poll(0)
+        self._errors.clear()
+
+    def explain(self, client: AdminClient | Consumer) -> tuple[str, str] | None:
+        """Return the cause and what to do about it; None if there was no event.
+
+        Args:
+            client: The client, which is polled for its events; it must not consume.
+        """
+        client.poll(0)
+        newest: Mapping[int, str] = {error.code(): error.str() for error in self._errors}
+        code = next((code for code in _ADVICE if code in newest), None)
+        return None if code is None else (_STATE.sub("", newest[code]), _ADVICE[code])
+
+
+class ExplainingAdmin(AdminClient):
+    """An admin client that keeps the causes of failed connections.
+
+    Args:
+        properties: librdkafka properties.
+    """
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self.causes = Causes()
+        super().__init__({**self.causes.properties(), **properties})
+
+
+def forget_causes(client: AdminClient) -> None:
+    """Drop the events so far of an admin client, before a request."""
+    if isinstance(client, ExplainingAdmin):
+        client.causes.forget(client)
+
+
+def cause_of(client: AdminClient | None) -> tuple[str, str] | None:
+    """Return why an admin client does not reach Kafka, and what to do about it; None if that is unknown."""
+    return client.causes.explain(client) if isinstance(client, ExplainingAdmin) else None

@@ -1,0 +1,152 @@
+"""A request that Kafka does not answer says why: the login, the certificate, the name or the port."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from socket import create_server
+from typing import cast
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from outbox.cluster import admin_client, describe_topics
+from outbox.connection_causes import Causes
+from outbox.errors import KafkaUnreachable
+from outbox.group_offsets import committed_offsets
+from outbox.protocol.names import Channel
+
+REFUSED = "127.0.0.1:9"
+SECONDS = 2.0
+
+
+@pytest.fixture
+def tls_server(tmp_path: Path) -> Iterator[int]:
+    """Port of a server whose certificate no client trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(self_signed(tmp_path))
+    listener = create_server(("127.0.0.1", 0))
+    stopping = threading.Event()
+
+    def serve() -> None:
+        while not stopping.is_set():
+            with suppress(OSError):
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    connection.settimeout(5)
+                    context.wrap_socket(connection, server_side=True).close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield listener.getsockname()[1]
+    stopping.set()
+    listener.shutdown(2)
+    listener.close()
+    thread.join()
+
+
+def self_signed(folder: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    file = folder / "server.pem"
+    file.write_bytes(certificate.public_bytes(pem) + private)
+    return file
+
+
+def message_of(kafka: dict[str, str], seconds: float = SECONDS) -> str:
+    with pytest.raises(KafkaUnreachable) as raised:
+        describe_topics(admin_client({"log_level": "0", **kafka}), ["orders"], seconds)
+    return str(raised.value)
+
+
+def test_refused_connection_names_address() -> None:
+    message = message_of({"bootstrap.servers": REFUSED})
+    assert "127.0.0.1:9 failed: Connection refused" in message
+    assert "correct bootstrap.servers" in message
+
+
+def test_unknown_host_is_named() -> None:
+    message = message_of({"bootstrap.servers": "no-such-host.invalid:9092"})
+    assert "Failed to resolve 'no-such-host.invalid:9092'" in message
+    assert "Correct the host name" in message
+
+
+def test_unknown_certificate_authority_is_named(tls_server: int) -> None:
+    message = message_of({"bootstrap.servers": f"127.0.0.1:{tls_server}", "security.protocol": "SSL"})
+    assert "certificate verify failed" in message
+    assert "Correct ssl.ca.location" in message
+
+
+def test_unreachable_token_endpoint_is_named() -> None:
+    message = message_of(
+        {
+            "bootstrap.servers": REFUSED,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "shop",
+            "sasl.oauthbearer.client.secret": "s3crpa55",
+            "sasl.oauthbearer.token.endpoint.url": f"http://{REFUSED}/token",
+        },
+        seconds=8.0,  # the token is requested several times
+    )
+    assert "OAUTHBEARER token" in message
+    assert "token endpoint" in message
+    assert "s3crpa55" not in message
+
+
+class Silent:
+    """A client without further events."""
+
+    def poll(self, _: float) -> None:
+        """Return nothing."""
+
+
+def test_cause_of_earlier_request_is_dropped() -> None:
+    """What broke a connection before a request does not explain its failure."""
+    causes, client = Causes(), cast("AdminClient", Silent())
+    causes.properties()["error_cb"](KafkaError(KafkaError._SSL, "expired"))
+    found = causes.explain(client)
+    assert found is not None
+    assert "expired" in found[0]
+    causes.forget(client)
+    assert causes.explain(client) is None
+
+
+def test_login_explains_more_than_lost_connection() -> None:
+    causes, client = Causes(), cast("AdminClient", Silent())
+    for code in (KafkaError._AUTHENTICATION, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+        causes.properties()["error_cb"](KafkaError(code, f"code {code} (after 1ms in state APIVERSION_QUERY)"))
+    assert causes.explain(client) == (
+        f"code {KafkaError._AUTHENTICATION}",
+        "Correct the credentials (sasl.*), or the token endpoint",
+    )
+
+
+def test_group_request_names_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.group_offsets.GROUP_TIMEOUT", SECONDS)
+    kafka = {"log_level": "0", "bootstrap.servers": REFUSED}
+    with pytest.raises(KafkaUnreachable, match="Connection refused"):
+        committed_offsets(kafka, Channel("outbox").relay_group, [("outbox.half", 0)])

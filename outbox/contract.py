@@ -82,6 +82,18 @@ class Contract:
     retention_ms: int = 4 * DAY_MS
 
 
+class ProfileName(enum.StrEnum):
+    """What a site expects of its cluster."""
+
+    PRODUCTION = "production"
+    DEVELOPMENT = "development"
+
+
+def contract_of(profile: str) -> Contract:
+    """Return the contract of a profile: in `development` topics need one replica, and may lose messages."""
+    return Contract() if profile == ProfileName.PRODUCTION else Contract(replicas=1, in_sync=1)
+
+
 def topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
     """The settings that the channel's topics get at creation."""
     return {

@@ -11,7 +11,7 @@ import sqlalchemy
 
 from outbox.callback_table import CallbackTable
 from outbox.cluster import admin_client, describe_topics
-from outbox.contract import channel_problems
+from outbox.contract import KAFKAS_OWN, Contract, channel_problems, contract_problems
 from outbox.errors import ConfigurationError
 from outbox.finding import Finding
 from outbox.group_offsets import committed_offsets
@@ -30,10 +30,17 @@ def examine_versions() -> Iterator[Finding]:
     yield Finding("versions", problem, "pip install 'confluent-kafka>=2.15'" if problem else found)
 
 
-def examine_kafka(kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
-    """Broker, topics of the channel, checkpoints of the relay."""
+def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:
+    """Yield what is found of the broker, the channel's topics and the relay's checkpoints.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        channel: The channel.
+        contract: What the profile asks of the topics.
+    """
+    admin = admin_client(kafka)
     try:
-        topics = describe_topics(admin_client(kafka), channel.topics)
+        topics = describe_topics(admin, channel.topics)
     except ConfigurationError as error:
         yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS")
         return
@@ -44,13 +51,12 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel) -> Iterator[Findin
         return
     partitions = topics[channel.half_topic].partitions
     yield Finding("channel", "", f"{channel.name}: {partitions} partitions")
-    replication = topics[channel.half_topic].replication
-    if replication == 1:
-        yield Finding(
-            "durability",
-            f"{channel.half_topic} has one replica: a lost disk loses committed messages",
-            "in production create the channel with --replication 3 and min.insync.replicas=2",
-        )
+    try:
+        topics |= describe_topics(admin, KAFKAS_OWN)
+    except ConfigurationError as error:
+        yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
+    for problem in contract_problems(channel, topics, contract):
+        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
     yield _checkpoints(kafka, channel, partitions)
 
 

@@ -10,9 +10,12 @@ from rich.table import Table
 from outbox.channel import ChannelDescription, create_channel, verify_channel
 from outbox.cluster import admin_client
 from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
+from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from outbox.service.exits import guarded
 from outbox.service.output import Json, PlainConsole, print_json
+
+NEW_PARTITIONS = 4
 
 app = typer.Typer(help="Create and verify a channel's internal topics.", no_args_is_help=True)
 
@@ -21,18 +24,40 @@ app = typer.Typer(help="Create and verify a channel's internal topics.", no_args
 def create(
     bootstrap_servers: BootstrapServers = "",
     channel: ChannelName = CHANNEL_DEFAULT,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of half, op and discard topic.")] = 4,
-    replication: Annotated[int, typer.Option(help="Replicas of each; -1: the cluster's default.")] = -1,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Partitions of half, op and discard topic; {NEW_PARTITIONS} in a new channel."),
+    ] = None,
+    replication: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each; a new channel has the cluster's default.")
+    ] = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the topics and commit the initial checkpoints. Running it again changes nothing."""
 
     def run() -> None:
         kafka = connection(bootstrap_servers)
-        made = create_channel(kafka, Channel(channel), partitions=partitions, replication=replication)
+        made = create_channel(
+            kafka, Channel(channel), partitions=partitions or NEW_PARTITIONS, replication=replication or -1
+        )
+        _refuse_difference(made, "partitions", partitions, made.partitions)
+        _refuse_difference(made, "replication", replication, made.half.replication)
         _show(made, as_json=as_json)
 
     guarded(run)
+
+
+def _refuse_difference(made: ChannelDescription, option: str, asked: int | None, found: int) -> None:
+    """Refuse an option that an existing channel contradicts.
+
+    Raises:
+        ConfigurationError: The channel existed with another number.
+    """
+    if asked not in {None, found}:
+        raise ConfigurationError(
+            f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed. "
+            f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations.md, Kafka)."
+        )
 
 
 @app.command()

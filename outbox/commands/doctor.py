@@ -13,10 +13,12 @@ from outbox.commands.options import (
     ChannelName,
     PostgresUrl,
     Prefix,
+    Profile,
     Schema,
     connection,
     database,
 )
+from outbox.contract import ProfileName, contract_of
 from outbox.doctor import examine_database, examine_kafka, examine_versions
 from outbox.errors import ConfigurationError
 from outbox.finding import Finding
@@ -36,13 +38,14 @@ def doctor(
     channel: ChannelName = CHANNEL_DEFAULT,
     schema: Schema = "public",
     table_prefix: Prefix = "outbox",
+    profile: Profile = ProfileName.PRODUCTION,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check everything that the outbox needs; ends with 2 if something is wrong."""
 
     def run() -> None:
         findings = list(examine_versions())
-        findings += examine_kafka(connection(bootstrap_servers), Channel(channel))
+        findings += examine_kafka(connection(bootstrap_servers), Channel(channel), contract_of(profile))
         findings += _database(postgres_url, CallbackTable(TableNames(schema, table_prefix)))
         show_findings(findings, as_json=as_json)
 

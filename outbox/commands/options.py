@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import psycopg
 import typer
 
+from outbox.contract import ProfileName
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL
 from outbox.service.dsn import connect_dsn, connection_problem
@@ -22,6 +23,10 @@ PostgresUrl = Annotated[
 ]
 Schema = Annotated[str, typer.Option(envvar="OUTBOX_SCHEMA", help="Schema of the callback tables.")]
 Prefix = Annotated[str, typer.Option(envvar="OUTBOX_TABLE_PREFIX", help="Beginning of the tables' names.")]
+Profile = Annotated[
+    ProfileName,
+    typer.Option(envvar="OUTBOX_PROFILE", help="development: accept topics with one replica.", case_sensitive=False),
+]
 CHANNEL_DEFAULT = DEFAULT_CHANNEL
 
 

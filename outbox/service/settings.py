@@ -18,7 +18,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from outbox.contract import Contract
+from outbox.contract import Contract, contract_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
 from outbox.service.logs import LIBRDKAFKA
@@ -142,4 +142,4 @@ class ServiceSettings(BaseSettings):
 
     def contract(self) -> Contract:
         """What the site asks of its topics."""
-        return Contract() if self.profile == "production" else Contract(replicas=1, in_sync=1)
+        return contract_of(self.profile)

@@ -301,12 +301,27 @@ def test_a_newcomer_sets_everything_up_by_command(site: Site) -> None:
     assert "CREATE TABLE" in _command(site, "table", "sql").stdout
 
 
-def test_the_doctor_finds_everything_but_the_single_replica_fine(site: Site, outbox: Outbox) -> None:
+@pytest.mark.parametrize("option", ["environment", "option"])
+def test_doctor_follows_profile(site: Site, outbox: Outbox, option: str) -> None:
     assert outbox.settings.group == "orders"
-    result = _command(site, "doctor")
-    assert result.returncode == 2
-    (finding,) = [line for line in result.stdout.splitlines() if line.strip().startswith("!!")]
-    assert "one replica" in finding
+    fine = _command(site, "doctor")
+    assert fine.returncode == 0, fine.stdout
+    production = {"OUTBOX_PROFILE": "production"} if option == "environment" else None
+    strict = _command(site, "doctor", *([] if production else ["--profile", "production"]), environ=production)
+    assert strict.returncode == 2
+    findings = [line for line in strict.stdout.splitlines() if line.strip().startswith("!!")]
+    assert any(f"{site.name}.half" in line and "replication 1" in line for line in findings)
+    assert all("contract" in line for line in findings)
+
+
+def test_create_of_existing_channel_refuses_other_numbers(site: Site) -> None:
+    assert _command(site, "channel", "create", "--partitions", "2").returncode == 0
+    assert _command(site, "channel", "create").returncode == 0
+    for option, number in (("--partitions", "4"), ("--replication", "3")):
+        refused = _command(site, "channel", "create", option, number)
+        assert refused.returncode == 4
+        assert f"exists with {option[2:]}" in refused.stderr
+        assert f"not {number}" in refused.stderr
 
 
 def test_the_doctor_says_what_is_missing(site: Site) -> None:

@@ -55,11 +55,11 @@ def test_channel_and_tables(place: Site) -> None:
 
 
 def test_doctor(place: Site) -> None:
-    code, told = call_for_json(doctor.app, place)
+    code, told = call_for_json(doctor.app, place, "--profile", "production")
     by_what = {one["what"]: one for one in told["findings"]}
     assert (code, told["fine"]) == (Exit.FINDINGS, False)  # one replica
     assert (by_what["broker"]["fine"], by_what["broker"]["fix"]) == (True, None)
-    assert by_what["durability"]["fix"].startswith("in production")
+    assert by_what["contract: replication"]["fix"].startswith("give it 3 replicas")
 
 
 def test_what_lies_in_the_discard_topic(place: Site) -> None:

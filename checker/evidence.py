@@ -11,6 +11,7 @@ import psycopg
 import structlog
 
 from checker.breaker import Breaker, Evidence, Policy, State
+from checker.pages import database_ms
 from outbox.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import make_transaction_id
@@ -99,6 +100,6 @@ class Breakers:
         )
 
     def _evidence(self, connection: psycopg.Connection[Any], key: _Key) -> Evidence:
-        last = make_transaction_id(time.time_ns() // 1_000_000 + _AHEAD_MS, b"\0" * 10)
+        last = make_transaction_id(database_ms(connection) + _AHEAD_MS, b"\0" * 10)
         row = connection.execute(self._table.compose(_EVIDENCE), (last, NEWEST, *key)).fetchone()
         return Evidence("", 0) if row is None else Evidence(*row)

@@ -2,46 +2,98 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+
 import structlog
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from checker import metrics
+from outbox.cluster import newest_records
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Truth
+from outbox.request_age import STALE_MS, RequestAges
 
-STALE_MS = 600_000
-"""Older requests are dropped: the relay has asked again since."""
+LOOK_SECONDS = 5.0
+"""Time that Kafka has to name the newest requests when partitions are assigned."""
+
+DROPPING_SECONDS = 10.0
+"""The checker is not ready for this time after it dropped a stale request."""
+
+WARN_SECONDS = 60.0
+"""Minimum time between two warnings about stale requests."""
 
 log = structlog.get_logger()
 
 
-def read_request(message: Message, now: int) -> CheckRequest | None:
-    """A request that a database can answer; listeners answer for their own.
+class Intake:
+    """Read requests of the check topic, and drop those that are stale by the broker's time (R25).
 
-    Args:
-        message: From the check topic.
-        now: Time, ms since 1970.
-
-    Raises:
-        KafkaException: The consumer cannot go on.
-        NewerFormatError: The request is of a newer format.
+    Stale requests are a backlog: the relay has repeated them since. Their databases should not do that work.
     """
-    error = message.error()
-    if error is not None:
-        if error.fatal():
-            raise KafkaException(error)
-        log.warning("consumer", error=error.str())
-        return None
-    if message.timestamp()[1] < now - STALE_MS:
+
+    def __init__(self) -> None:
+        self._ages = RequestAges()
+        self._dropped_at: float | None = None
+        self._warned_at: float | None = None
+        self._unlogged = 0
+
+    def assigned(self, admin: AdminClient, partitions: Sequence[TopicPartition]) -> None:
+        """Look up how far a backlog reaches. Where Kafka does not answer, nothing of it is dropped."""
+        places = [(place.topic, place.partition) for place in partitions]
+        for (_, partition), newest in newest_records(admin, places, LOOK_SECONDS).items():
+            self._ages.note_newest(partition, *newest)
+
+    def read(self, messages: Sequence[Message]) -> list[CheckRequest]:
+        """Return the requests that a database can answer; listeners answer their own.
+
+        Raises:
+            KafkaException: The consumer cannot go on.
+            NewerFormatError: A request is of a newer format.
+        """
+        requests = [request for message in messages if (request := self._read(message)) is not None]
+        self._log_stale()
+        return requests
+
+    def not_ready(self) -> str | None:
+        """Return why the checker is not ready, if it is dropping requests."""
+        if self._dropped_at is None or time.monotonic() > self._dropped_at + DROPPING_SECONDS:
+            return None
+        return f"check requests older than {STALE_MS // 1000} s are being dropped"
+
+    def _read(self, message: Message) -> CheckRequest | None:
+        error = message.error()
+        if error is not None:
+            if error.fatal():
+                raise KafkaException(error)
+            log.warning("consumer", error=error.str())
+            return None
+        if self._is_stale(message):
+            return None
+        try:
+            request = parse_check(message.value())
+        except NewerFormatError:
+            raise
+        except ProtocolError as problem:
+            metrics.DROPPED.labels("malformed").inc()
+            log.warning("a check request cannot be parsed", offset=message.offset(), error=str(problem))
+            return None
+        return request if request.truth is Truth.ROW else None
+
+    def _is_stale(self, message: Message) -> bool:
+        now = time.monotonic()
+        place = message.partition() or 0, message.offset() or 0
+        if not self._ages.is_stale(*place, message.timestamp()[1], int(now * 1000)):
+            return False
         metrics.DROPPED.labels("stale").inc()
-        return None
-    try:
-        request = parse_check(message.value())
-    except NewerFormatError:
-        raise
-    except ProtocolError as problem:
-        metrics.DROPPED.labels("malformed").inc()
-        log.warning("a check request cannot be parsed", offset=message.offset(), error=str(problem))
-        return None
-    return request if request.truth is Truth.ROW else None
+        self._dropped_at = now
+        self._unlogged += 1
+        return True
+
+    def _log_stale(self) -> None:
+        now = time.monotonic()
+        if self._unlogged and (self._warned_at is None or now > self._warned_at + WARN_SECONDS):
+            log.warning("Stale check requests dropped", count=self._unlogged, older_than_seconds=STALE_MS // 1000)
+            self._warned_at, self._unlogged = now, 0

@@ -22,7 +22,8 @@ VERDICTS = Counter(
 )
 DROPPED = Counter(
     "outbox_checker_dropped",
-    "Check requests not looked at, by reason: stale, malformed, or queue_full (too many wait for one database)",
+    "Check requests not looked at, by reason: stale (10 minutes older than the newest of their partition; the checker "
+    "is not ready), malformed, or queue_full (too many wait for one database)",
     ["reason"],
     registry=REGISTRY,
 )

@@ -7,17 +7,16 @@ a checker that dies at any point only delays a decision.
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from pydantic import ValidationError
 
 from checker import metrics
 from checker.delivery import DeliveryReader
-from checker.intake import read_request
+from checker.intake import Intake
 from checker.served import ServedDatabases
 from checker.settings import CheckerSettings
 from checker.upkeep import Upkeep
@@ -62,15 +61,17 @@ class CheckerService:
         self._read_again = read_again
         self._stop = stop
         self._health = health
+        self._admin = admin_client(settings.connection())
+        self._intake = Intake()
         self._contract = ContractWatch(
-            admin_client(settings.connection()),
+            self._admin,
             settings.channel_names(),
             settings.contract(),
             metrics.CONTRACT,
             settings.contract_interval / 1000,
         )
         self._channel = self._contract.description
-        reader = DeliveryReader(settings.connection(), admin_client(settings.connection()), self._channel)
+        reader = DeliveryReader(settings.connection(), self._admin, self._channel)
         upkeep = Upkeep(settings, reader)
         self._databases = ServedDatabases(self._channel.channel.name, self._report, upkeep, reader.lying)
         with checked_properties():
@@ -96,7 +97,7 @@ class CheckerService:
             UnsafeError: A topic of the channel was deleted, made again, or grew.
         """
         self._databases.start(self._settings.all_databases())
-        self._consumer.subscribe([self._channel.channel.check_topic])
+        self._consumer.subscribe([self._channel.channel.check_topic], on_assign=self._assigned)
         log.info("checker started", channel=self._channel.channel.name, databases=self._databases.names())
         try:
             while not self._stop.is_set():
@@ -114,7 +115,7 @@ class CheckerService:
     def _turn(self) -> None:
         first = self._consumer.poll(POLL_SECONDS)
         messages = [first, *self._consumer.consume(self._settings.batch, 0)] if first is not None else []
-        unmapped = self._databases.ask(self._requests(messages))
+        unmapped = self._databases.ask(self._intake.read(messages))
         if unmapped:
             groups = sorted({request.group for request in unmapped})
             log.error("no database is configured for these producer groups", groups=groups, count=len(unmapped))
@@ -122,7 +123,7 @@ class CheckerService:
         self._producer.poll(0)
         self._databases.check()
         self._contract.check()
-        self._health.not_ready = self._contract.not_ready()
+        self._health.not_ready = self._contract.not_ready() or self._intake.not_ready()
         self._health.turned()
 
     def _reload(self) -> None:
@@ -136,10 +137,8 @@ class CheckerService:
             return
         metrics.RELOADS.labels("taken").inc()
 
-    def _requests(self, messages: Sequence[Message]) -> list[CheckRequest]:
-        now = time.time_ns() // 1_000_000
-        requests = (read_request(message, now) for message in messages)
-        return [request for request in requests if request is not None]
+    def _assigned(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._intake.assigned(self._admin, partitions)
 
     def _report(self, requests: Sequence[CheckRequest], answers: Answers) -> None:
         """Send the op markers of a batch, in as few records as they fit into."""

@@ -24,13 +24,11 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource
 from outbox.recorder import Recorder, guarded
+from outbox.request_age import STALE_MS, RequestAges
 from outbox.sender import Sender
 from outbox.settings import Settings
 
 log = logging.getLogger("outbox")
-
-STALE_MS = 600_000
-"""Older requests are dropped: the relay has asked again since."""
 
 PATIENCE_SECONDS = 60.0
 """How long one call of the listener may take before another instance of the group takes over."""
@@ -70,6 +68,7 @@ class CheckServer:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._busy = False
+        self._ages = RequestAges()
         self._told_of_stale = False
 
     @property
@@ -203,16 +202,16 @@ class CheckServer:
             return None
 
     def _is_stale(self, message: Message) -> bool:
-        age = time.time_ns() // 1_000_000 - message.timestamp()[1]
-        if age <= STALE_MS:
+        place = message.partition() or 0, message.offset() or 0
+        if not self._ages.is_stale(*place, message.timestamp()[1], time.monotonic_ns() // 1_000_000):
             return False
         if not self._told_of_stale:
             self._told_of_stale = True
             log.warning(
-                "a check request of %d s ago is dropped, and so will others be that are older than %d s: the relay "
-                "asks again. If it is not that old, this machine's clock is wrong",
-                age // 1000,
+                "A check request waited for more than %d s and is dropped. The relay repeats it. The listener of group "
+                "%s is too slow: make it faster, or start more instances. Further drops are not logged",
                 STALE_MS // 1000,
+                self._settings.group,
             )
         return True
 

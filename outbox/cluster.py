@@ -201,13 +201,37 @@ def _offsets(
 ) -> dict[tuple[str, int], int]:
     """One offset of each of those partitions that answer in time."""
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    return {place: int(found.offset) for place, found in _listed(admin, places, which, timeout, level)}
+
+
+def newest_records(
+    admin: AdminClient, places: Collection[tuple[str, int]], timeout: float = REQUEST_TIMEOUT
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return offset and append time (ms) of the newest record of each partition that answers in time.
+
+    Args:
+        admin: Client of the cluster; it needs the right DESCRIBE.
+        places: Topics and partitions.
+        timeout: Seconds for the one request.
+    """
+    newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    found = _listed(admin, places, newest, timeout, IsolationLevel.READ_UNCOMMITTED)
+    return {place: (int(info.offset), int(info.timestamp)) for place, info in found}
+
+
+def _listed(
+    admin: AdminClient,
+    places: Collection[tuple[str, int]],
+    which: OffsetSpec,
+    timeout: float,
+    level: IsolationLevel,
+) -> Iterator[tuple[tuple[str, int], Any]]:
+    """The answers of those partitions that answer in time."""
     asked = {TopicPartition(*place): which for place in places}
     answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout) if asked else {}
-    offsets = {}
     for place, future in answers.items():
         with suppress(KafkaException):
-            offsets[place.topic, place.partition] = int(future.result().offset)
-    return offsets
+            yield (place.topic, place.partition), future.result()
 
 
 def answer(future: Future[Any], what: str, absent: int | None = None, admin: AdminClient | None = None) -> Any:

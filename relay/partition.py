@@ -17,6 +17,7 @@ from itertools import chain
 import structlog
 from confluent_kafka import Message, TopicPartition
 
+from outbox.broker_clock import BrokerClock
 from outbox.channel import ChannelDescription
 from outbox.cluster import TopicDescription
 from outbox.errors import KafkaUnreachable
@@ -36,7 +37,6 @@ from relay.half import OpRecord
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers
-from relay.overdue import BrokerClock
 from relay.pacing import BatchPolicy, Pacing
 from relay.preflight import RealTopic, real_topic, targets
 from relay.transaction import Transaction

@@ -20,6 +20,8 @@ from outbox import Message, Outbox
 from outbox.protocol.op import OpEntry
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
+from tests.probes import free_port, metric
+from tests.wrong_clock import VARIABLE as WRONG_CLOCK
 
 FAILPOINTS = ["checker.locked", "checker.fenced", "checker.decided", "checker.answering", "checker.answered"]
 # Checked soon and often; a dead checker is missed soon.
@@ -108,6 +110,22 @@ def test_two_checkers_at_once(site: Site, outbox: Outbox) -> None:
     assert sorted(record.message_id for record in found) == sorted(committed)
     assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
     assert [checker.terminate() for checker in checkers] == [0, 0]
+
+
+@pytest.mark.parametrize("ahead", ["7200", "-7200"])
+def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: Outbox, ahead: str) -> None:
+    """More is fenced than the circuit breaker's limit, but the group has committed since."""
+    orphans = send_halves(site, outbox, _messages(site, 20))
+    committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
+    site.relay(extra=QUICK)
+    port = free_port()
+    wrong = {**QUICK, WRONG_CLOCK: ahead, "OUTBOX_HTTP_PORT": str(port), "OUTBOX_BREAKER_LIMIT": "5"}
+    checker = site.start_module("tests.wrong_clock", "checker", extra=wrong)
+    site.wait_settled()
+    assert sorted(record.message_id for record in site.read("orders")) == sorted(committed)
+    assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
+    assert metric(port, "outbox_checker_dropped_total", reason="stale") == 0
+    assert checker.terminate(timeout=10) == 0
 
 
 def test_a_group_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: Outbox) -> None:

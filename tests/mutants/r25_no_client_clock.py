@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from relay.overdue import BrokerClock
+from outbox.broker_clock import BrokerClock
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -2,82 +2,122 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
+from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from structlog.testing import capture_logs
 
-from checker.intake import STALE_MS, read_request
+from checker import intake
+from checker.intake import Intake
 from checker.metrics import REGISTRY
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.errors import NewerFormatError
 from outbox.protocol.half import Truth
 from outbox.protocol.positions import Positions
+from outbox.request_age import STALE_MS
 from tests.unit.protocol_documents import TOPIC, TRANSACTION
 
-NOW = 1_700_000_000_000
+APPENDED = 1_700_000_000_000
 REQUEST = CheckRequest(TRANSACTION, "shop", Truth.ROW, TOPIC, 3, Positions.first(1), 100, 100, 4)
+PLACE = TopicPartition("check", 0)
 
 
 @dataclass
 class Record:
-    """A message of the check topic, as far as the intake asks it."""
+    """A message of the check topic, as far as the intake reads it."""
 
     content: bytes = REQUEST.encode()
-    appended: int = NOW
+    appended: int = APPENDED
     trouble: KafkaError | None = None
+    place: int = 7
 
     def error(self) -> KafkaError | None:
-        """What went wrong instead."""
+        """Return what went wrong instead."""
         return self.trouble
 
     def timestamp(self) -> tuple[int, int]:
-        """Append time, by the broker."""
+        """Return the append time, by the broker."""
         return (2, self.appended)
 
     def value(self) -> bytes:
-        """Its value."""
+        """Return the value."""
         return self.content
 
+    def partition(self) -> int:
+        """Return the partition."""
+        return 0
+
     def offset(self) -> int:
-        """Its offset."""
-        return 7
+        """Return the offset."""
+        return self.place
 
 
-def read(record: Record) -> CheckRequest | None:
-    return read_request(record, NOW)  # type: ignore[arg-type]  # as far as it is asked
+def read(*records: Record, into: Intake | None = None) -> list[CheckRequest]:
+    return (into or Intake()).read(records)  # type: ignore[arg-type]  # as far as it is read
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> Intake:
+    """An intake with a backlog, whose newest request is at offset 100."""
+    monkeypatch.setattr(intake, "newest_records", lambda *_: {("check", 0): (100, APPENDED)})
+    made = Intake()
+    made.assigned(Mock(), [PLACE])
+    return made
 
 
 def dropped(reason: str) -> float:
     return REGISTRY.get_sample_value("outbox_checker_dropped_total", {"reason": reason}) or 0.0
 
 
-def test_a_request_about_a_row_is_looked_at() -> None:
-    assert read(Record()) == REQUEST
-    assert read(Record(appended=NOW - STALE_MS)) == REQUEST
+@pytest.mark.parametrize("ahead", [-3_600, 0, 3_600])
+def test_intake_with_a_wrong_wall_clock_reads_as_usual(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append times are the broker's; this machine's clock has no part in their age (R25)."""
+    monkeypatch.setattr(time, "time", lambda: APPENDED / 1000 + ahead)
+    monkeypatch.setattr(time, "time_ns", lambda: (APPENDED + ahead * 1000) * 1_000_000)
+    assert read(Record()) == [REQUEST]
 
 
-def test_a_request_that_is_older_is_dropped_and_counted() -> None:
-    """The relay has asked again since; after an outage the old ones would be work for nothing."""
+def test_intake_request_of_the_last_minutes_is_read(behind: Intake) -> None:
+    assert read(Record(appended=APPENDED - STALE_MS), into=behind) == [REQUEST]
+    assert behind.not_ready() is None
+
+
+def test_intake_stale_request_is_dropped_and_not_ready(behind: Intake) -> None:
+    """After an outage a backlog would be work that the relay has asked for again since."""
     before = dropped("stale")
-    assert read(Record(appended=NOW - STALE_MS - 1)) is None
-    assert dropped("stale") == before + 1
+    with capture_logs() as logs:
+        assert not read(*[Record(appended=APPENDED - STALE_MS - 1)] * 3, into=behind)
+        assert not read(Record(appended=APPENDED - STALE_MS - 1), into=behind)
+    assert dropped("stale") == before + 4
+    assert "are being dropped" in (behind.not_ready() or "")
+    assert [(line["event"], line["count"]) for line in logs] == [("Stale check requests dropped", 3)]
 
 
-def test_what_a_listener_knows_is_never_answered_from_a_database() -> None:
-    """Its callback table may say nothing of it, and a tombstone there would be a decision."""
-    assert read(Record(replace(REQUEST, truth=Truth.LISTENER).encode())) is None
+def test_intake_is_ready_again_after_the_backlog(behind: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(Record(appended=APPENDED - STALE_MS - 1), into=behind)
+    later = time.monotonic() + intake.DROPPING_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert read(Record(place=101), into=behind) == [REQUEST]
+    assert behind.not_ready() is None
 
 
-def test_what_cannot_be_parsed_is_dropped_and_counted_but_a_newer_format_stops_the_checker() -> None:
+def test_intake_request_for_a_listener_is_not_read() -> None:
+    """The callback table may say nothing of it, and a tombstone there would be a decision."""
+    assert not read(Record(replace(REQUEST, truth=Truth.LISTENER).encode()))
+
+
+def test_intake_malformed_request_is_dropped_newer_one_raises() -> None:
     before = dropped("malformed")
-    assert read(Record(b"{}")) is None
+    assert not read(Record(b"{}"))
     assert dropped("malformed") == before + 1
     with pytest.raises(NewerFormatError):
         read(Record(REQUEST.encode().replace(b'"version":1', b'"version":2')))
 
 
-def test_an_error_of_the_consumer_is_told_and_a_fatal_one_ends_it() -> None:
-    assert read(Record(trouble=KafkaError(KafkaError._ALL_BROKERS_DOWN, "gone"))) is None
+def test_intake_consumer_error_is_logged_fatal_one_raises() -> None:
+    assert not read(Record(trouble=KafkaError(KafkaError._ALL_BROKERS_DOWN, "gone")))
     with pytest.raises(KafkaException):
         read(Record(trouble=KafkaError(KafkaError._FATAL, "fenced", fatal=True)))

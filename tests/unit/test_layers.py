@@ -42,6 +42,8 @@ PURE = sorted(
             )
         ),
         Path("checker", "verdicts.py"),
+        Path("outbox", "broker_clock.py"),
+        Path("outbox", "request_age.py"),
         Path("outbox", "service", "patterns.py"),
     ]
 )

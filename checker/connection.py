@@ -6,14 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
+import structlog
 
 from checker.durability import durability_problems, read_durability
 from checker.settings import DatabaseSettings
 from outbox.callback_table import CallbackTable
 from outbox.errors import ConfigurationError
 from outbox.service.dsn import connect_dsn, connection_problem, query_problem
+from outbox.service.server_limits import server_limits
 
 CONNECT_SECONDS = 5
+
+IDLE_SECONDS = 5
+"""How long a connection may be idle in a transaction: between two statements there are milliseconds."""
+
+_OPTIONS = "-c statement_timeout=30s -c search_path=pg_catalog"
+
+log = structlog.get_logger()
 
 
 class UnreachableError(ConfigurationError):
@@ -21,7 +30,12 @@ class UnreachableError(ConfigurationError):
 
 
 def connect(
-    settings: DatabaseSettings, purpose: str = "checker", options: str = "", *, writes: bool = True
+    settings: DatabaseSettings,
+    purpose: str = "checker",
+    options: str = "",
+    *,
+    writes: bool = True,
+    idle_seconds: int = IDLE_SECONDS,
 ) -> psycopg.Connection[Any]:
     """Connect in autocommit, to a writable primary; if the checker may not write there, to any server.
 
@@ -30,6 +44,7 @@ def connect(
         purpose: What it is for; it stands in `application_name` after `outbox-`.
         options: Further server settings, such as `-c lock_timeout=1s`.
         writes: False: nothing will be written, and the server sees to it; a primary that is read-only will do.
+        idle_seconds: How long the connection may be idle in a transaction before the server ends it.
 
     Raises:
         ConfigurationError: The file with the connection string cannot be read.
@@ -44,7 +59,7 @@ def connect(
         connect_timeout=CONNECT_SECONDS,
         application_name=f"outbox-{purpose}",
         target_session_attrs="any" if settings.read_only else server,
-        options=f"-c statement_timeout=30s -c search_path=pg_catalog {options}{read_only}",
+        options=f"{_OPTIONS} {server_limits(idle_seconds)} {options}{read_only}",
         tcp_user_timeout=10_000,
         keepalives_idle=10,
         keepalives_interval=5,
@@ -79,6 +94,12 @@ def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = F
     if problems:
         connection.close()
         raise ConfigurationError(f"database {name!r} cannot be used: {'; '.join(problems)}")
+    if connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",):
+        log.warning(
+            "A connection pooler dropped the startup options: a stopped checker may hold locks without limit. "
+            "Connect directly, or set idle_in_transaction_session_timeout for the role",
+            database=name,
+        )
     return connection
 
 

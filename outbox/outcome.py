@@ -27,7 +27,8 @@ from outbox.settings import Settings
 _ASK: LiteralString = (
     "SELECT pg_try_advisory_xact_lock(%s),"
     " (SELECT value::bigint FROM {meta} WHERE key = 'purged_until'),"
-    " set_config('synchronous_commit', 'on', true)"
+    " set_config('synchronous_commit', 'on', true),"
+    " set_config('idle_in_transaction_session_timeout', '5s', true)"
 )
 _FENCE: LiteralString = (
     "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"

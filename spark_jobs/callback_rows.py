@@ -15,6 +15,7 @@ from pyarrow import parquet
 from outbox.callback_table import CallbackTable
 from outbox.errors import ConfigurationError
 from outbox.service.dsn import connect_dsn, connection_problem
+from outbox.service.server_limits import server_limits
 from spark_jobs.audit_settings import AuditedDatabase
 from spark_jobs.proof.truth import Database
 from spark_jobs.proof.window import Span
@@ -23,6 +24,9 @@ AT_ONCE = 50_000
 """Rows in memory."""
 
 CONNECT_SECONDS = 5
+
+IDLE_SECONDS = 60
+"""How long the snapshot may be idle: rows are written to a file between two reads."""
 
 SCHEMA = pa.schema(
     {
@@ -94,7 +98,11 @@ def _snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connecti
             connect_timeout=CONNECT_SECONDS,
             application_name="outbox-audit",
             target_session_attrs="primary",  # a replica may not have the row yet whose message is visible already
-            options="-c search_path=pg_catalog",
+            options=f"-c search_path=pg_catalog {server_limits(IDLE_SECONDS)}",
+            tcp_user_timeout=10_000,
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
         ) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True

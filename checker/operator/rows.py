@@ -30,6 +30,9 @@ from outbox.service.dsn import connection_problem
 NO_INCARNATION = "none"
 """How an operator names the incarnation of halves that name none."""
 
+IDLE_SECONDS = 60
+"""How long a decision may be idle in its transaction: it reads the discard topic there."""
+
 _READ: LiteralString = (
     "SELECT transaction_id::text, state, half_topic_id::text, half_partition, first_offset, last_offset, positions,"
     " (extract(epoch FROM created_at) * 1000)::bigint FROM {transaction} WHERE transaction_id = ANY (%s::uuid[])"
@@ -248,7 +251,7 @@ class Rows:
             ConfigurationError: Whatever Postgres says, in one sentence.
         """
         try:
-            connection = connect(self._settings, "operator", writes=writes)
+            connection = connect(self._settings, "operator", writes=writes, idle_seconds=IDLE_SECONDS)
         except psycopg.Error as error:
             reason = connection_problem(error, self._settings.connection_string())
             raise ConfigurationError(f"database {self._name!r} does not answer: {reason}") from error

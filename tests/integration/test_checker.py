@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -16,14 +17,26 @@ import pytest
 from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
 
+from checker.connection import connect
+from checker.settings import DatabaseSettings
 from outbox import Message, Outbox
 from outbox.protocol.op import OpEntry
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
+from tests.integration.test_kill_relay import is_stopped
 from tests.probes import free_port, metric
 from tests.wrong_clock import VARIABLE as WRONG_CLOCK
 
-FAILPOINTS = ["checker.locked", "checker.fenced", "checker.decided", "checker.answering", "checker.answered"]
+LATER = ["fenced", "decided", "answering", "answered"]
+FAILPOINTS = ["checker.locked", *(f"checker.{name}" for name in LATER)]
+LIMITS_MS = {
+    "client_connection_check_interval": 5_000,
+    "idle_in_transaction_session_timeout": 5_000,
+    "tcp_keepalives_count": 3,
+    "tcp_keepalives_idle": 10,
+    "tcp_keepalives_interval": 5,
+    "tcp_user_timeout": 10_000,
+}
 # Checked soon and often; a dead checker is missed soon.
 QUICK = {
     "OUTBOX_TRANSACTION_TIMEOUT": "300",
@@ -126,6 +139,42 @@ def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: Outbox,
     assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
     assert metric(port, "outbox_checker_dropped_total", reason="stale") == 0
     assert checker.terminate(timeout=10) == 0
+
+
+@pytest.mark.parametrize(
+    "place", ["checker.locked", *(pytest.param(f"checker.{name}", marks=pytest.mark.long) for name in LATER)]
+)
+def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: Outbox, place: str) -> None:
+    """The server ends a session that is idle inside a fence, so that its advisory locks are free (R41)."""
+    orphans = send_halves(site, outbox, _messages(site, 20))
+    stopped = site.checker(failpoint=f"{place}:1:stop", extra=QUICK)
+    site.relay(extra=QUICK)
+    wait_until(lambda: is_stopped(stopped), explain=site.logs)
+    committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
+    site.checker(extra=QUICK)
+    site.wait_settled()
+    before = site.rows()
+    os.kill(stopped.process.pid, signal.SIGCONT)
+    orphans += send_halves(site, outbox, _messages(site, 20))
+    site.wait_settled()
+    rows = site.rows()
+    assert before.items() <= rows.items()
+    assert {id_ for id_, state in rows.items() if state == "R"} == _ids(orphans)
+    found = site.read("orders")
+    assert sorted(record.message_id for record in found) == sorted(committed)
+    assert stopped.terminate() == 0
+
+
+@pytest.mark.parametrize(
+    ("purpose", "writes", "read_only"),
+    [("checker", True, False), ("checker", False, True), ("purge", True, False), ("operator", False, False)],
+)
+def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, writes: bool, read_only: bool) -> None:  # noqa: FBT001
+    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url, "read_only": read_only})
+    with connect(settings, purpose, writes=writes) as connection:
+        query = "SELECT name, setting::int FROM pg_settings WHERE name = ANY (%s)"
+        found = dict(connection.execute(query, (list(LIMITS_MS),)).fetchall())
+    assert found == LIMITS_MS
 
 
 def test_a_group_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: Outbox) -> None:

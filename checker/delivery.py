@@ -149,6 +149,6 @@ def _parsed(found: TopicPartition | None, topic_id: str, place: tuple[str, int])
     if found is None:
         return f"{place[0]}/{place[1]} has no checkpoint"
     try:
-        return parse_half_checkpoint(found.metadata or "", found.offset, topic_id)
+        return parse_half_checkpoint(found.metadata or "", found.offset, topic_id, place[1])
     except ProtocolError as error:
         return f"{place[0]}/{place[1]}: {error}"

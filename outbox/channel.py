@@ -100,7 +100,7 @@ def _wait_until_described(admin: AdminClient, channel: Channel) -> ChannelDescri
 def _commit_initial_checkpoints(kafka: Mapping[str, str], description: ChannelDescription) -> None:
     half, op = description.half, description.op
     initial = {
-        (topic.name, partition): TopicPartition(topic.name, partition, 0, checkpoint.encode(topic.id))
+        (topic.name, partition): TopicPartition(topic.name, partition, 0, checkpoint.encode(topic.id, partition))
         for topic, checkpoint in ((half, HalfCheckpoint(0, 0)), (op, OpCheckpoint(0, 0)))
         for partition in range(description.partitions)
     }

@@ -353,8 +353,8 @@ class PartitionWorker(threading.Thread):
         half, op = self._ledger.half_checkpoint(), self._ledger.op_checkpoint()
         topics = self._channel
         offsets = [
-            TopicPartition(topics.half.name, self.partition, half.offset, half.encode(topics.half.id)),
-            TopicPartition(topics.op.name, self.partition, op.offset, op.encode(topics.op.id)),
+            TopicPartition(topics.half.name, self.partition, half.offset, half.encode(topics.half.id, self.partition)),
+            TopicPartition(topics.op.name, self.partition, op.offset, op.encode(topics.op.id, self.partition)),
         ]
         with metrics.COMMIT_SECONDS.time():
             self._delivery.commit(records, offsets, self._group_metadata())

@@ -133,12 +133,12 @@ def verify_checkpoints(
     half, op = committed
     start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
     try:
-        half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, channel.half.id)
+        half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, channel.half.id, number)
     except ProtocolError as error:
         offset = _begin_anew(error, half, number, consumer, deliver_again=deliver_again)
         half_checkpoint = HalfCheckpoint(offset, offset)
     try:
-        op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id)
+        op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id, number)
     except ProtocolError as error:
         offset = _begin_anew(error, op, number, consumer, deliver_again=deliver_again)
         op_checkpoint = OpCheckpoint(offset, offset)

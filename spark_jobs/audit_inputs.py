@@ -106,7 +106,7 @@ class InputPlan:
             checkpoint = found.get(number)
             if checkpoint is None:
                 self._note(self._half.name, f"the relay has no checkpoint of partition {number}")
-            elif checkpoint.parse(self._half.id) is None:
+            elif checkpoint.parse(self._half.id, number) is None:
                 self._note(self._half.name, f"the relay's checkpoint of partition {number} cannot be trusted")
         return found
 

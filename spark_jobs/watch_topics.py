@@ -27,7 +27,7 @@ class WatchedTopics(KafkaOffsets):
         """By half partition, the first offset that the relay has not read; absent if it has no checkpoint."""
         found = {}
         for number, checkpoint in self.checkpoints(group, half).items():
-            parsed = checkpoint.parse(half.id)
+            parsed = checkpoint.parse(half.id, number)
             found[number] = checkpoint.offset if parsed is None else parsed.head
         return found
 

@@ -230,8 +230,11 @@ def _commit_checkpoints(site: Site, channel: ChannelDescription, per_partition: 
     """Say that so many halves of each partition pend, in runs at equal distances, and all others are settled."""
     runs = _runs(per_partition, pending)
     checkpoint = HalfCheckpoint(runs[0].start if runs else per_partition, per_partition, runs)
-    metadata = checkpoint.encode(channel.half.id)
-    places = [TopicPartition(channel.half.name, number, checkpoint.offset, metadata) for number in range(PARTITIONS)]
+    half = channel.half
+    places = [
+        TopicPartition(half.name, number, checkpoint.offset, checkpoint.encode(half.id, number))
+        for number in range(PARTITIONS)
+    ]
     group = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
     with closing(Consumer({**site.kafka(), **group})) as consumer:
         consumer.commit(offsets=places, asynchronous=False)

@@ -120,7 +120,7 @@ class _Writer:
     def _commit(self, partition: int, offset: int) -> None:
         """The relay's checkpoint: all is settled."""
         half = self._channel.half
-        metadata = HalfCheckpoint(offset, offset).encode(half.id)
+        metadata = HalfCheckpoint(offset, offset).encode(half.id, partition)
         consumer = Consumer(
             {**self._site.kafka(), "group.id": self._channel.channel.relay_group, "enable.auto.commit": False}
         )

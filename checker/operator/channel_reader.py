@@ -65,8 +65,8 @@ def read_progress(kafka: Mapping[str, str], channel: ChannelDescription) -> list
     try:
         return [
             Progress(
-                parse_half_checkpoint(_metadata(ours.metadata), ours.offset, half.id),
-                parse_op_checkpoint(_metadata(theirs.metadata), theirs.offset, op.id),
+                parse_half_checkpoint(_metadata(ours.metadata), ours.offset, half.id, ours.partition),
+                parse_op_checkpoint(_metadata(theirs.metadata), theirs.offset, op.id, theirs.partition),
             )
             for ours, theirs in ((committed[half.name, number], committed[op.name, number]) for number in numbers)
         ]

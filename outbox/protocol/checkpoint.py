@@ -3,14 +3,15 @@
 The committed offset of a half partition is its lowest unsettled half. The string says which later offsets, up to the
 head, are settled. Losing the string costs duplicates, never a message. It reads
 
-    1;h;<topic id>;<encoding><data>;<crc>
+    2;h;<topic id>;<encoding><data>;<crc>
 
 with encoding `-` (nothing after the offset was read), `b` (a bitmap: its length in offsets, `:`, base64url; a set bit
 is a settled offset) or `r` (run lengths as LEB128 varints in base64url, unsettled first, by turns). The shorter one of
-the two is written. The string of an op partition is `1;o;<topic id>;<head - offset>;<crc>`.
+the two is written. The string of an op partition is `2;o;<topic id>;<head - offset>;<crc>`.
 
-The topic id is the incarnation: a string of a topic that was deleted and made again is foreign. The CRC covers the
-offset too, so that an offset which somebody moved by hand does not keep its old string.
+The topic id is the incarnation: a string of a recreated topic is foreign. The CRC covers the partition and the offset,
+too: a string that was committed for another partition, or whose offset was moved by hand, is refused.
+Strings of version 1, whose CRC does not cover the partition, are still read; none is written.
 """
 
 from __future__ import annotations
@@ -21,9 +22,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
-from outbox.protocol import names
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number, refuse_newer
+
+VERSION = 2
+"""Version of the strings that are written. Older ones are read, newer ones stop the reader."""
+
+_WITHOUT_PARTITION = "1"
+"""The version whose CRC does not cover the partition."""
 
 MAX_LENGTH = 3_500
 """Characters of the string; the broker's `offset.metadata.max.bytes` is 4,096 by default."""
@@ -62,14 +68,14 @@ class HalfCheckpoint:
     head: int
     unsettled: tuple[range, ...] = ()
 
-    def encode(self, topic_id: str) -> str:
-        """The metadata string.
+    def encode(self, topic_id: str, partition: int) -> str:
+        """Return the metadata string for a half partition.
 
         Raises:
             CheckpointError: It would be longer than 3,500 characters, or say more offsets than a reader takes. The
                 window of the relay prevents both.
         """
-        text = _seal(f"{names.FORMAT_VERSION};h;{topic_id};{self._settled()}", self.offset)
+        text = _seal(f"{VERSION};h;{topic_id};{self._settled()}", self.offset, partition)
         if len(text) > MAX_LENGTH or self.head - self.offset > MAX_SPAN:
             raise CheckpointError(f"a checkpoint of {len(text)} characters for {self.head - self.offset} offsets")
         return text
@@ -100,19 +106,25 @@ class OpCheckpoint:
     offset: int
     head: int
 
-    def encode(self, topic_id: str) -> str:
-        """The metadata string."""
-        return _seal(f"{names.FORMAT_VERSION};o;{topic_id};{self.head - self.offset}", self.offset)
+    def encode(self, topic_id: str, partition: int) -> str:
+        """Return the metadata string for an op partition."""
+        return _seal(f"{VERSION};o;{topic_id};{self.head - self.offset}", self.offset, partition)
 
 
-def parse_half_checkpoint(text: str, offset: int, topic_id: str) -> HalfCheckpoint:
+def parse_half_checkpoint(text: str, offset: int, topic_id: str, partition: int) -> HalfCheckpoint:
     """Read the string that was committed with an offset of a half partition.
+
+    Args:
+        text: The string.
+        offset: The committed offset.
+        topic_id: Id of the half topic as it is now.
+        partition: Number of the partition.
 
     Raises:
         CheckpointError: It is damaged, of another topic or of no known form.
         NewerFormatError: It is of a newer format.
     """
-    data = _open(text, offset, topic_id, "h")
+    data = _open(text, offset, topic_id, partition, "h")
     if data == "-":
         return HalfCheckpoint(offset, offset)
     try:
@@ -124,34 +136,42 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str) -> HalfCheckpoi
     return HalfCheckpoint(offset, edges[-1], unsettled)
 
 
-def parse_op_checkpoint(text: str, offset: int, topic_id: str) -> OpCheckpoint:
+def parse_op_checkpoint(text: str, offset: int, topic_id: str, partition: int) -> OpCheckpoint:
     """Read the string that was committed with an offset of an op partition.
+
+    Args:
+        text: The string.
+        offset: The committed offset.
+        topic_id: Id of the op topic as it is now.
+        partition: Number of the partition.
 
     Raises:
         CheckpointError: It is damaged, of another topic or of no known form.
         NewerFormatError: It is of a newer format.
     """
-    data = _open(text, offset, topic_id, "o")
+    data = _open(text, offset, topic_id, partition, "o")
     try:
         return OpCheckpoint(offset, offset + parse_number(data, "the head of a checkpoint"))
     except ProtocolError as error:
         raise CheckpointError(f"a checkpoint that cannot be read ({error}): {text[:80]!r}") from None
 
 
-def _seal(body: str, offset: int) -> str:
-    return f"{body};{zlib.crc32(f'{offset};{body}'.encode()):08x}"
+def _seal(body: str, offset: int, partition: int) -> str:
+    covered = f"{offset};{body}" if body.startswith(f"{_WITHOUT_PARTITION};") else f"{partition};{offset};{body}"
+    return f"{body};{zlib.crc32(covered.encode()):08x}"
 
 
-def _open(text: str, offset: int, topic_id: str, kind: str) -> str:
+def _open(text: str, offset: int, topic_id: str, partition: int, kind: str) -> str:
     body, _, crc = text.rstrip("\0").rpartition(";")
     version, _, rest = body.partition(";")
-    refuse_newer(version, f"the checkpoint at offset {offset}")
-    if not text.isascii() or f"{body};{crc}" != _seal(body, offset):
+    refuse_newer(version, f"the checkpoint of partition {partition} at offset {offset}", VERSION)
+    if not text.isascii() or f"{body};{crc}" != _seal(body, offset, partition):
         raise CheckpointError(
-            f"the checkpoint at offset {offset} is damaged or was not written by a relay: {text[:80]!r}"
+            f"the checkpoint at offset {offset} is damaged, was not written by a relay, or belongs to "
+            f"another partition than {partition}: {text[:80]!r}"
         )
     found_kind, found_topic, data = [*rest.split(";", 2), "", "", ""][:3]
-    if version != str(names.FORMAT_VERSION) or found_kind != kind:
+    if version not in {_WITHOUT_PARTITION, str(VERSION)} or found_kind != kind:
         raise CheckpointError(f"the checkpoint at offset {offset} is not one of this partition: {text[:80]!r}")
     if found_topic != topic_id:
         raise CheckpointError(

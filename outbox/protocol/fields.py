@@ -69,8 +69,13 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def refuse_newer(version: str, what: str) -> None:
+def refuse_newer(version: str, what: str, known: int = names.FORMAT_VERSION) -> None:
     """Refuse a version of the format that is newer than this process.
+
+    Args:
+        version: The version as it was written.
+        what: Where it was found, for the message.
+        known: The newest version that this process reads.
 
     Raises:
         NewerFormatError: It is; whatever follows the version may mean anything.
@@ -78,7 +83,7 @@ def refuse_newer(version: str, what: str) -> None:
     if not (version.isascii() and version.isdigit()):
         return
     number = version.lstrip("0") or "0"
-    if len(number) > _VERSION_DIGITS or int(number) > names.FORMAT_VERSION:
+    if len(number) > _VERSION_DIGITS or int(number) > known:
         raise NewerFormatError(
-            f"{what} of format {number[:40]}, this process knows {names.FORMAT_VERSION}: upgrade it before it reads on"
+            f"{what} of format {number[:40]}, this process knows {known}: upgrade it before it reads on"
         )

@@ -122,7 +122,7 @@ class ChannelReader:
                 )
             rest = replace(span, start=max(span.start, found.offset))
             try:
-                checkpoint = parse_half_checkpoint(found.metadata or "", found.offset, topic_id)
+                checkpoint = parse_half_checkpoint(found.metadata or "", found.offset, topic_id, found.partition)
             except (CheckpointError, NewerFormatError) as error:
                 shares.append(
                     Share(rest, None, f"the relay's checkpoint cannot be trusted, it may be settled: {error}")

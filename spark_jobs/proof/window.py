@@ -105,10 +105,10 @@ class Checkpoint:
     offset: int
     metadata: str
 
-    def parse(self, topic_id: str) -> HalfCheckpoint | None:
-        """What it says; None if its string cannot be trusted."""
+    def parse(self, topic_id: str, partition: int) -> HalfCheckpoint | None:
+        """Return what it says; None if its string cannot be trusted."""
         try:
-            return parse_half_checkpoint(self.metadata, self.offset, topic_id)
+            return parse_half_checkpoint(self.metadata, self.offset, topic_id, partition)
         except CheckpointError:
             return None
 
@@ -148,7 +148,7 @@ class Inputs:
 
     def _unsettled(self, partition: int, span: Span) -> tuple[range, ...]:
         committed = self.checkpoints.get(partition, Checkpoint(0, ""))
-        found = committed.parse(self.half_topic_id) or HalfCheckpoint(committed.offset, committed.offset)
+        found = committed.parse(self.half_topic_id, partition) or HalfCheckpoint(committed.offset, committed.offset)
         runs = (*found.unsettled, range(found.head, max(span[1], found.head)))
         cut = (range(max(run.start, span[0]), min(run.stop, span[1])) for run in runs)
         return tuple(run for run in cut if run)

@@ -82,7 +82,7 @@ def commit_checkpoint(
     """
     if filled:
         _fill_half_partition(site, channel, partition, checkpoint.head)
-    metadata = checkpoint.encode(channel.half.id) if text is None else text
+    metadata = checkpoint.encode(channel.half.id, partition) if text is None else text
     offset = TopicPartition(channel.half.name, partition, checkpoint.offset, metadata)
     consumer = Consumer({**site.kafka(), "group.id": channel.channel.relay_group})
     with closing(consumer):

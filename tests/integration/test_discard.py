@@ -223,7 +223,7 @@ def _publish(shop: Shop, topic: str, count: int) -> None:
 def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
     half, _ = _checkpoints(site)
     fields = (half.metadata or "").split(";")
-    other = HalfCheckpoint(offset, offset).encode(str(uuid.uuid4()))
+    other = HalfCheckpoint(offset, offset).encode(str(uuid.uuid4()), 0)
     _commit(site, [TopicPartition(half.topic, 0, offset, other if foreign else ";".join(fields[:-1]))])
 
 

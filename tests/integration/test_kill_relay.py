@@ -98,7 +98,7 @@ def _checkpoint(site: Site, topic_id: str, partition: int) -> HalfCheckpoint:
     consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "isolation.level": "read_committed"})
     (place,) = consumer.committed([TopicPartition(site.channel.half_topic, partition)], 10)
     consumer.close()
-    return parse_half_checkpoint(place.metadata or "", place.offset, topic_id)
+    return parse_half_checkpoint(place.metadata or "", place.offset, topic_id, place.partition)
 
 
 def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -> None:

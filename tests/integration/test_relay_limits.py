@@ -31,7 +31,7 @@ def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
 def test_a_checkpoint_beyond_the_end_of_the_half_partition_stops_the_relay(site: Site) -> None:
     """As after an unclean election: new records would take the places of lost ones, and pass for settled."""
     half = site.create("orders").half
-    metadata = HalfCheckpoint(0, 10, runs_of([0])).encode(half.id)
+    metadata = HalfCheckpoint(0, 10, runs_of([0])).encode(half.id, 0)
     consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
     consumer.commit(offsets=[TopicPartition(half.name, 0, 0, metadata)], asynchronous=False)
     consumer.close()
@@ -69,7 +69,7 @@ def _head(site: Site) -> int:
     (place,) = consumer.committed([TopicPartition(site.channel.half_topic, 0)], 10)
     consumer.close()
     topic_id = (place.metadata or "").split(";")[2]
-    return parse_half_checkpoint(place.metadata or "", place.offset, topic_id).head
+    return parse_half_checkpoint(place.metadata or "", place.offset, topic_id, place.partition).head
 
 
 def test_nothing_is_delivered_after_a_restart_before_what_was_read_long_ago_is_known(site: Site) -> None:

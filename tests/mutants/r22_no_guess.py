@@ -22,8 +22,8 @@ def _read_or_begin(consumer: Consumer, channel: ChannelDescription, number: int)
     if OFFSET_INVALID not in {half.offset, op.offset}:
         return [half, op]
     return [
-        TopicPartition(half.topic, number, 0, HalfCheckpoint(0, 0).encode(channel.half.id)),
-        TopicPartition(op.topic, number, 0, OpCheckpoint(0, 0).encode(channel.op.id)),
+        TopicPartition(half.topic, number, 0, HalfCheckpoint(0, 0).encode(channel.half.id, number)),
+        TopicPartition(op.topic, number, 0, OpCheckpoint(0, 0).encode(channel.op.id, number)),
     ]
 
 

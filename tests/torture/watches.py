@@ -43,7 +43,7 @@ class CheckpointWatch:
         if len(metadata) > MAX_LENGTH:
             self.found.append(("I12", f"a checkpoint of {len(metadata)} characters in partition {partition}"))
         try:
-            checkpoint = parse_half_checkpoint(metadata, offset, self._topic_id)
+            checkpoint = parse_half_checkpoint(metadata, offset, self._topic_id, partition)
         except ProtocolError as error:
             self.found.append(("I6", f"the checkpoint of partition {partition} cannot be read: {error}"))
             return

@@ -349,10 +349,10 @@ class World:
     def restore(self) -> None:
         """A relay takes over: a new ledger from the committed checkpoints, by way of their strings."""
         half_checkpoint, op_checkpoint = self.committed
-        half_text, op_text = half_checkpoint.encode(TOPIC_ID), op_checkpoint.encode(OP_TOPIC_ID)
+        half_text, op_text = half_checkpoint.encode(TOPIC_ID, 0), op_checkpoint.encode(OP_TOPIC_ID, 0)
         self.ledger = new_ledger(
-            parse_half_checkpoint(half_text, half_checkpoint.offset, TOPIC_ID),
-            parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID),
+            parse_half_checkpoint(half_text, half_checkpoint.offset, TOPIC_ID, 0),
+            parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID, 0),
             self.parking,
             self.bodies,
             ordered=self.ordered,

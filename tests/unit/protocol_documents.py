@@ -30,6 +30,7 @@ SPECIFICATION = DOCS / "protocol.md"
 TRANSACTION = "0197a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 OTHER_TRANSACTION = "0197a1b2-c3d5-7000-bfff-ffffffffffff"
 TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
+PARTITION = 3
 INCARNATION = "c0ffee00-1234-4abc-9def-0123456789ab"
 ORIGIN = (3, 1234)
 
@@ -257,6 +258,12 @@ HALF_CHECKPOINTS = {
     "large offsets": HalfCheckpoint(9_007_199_254_740_993, 9_007_199_254_741_000, runs_of([9_007_199_254_740_993])),
 }
 
+CHECKPOINTS_OF_VERSION_1 = {
+    "half": {"topic_id": TOPIC, "offset": 1234, "head": 1235, "metadata": f"1;h;{TOPIC};rAQ;bb87ab34"},
+    "op": {"topic_id": TOPIC, "offset": 77, "head": 5077, "metadata": f"1;o;{TOPIC};5000;15bfc679"},
+}
+"""Strings that are still read and no longer written: their checksum does not cover the partition."""
+
 OP_CHECKPOINTS = {"nothing waits": OpCheckpoint(77, 77), "an early op waits": OpCheckpoint(77, 5077)}
 
 
@@ -328,17 +335,25 @@ def vectors() -> dict[str, Any]:
         "half_checkpoint": {
             name: {
                 "topic_id": TOPIC,
+                "partition": PARTITION,
                 "offset": found.offset,
                 "head": found.head,
                 "unsettled": [[run[0], run[-1]] for run in found.unsettled],
-                "metadata": found.encode(TOPIC),
+                "metadata": found.encode(TOPIC, PARTITION),
             }
             for name, found in HALF_CHECKPOINTS.items()
         },
         "op_checkpoint": {
-            name: {"topic_id": TOPIC, "offset": found.offset, "head": found.head, "metadata": found.encode(TOPIC)}
+            name: {
+                "topic_id": TOPIC,
+                "partition": PARTITION,
+                "offset": found.offset,
+                "head": found.head,
+                "metadata": found.encode(TOPIC, PARTITION),
+            }
             for name, found in OP_CHECKPOINTS.items()
         },
+        "checkpoint_of_version_1": CHECKPOINTS_OF_VERSION_1,
         "row": _row(ROW),
         "positions": POSITIONS,
         "transaction_id": {

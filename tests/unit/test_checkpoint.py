@@ -26,7 +26,7 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from tests.unit import protocol_strategies as some
-from tests.unit.protocol_documents import OTHER_TRANSACTION, TOPIC
+from tests.unit.protocol_documents import CHECKPOINTS_OF_VERSION_1, OTHER_TRANSACTION, PARTITION, TOPIC
 
 LARGEST = 2**63 - 1 - FAR
 
@@ -59,12 +59,12 @@ def windows(draw: st.DrawFn) -> HalfCheckpoint:
 @example(window(0, 8, {0, 7}))
 @example(window(7, 16, set(range(1, 16, 2))))
 def test_every_window_fits_and_is_read_as_it_was_written(checkpoint: HalfCheckpoint) -> None:
-    text = checkpoint.encode(TOPIC)
+    text = checkpoint.encode(TOPIC, PARTITION)
     assert len(text) <= MAX_LENGTH
     assert text.isascii()
     assert "\0" not in text
-    assert parse_half_checkpoint(text, checkpoint.offset, TOPIC) == checkpoint
-    assert parse_half_checkpoint(text + "\0", checkpoint.offset, TOPIC) == checkpoint
+    assert parse_half_checkpoint(text, checkpoint.offset, TOPIC, PARTITION) == checkpoint
+    assert parse_half_checkpoint(text + "\0", checkpoint.offset, TOPIC, PARTITION) == checkpoint
 
 
 @some.relaxed
@@ -75,9 +75,9 @@ def test_every_window_fits_and_is_read_as_it_was_written(checkpoint: HalfCheckpo
 def test_few_unsettled_halves_fit_however_far_the_head_is(places: list[int], offset: int) -> None:
     checkpoint = window(offset, FAR, set(places))
     assert len(checkpoint.unsettled) <= FEW
-    text = checkpoint.encode(TOPIC)
+    text = checkpoint.encode(TOPIC, PARTITION)
     assert len(text) <= MAX_LENGTH
-    assert parse_half_checkpoint(text, offset, TOPIC) == checkpoint
+    assert parse_half_checkpoint(text, offset, TOPIC, PARTITION) == checkpoint
 
 
 def varints(*numbers: int) -> str:
@@ -103,7 +103,7 @@ def run_lengths(checkpoint: HalfCheckpoint) -> list[int]:
 @given(windows())
 def test_the_shorter_encoding_is_written(checkpoint: HalfCheckpoint) -> None:
     span = checkpoint.head - checkpoint.offset
-    found = checkpoint.encode(TOPIC).split(";")[3]
+    found = checkpoint.encode(TOPIC, PARTITION).split(";")[3]
     by_runs = "r" + varints(*run_lengths(checkpoint))
     bitmap_length = len(f"b{span}:") + len(base64.b64encode(bytes((span + 7) // 8)).rstrip(b"="))
     assert len(found) == (min(len(by_runs), bitmap_length) if span else 1)
@@ -115,46 +115,66 @@ def test_the_shorter_encoding_is_written(checkpoint: HalfCheckpoint) -> None:
 @given(offset=st.integers(0, 2**60), ahead=st.integers(0, 2**60))
 def test_every_op_checkpoint_is_read_as_it_was_written(offset: int, ahead: int) -> None:
     checkpoint = OpCheckpoint(offset, offset + ahead)
-    text = checkpoint.encode(TOPIC)
+    text = checkpoint.encode(TOPIC, PARTITION)
     assert len(text) <= MAX_LENGTH
-    assert parse_op_checkpoint(text, offset, TOPIC) == checkpoint
+    assert parse_op_checkpoint(text, offset, TOPIC, PARTITION) == checkpoint
 
 
 @some.relaxed
 @given(checkpoint=windows(), data=st.data())
 def test_a_damaged_string_is_refused(checkpoint: HalfCheckpoint, data: st.DataObject) -> None:
-    text = checkpoint.encode(TOPIC)
+    text = checkpoint.encode(TOPIC, PARTITION)
     at = data.draw(st.integers(0, len(text) - 1))
     character = data.draw(st.characters(codec="utf-8").filter(lambda found: found != text[at]))
     for damaged in (text[:at] + character + text[at + 1 :], text[:at] + text[at + 1 :], text[:at], text + character):
         if damaged.rstrip("\0") != text:
             with pytest.raises(ProtocolError):
-                parse_half_checkpoint(damaged, checkpoint.offset, TOPIC)
+                parse_half_checkpoint(damaged, checkpoint.offset, TOPIC, PARTITION)
 
 
 @some.relaxed
 @given(checkpoint=windows(), other=st.integers(0, LARGEST))
 def test_a_moved_offset_does_not_keep_its_string(checkpoint: HalfCheckpoint, other: int) -> None:
-    text = checkpoint.encode(TOPIC)
+    text = checkpoint.encode(TOPIC, PARTITION)
     for moved in {checkpoint.offset + 1, checkpoint.offset - 1, other} - {checkpoint.offset}:
         with pytest.raises(CheckpointError, match="damaged"):
-            parse_half_checkpoint(text, moved, TOPIC)
+            parse_half_checkpoint(text, moved, TOPIC, PARTITION)
     with pytest.raises(CheckpointError, match="damaged"):
-        parse_op_checkpoint(OpCheckpoint(5, 9).encode(TOPIC), 6, TOPIC)
+        parse_op_checkpoint(OpCheckpoint(5, 9).encode(TOPIC, PARTITION), 6, TOPIC, PARTITION)
+
+
+@some.relaxed
+@given(checkpoint=windows(), other=st.integers(0, 2**31 - 1).filter(lambda number: number != PARTITION))
+def test_string_of_another_partition_is_refused(checkpoint: HalfCheckpoint, other: int) -> None:
+    """One partition's string, committed for another, would settle what was never delivered there (R18)."""
+    with pytest.raises(CheckpointError, match="another partition"):
+        parse_half_checkpoint(checkpoint.encode(TOPIC, PARTITION), checkpoint.offset, TOPIC, other)
+    with pytest.raises(CheckpointError, match="another partition"):
+        parse_op_checkpoint(OpCheckpoint(5, 9).encode(TOPIC, PARTITION), 5, TOPIC, other)
+
+
+@pytest.mark.parametrize("partition", [0, PARTITION])
+def test_string_of_version_1_is_read(partition: int) -> None:
+    """A relay that is upgraded goes on from what its predecessor committed."""
+    half, op = (str(CHECKPOINTS_OF_VERSION_1[kind]["metadata"]) for kind in ("half", "op"))
+    found = parse_half_checkpoint(half, 1234, TOPIC, partition)
+    assert found == HalfCheckpoint(1234, 1235, runs_of([1234]))
+    assert parse_op_checkpoint(op, 77, TOPIC, partition) == OpCheckpoint(77, 5077)
+    assert found.encode(TOPIC, partition).startswith("2;")
 
 
 def test_a_string_of_another_topic_is_refused_with_the_reason() -> None:
     with pytest.raises(CheckpointError, match="deleted and made again"):
-        parse_half_checkpoint(window(5, 9, {3}).encode(OTHER_TRANSACTION), 5, TOPIC)
+        parse_half_checkpoint(window(5, 9, {3}).encode(OTHER_TRANSACTION, PARTITION), 5, TOPIC, PARTITION)
     with pytest.raises(CheckpointError, match="deleted and made again"):
-        parse_op_checkpoint(OpCheckpoint(5, 9).encode(OTHER_TRANSACTION), 5, TOPIC)
+        parse_op_checkpoint(OpCheckpoint(5, 9).encode(OTHER_TRANSACTION, PARTITION), 5, TOPIC, PARTITION)
 
 
 def test_strings_of_half_and_op_partitions_are_not_mixed_up() -> None:
     with pytest.raises(CheckpointError, match="not one of this partition"):
-        parse_op_checkpoint(HalfCheckpoint(5, 5).encode(TOPIC), 5, TOPIC)
+        parse_op_checkpoint(HalfCheckpoint(5, 5).encode(TOPIC, PARTITION), 5, TOPIC, PARTITION)
     with pytest.raises(CheckpointError, match="not one of this partition"):
-        parse_half_checkpoint(OpCheckpoint(5, 5).encode(TOPIC), 5, TOPIC)
+        parse_half_checkpoint(OpCheckpoint(5, 5).encode(TOPIC, PARTITION), 5, TOPIC, PARTITION)
 
 
 @some.relaxed
@@ -162,85 +182,87 @@ def test_strings_of_half_and_op_partitions_are_not_mixed_up() -> None:
 def test_junk_is_refused_as_a_protocol_error(text: str) -> None:
     for parse in (parse_half_checkpoint, parse_op_checkpoint):
         with pytest.raises(ProtocolError):
-            parse(text, 5, TOPIC)
+            parse(text, 5, TOPIC, PARTITION)
 
 
 def sealed(body: str, offset: int) -> str:
     """A string whose checksum is right, whatever it says."""
-    return f"{body};{zlib.crc32(f'{offset};{body}'.encode()):08x}"
+    partition = "" if body.startswith("1;") else f"{PARTITION};"
+    return f"{body};{zlib.crc32(f'{partition}{offset};{body}'.encode()):08x}"
 
 
 @some.relaxed
 @given(st.text(st.characters(codec="utf-8"), max_size=30) | st.text("0123456789;hobr-:_AQ", max_size=30))
 def test_junk_with_a_right_checksum_is_refused_as_a_protocol_error(junk: str) -> None:
-    for body in (junk, f"1;{junk}", f"1;h;{TOPIC};{junk}", f"1;h;{TOPIC};b{junk}", f"1;h;{TOPIC};r{junk}"):
+    starts = [f"{version};h;{TOPIC};{sign}" for version in (1, 2) for sign in ("", "b", "r")]
+    for body in (junk, f"1;{junk}", *(start + junk for start in starts)):
         try:
-            found = parse_half_checkpoint(sealed(body, 5), 5, TOPIC)
+            found = parse_half_checkpoint(sealed(body, 5), 5, TOPIC, PARTITION)
         except ProtocolError:
             continue
         assert found.head - found.offset <= MAX_SPAN
-        assert parse_half_checkpoint(found.encode(TOPIC), 5, TOPIC) == found
+        assert parse_half_checkpoint(found.encode(TOPIC, PARTITION), 5, TOPIC, PARTITION) == found
 
 
 @pytest.mark.parametrize(
     "body",
     [
         "",
-        "1",
-        "1;h",
-        f"1;h;{TOPIC}",
-        f"1;h;{TOPIC};",
+        "2",
+        "2;h",
+        f"2;h;{TOPIC}",
+        f"2;h;{TOPIC};",
         f"0;h;{TOPIC};-",
         f"x;h;{TOPIC};-",
         f"²;h;{TOPIC};-",
-        f"1;h;{TOPIC};--",
-        f"1;h;{TOPIC};x",
-        f"1;h;{TOPIC};r",
-        f"1;h;{TOPIC};r!",
-        f"1;h;{TOPIC};rA",
-        f"1;h;{TOPIC};r{varints(0)}",
-        f"1;h;{TOPIC};r{varints(1)[:-1]}",
-        f"1;h;{TOPIC};r{base64.urlsafe_b64encode(bytes([0x81])).decode()}",
-        f"1;h;{TOPIC};r{varints(1, MAX_SPAN)}",
-        f"1;h;{TOPIC};r{varints(2**64)}",
-        f"1;h;{TOPIC};b",
-        f"1;h;{TOPIC};b0:",
-        f"1;h;{TOPIC};b8",
-        f"1;h;{TOPIC};b-8:AA",
-        f"1;h;{TOPIC};b+8:AA",
-        f"1;h;{TOPIC};b9:AA",
-        f"1;h;{TOPIC};b8:",
-        f"1;h;{TOPIC};b{'9' * 5_000}:AA",
+        f"2;h;{TOPIC};--",
+        f"2;h;{TOPIC};x",
+        f"2;h;{TOPIC};r",
+        f"2;h;{TOPIC};r!",
+        f"2;h;{TOPIC};rA",
+        f"2;h;{TOPIC};r{varints(0)}",
+        f"2;h;{TOPIC};r{varints(1)[:-1]}",
+        f"2;h;{TOPIC};r{base64.urlsafe_b64encode(bytes([0x81])).decode()}",
+        f"2;h;{TOPIC};r{varints(1, MAX_SPAN)}",
+        f"2;h;{TOPIC};r{varints(2**64)}",
+        f"2;h;{TOPIC};b",
+        f"2;h;{TOPIC};b0:",
+        f"2;h;{TOPIC};b8",
+        f"2;h;{TOPIC};b-8:AA",
+        f"2;h;{TOPIC};b+8:AA",
+        f"2;h;{TOPIC};b9:AA",
+        f"2;h;{TOPIC};b8:",
+        f"2;h;{TOPIC};b{'9' * 5_000}:AA",
     ],
 )
 def test_a_string_that_says_nothing_sensible_is_refused(body: str) -> None:
     with pytest.raises(CheckpointError):
-        parse_half_checkpoint(sealed(body, 5), 5, TOPIC)
+        parse_half_checkpoint(sealed(body, 5), 5, TOPIC, PARTITION)
 
 
 @pytest.mark.parametrize("data", ["", "-1", "+1", "1_0", "²", "٣", "x", "9" * 5_000])
 def test_an_op_string_that_says_nothing_sensible_is_refused(data: str) -> None:
     with pytest.raises(CheckpointError):
-        parse_op_checkpoint(sealed(f"1;o;{TOPIC};{data}", 5), 5, TOPIC)
+        parse_op_checkpoint(sealed(f"2;o;{TOPIC};{data}", 5), 5, TOPIC, PARTITION)
 
 
-@pytest.mark.parametrize("version", ["2", "10", "9" * 5_000])
+@pytest.mark.parametrize("version", ["3", "10", "9" * 5_000])
 def test_a_newer_format_is_told_apart(version: str) -> None:
     for parse in (parse_half_checkpoint, parse_op_checkpoint):
         with pytest.raises(NewerFormatError, match="upgrade"):
-            parse(f"{version};something new", 5, TOPIC)
+            parse(f"{version};something new", 5, TOPIC, PARTITION)
 
 
 def test_a_checkpoint_that_no_relay_could_read_back_is_not_written() -> None:
     with pytest.raises(CheckpointError):
-        window(0, 2 * WINDOW, set(range(0, 2 * WINDOW, 2))).encode(TOPIC)
+        window(0, 2 * WINDOW, set(range(0, 2 * WINDOW, 2))).encode(TOPIC, PARTITION)
     with pytest.raises(CheckpointError):
-        window(0, MAX_SPAN + 1, set()).encode(TOPIC)
-    assert window(0, MAX_SPAN, set()).encode(TOPIC)
+        window(0, MAX_SPAN + 1, set()).encode(TOPIC, PARTITION)
+    assert window(0, MAX_SPAN, set()).encode(TOPIC, PARTITION)
 
 
 def test_an_offset_committed_without_a_string_is_refused() -> None:
     """Somebody else committed it: it says nothing of what is settled."""
     for text in ("", "\0"):
         with pytest.raises(CheckpointError):
-            parse_half_checkpoint(text, 5, TOPIC)
+            parse_half_checkpoint(text, 5, TOPIC, PARTITION)

@@ -71,8 +71,8 @@ def restored(ledger: Ledger) -> Ledger:
     """The ledger that the next owner makes of this one's checkpoints, by way of their strings."""
     half_checkpoint, op_checkpoint = ledger.half_checkpoint(), ledger.op_checkpoint()
     return new_ledger(
-        parse_half_checkpoint(half_checkpoint.encode(TOPIC_ID), half_checkpoint.offset, TOPIC_ID),
-        parse_op_checkpoint(op_checkpoint.encode(OP_TOPIC_ID), op_checkpoint.offset, OP_TOPIC_ID),
+        parse_half_checkpoint(half_checkpoint.encode(TOPIC_ID, 0), half_checkpoint.offset, TOPIC_ID, 0),
+        parse_op_checkpoint(op_checkpoint.encode(OP_TOPIC_ID, 0), op_checkpoint.offset, OP_TOPIC_ID, 0),
     )
 
 
@@ -677,7 +677,7 @@ def test_a_full_window_stops_the_reading_until_its_lowest_half_is_settled() -> N
     ledger = new_ledger()
     every_other(ledger, 0, WINDOW)
     assert ledger.read_limit(WINDOW) == WINDOW
-    assert ledger.half_checkpoint().encode(TOPIC_ID)
+    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
     ledger.read_ops([op(WINDOW, rollback(0, 0))])
     assert ledger.read_limit(WINDOW) == WINDOW + 2
 
@@ -717,7 +717,7 @@ def test_one_undecided_half_does_not_stop_a_busy_partition() -> None:
         limit = min(ledger.read_limit(head), head + 1_000)
         assert limit > head
         ledger.read_halves(half(offset, offset) for offset in range(head, limit))
-        assert ledger.half_checkpoint().encode(TOPIC_ID), "whatever happens next"
+        assert ledger.half_checkpoint().encode(TOPIC_ID, 0), "whatever happens next"
         ledger.read_ops([op(head, *(commit(number, number) for number in range(head, limit)))])
         assert len(take(ledger)) == limit - head
         head = limit
@@ -737,7 +737,7 @@ def test_beyond_the_window_there_are_at_most_few_runs() -> None:
     every_other(ledger, WINDOW + 1, end)
     assert ledger.read_limit(end) == end, "no more until there is room"
     assert len(ledger.half_checkpoint().unsettled) == FEW
-    assert ledger.half_checkpoint().encode(TOPIC_ID)
+    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
 
 
 def test_a_malformed_half_of_which_the_checkpoint_cannot_say_that_it_is_settled_waits() -> None:
@@ -754,7 +754,7 @@ def test_a_malformed_half_of_which_the_checkpoint_cannot_say_that_it_is_settled_
     ledger.read_ops([op(1, commit(0, 0), commit(1, 1))])
     assert take(ledger) == [0, 1]
     assert [found.offset for found in ledger.take_malformed()] == [end]
-    assert ledger.half_checkpoint().encode(TOPIC_ID)
+    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
 
 
 def test_what_a_checkpoint_cannot_say_is_settled_waits_and_loses_neither_its_turn_nor_its_order() -> None:
@@ -768,7 +768,7 @@ def test_what_a_checkpoint_cannot_say_is_settled_waits_and_loses_neither_its_tur
     delivered: list[int] = []
     for _ in range(1_000):
         delivered += take(ledger, 500)
-        assert ledger.half_checkpoint().encode(TOPIC_ID)
+        assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
         if len(delivered) == len(numbers):
             break
     assert sorted(delivered) == numbers
@@ -791,14 +791,14 @@ def test_the_holes_that_a_scattered_transaction_will_leave_are_reserved() -> Non
     assert ledger.read_limit(head) == head
     ledger.read_ops([op(1, entry(COMMIT, 10**6, ",".join(map(str, scattered)), 0, 298))])
     assert 10**6 in take(ledger)
-    assert ledger.half_checkpoint().encode(TOPIC_ID)
+    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
 
 
 def test_the_head_never_runs_further_ahead_than_a_checkpoint_can_say() -> None:
     ledger = new_ledger(HalfCheckpoint(0, FAR - 10, runs_of([0])))
     assert ledger.read_limit(FAR - 10) == FAR
     with pytest.raises(CheckpointError):
-        HalfCheckpoint(0, FAR + 1, runs_of([0])).encode(TOPIC_ID)
+        HalfCheckpoint(0, FAR + 1, runs_of([0])).encode(TOPIC_ID, 0)
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------

@@ -185,8 +185,8 @@ def test_an_idle_partition_commits_hourly(
     assert delivery.commit.call_count == 1
     records, (half_place, op_place), _ = delivery.commit.call_args.args
     assert records == []
-    assert half_place.metadata == ledger.half_checkpoint().encode(TOPIC_ID)
-    assert op_place.metadata == ledger.op_checkpoint().encode(OP_TOPIC_ID)
+    assert half_place.metadata == ledger.half_checkpoint().encode(TOPIC_ID, PARTITION)
+    assert op_place.metadata == ledger.op_checkpoint().encode(OP_TOPIC_ID, PARTITION)
 
 
 def test_progress_without_a_delivery_is_committed_soon(worker: PartitionWorker, delivery: Mock, clock: Clock) -> None:

@@ -143,8 +143,9 @@ def test_manifest_is_written_and_read_as_the_vector_says(name: str) -> None:
 def test_half_checkpoint_is_written_and_read_as_the_vector_says(vector: dict[str, Any]) -> None:
     unsettled = tuple(range(first, last + 1) for first, last in vector["unsettled"])
     checkpoint = HalfCheckpoint(vector["offset"], vector["head"], unsettled)
-    assert checkpoint.encode(vector["topic_id"]) == vector["metadata"]
-    assert parse_half_checkpoint(vector["metadata"], vector["offset"], vector["topic_id"]) == checkpoint
+    assert checkpoint.encode(vector["topic_id"], vector["partition"]) == vector["metadata"]
+    place = (vector["offset"], vector["topic_id"], vector["partition"])
+    assert parse_half_checkpoint(vector["metadata"], *place) == checkpoint
 
 
 def test_each_encoding_of_a_checkpoint_has_a_vector() -> None:
@@ -154,8 +155,9 @@ def test_each_encoding_of_a_checkpoint_has_a_vector() -> None:
 @named("op_checkpoint")
 def test_op_checkpoint_is_written_and_read_as_the_vector_says(vector: dict[str, Any]) -> None:
     checkpoint = OpCheckpoint(vector["offset"], vector["head"])
-    assert checkpoint.encode(vector["topic_id"]) == vector["metadata"]
-    assert parse_op_checkpoint(vector["metadata"], vector["offset"], vector["topic_id"]) == checkpoint
+    assert checkpoint.encode(vector["topic_id"], vector["partition"]) == vector["metadata"]
+    place = (vector["offset"], vector["topic_id"], vector["partition"])
+    assert parse_op_checkpoint(vector["metadata"], *place) == checkpoint
 
 
 def test_callback_row_is_written_as_the_vector_says() -> None:

@@ -80,7 +80,7 @@ def test_the_command_ends_with_4_for_a_window_that_is_not_closed(monkeypatch: py
 
 
 def test_spans_are_read_as_they_were_written() -> None:
-    checkpoint = Checkpoint(10, HalfCheckpoint(10, 10).encode(TOPIC_ID))
+    checkpoint = Checkpoint(10, HalfCheckpoint(10, 10).encode(TOPIC_ID, 0))
     made = inputs(
         half_ends={0: 30},
         ops={0: (1, 2)},
@@ -127,15 +127,15 @@ def test_what_are_no_spans_is_refused(text: str) -> None:
 
 
 def test_what_the_checkpoint_does_not_settle_is_unsettled() -> None:
-    text = HalfCheckpoint(8, 15, (range(8, 9), range(12, 14))).encode(TOPIC_ID)
+    text = HalfCheckpoint(8, 15, (range(8, 9), range(12, 14))).encode(TOPIC_ID, 0)
     assert inputs(checkpoints={0: Checkpoint(8, text)}).unsettled()[0] == (range(12, 14), range(15, 20))
-    beyond = Checkpoint(25, HalfCheckpoint(25, 25).encode(TOPIC_ID))
+    beyond = Checkpoint(25, HalfCheckpoint(25, 25).encode(TOPIC_ID, 0))
     assert inputs(checkpoints={0: beyond}).unsettled()[0] == ()
 
 
 def test_without_a_checkpoint_that_can_be_trusted_nothing_behind_it_is_settled() -> None:
     assert inputs().unsettled() == {0: (range(10, 20),), 1: ()}
-    damaged = Checkpoint(12, HalfCheckpoint(13, 13).encode(TOPIC_ID))
+    damaged = Checkpoint(12, HalfCheckpoint(13, 13).encode(TOPIC_ID, 0))
     assert inputs(checkpoints={0: damaged}).unsettled()[0] == (range(12, 20),)
 
 

@@ -215,7 +215,7 @@ def test_every_invariant_can_be_violated_here() -> None:
 
 
 def saw(watch: CheckpointWatch, checkpoint: HalfCheckpoint, now: int = 1) -> None:
-    watch.saw(0, checkpoint.offset, checkpoint.encode(TOPIC_ID), now)
+    watch.saw(0, checkpoint.offset, checkpoint.encode(TOPIC_ID, 0), now)
 
 
 def test_what_checkpoints_call_settled_is_noted_when_it_is_first_seen() -> None:

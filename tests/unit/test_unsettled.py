@@ -114,5 +114,5 @@ def test_whatever_is_read_and_settled_as_it_may_be_the_string_is_short_enough(se
                 wanted.append(offset)
         del wanted[: len(taken)]
         runs = unsettled.runs()
-        assert HalfCheckpoint(runs[0].start if runs else head, head, runs).encode(TOPIC)
+        assert HalfCheckpoint(runs[0].start if runs else head, head, runs).encode(TOPIC, 0)
     assert head > WINDOW

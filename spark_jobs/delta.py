@@ -23,6 +23,12 @@ DELTA_SETTINGS = {
 }
 """Settings that a session with Delta tables must start with."""
 
+DELTA_DEFAULTS = {"spark.databricks.delta.snapshotPartitions": "1"}
+"""Settings that every session gets unless it was started with others.
+
+By default Delta reads a table's log with 50 tasks, several times for each batch, which takes most of a small batch.
+"""
+
 FORMAT = "delta"
 LOG = "_delta_log"
 
@@ -61,7 +67,8 @@ class DeltaSink:
         """Commit to the Delta table, unless that was done before."""
         path = self._output.path(table)
         options = {"txnAppId": self._application(), "txnVersion": str(batch_id), "mergeSchema": "true"}
-        numbered = rows.withColumn("batch_id", f.lit(batch_id).cast("bigint"))
+        # The first column: Delta keeps statistics of the first 32, and the look at this batch is to skip older files.
+        numbered = rows.select(f.lit(batch_id).cast("bigint").alias("batch_id"), "*")
         numbered.write.format(FORMAT).partitionBy(*PARTITIONED_BY).options(**options).mode("append").save(path)
         return self._spark.read.format(FORMAT).load(path).where(f.col("batch_id") == batch_id).drop("batch_id")
 

@@ -18,7 +18,7 @@ from outbox.service.coordinates import read_lock
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
 from outbox.service.setup_errors import SetupError
-from spark_jobs.delta import DELTA_LOCK, DELTA_SETTINGS
+from spark_jobs.delta import DELTA_DEFAULTS, DELTA_LOCK, DELTA_SETTINGS
 from spark_jobs.jvm import JVM_GONE
 
 SPARK_LOCK = Path(__file__).with_name("spark.lock")
@@ -125,6 +125,9 @@ def _with_results(session: SparkSession) -> SparkSession:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for key, value in RESULTS.items():
         session.conf.set(key, value)
+    for key, value in DELTA_DEFAULTS.items():
+        if session.conf.get(key, None) is None:
+            session.conf.set(key, value)
     return session
 
 

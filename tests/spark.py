@@ -26,11 +26,8 @@ INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen
 """A query of a few rows runs sooner than Java code for it is generated and compiled. The jobs that tests start as
 processes of their own run compiled, as in production."""
 
-DELTA_IN_TESTS = {
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.stats.skipping": "false",
-}
-"""A Delta table of a few rows is not worth the 50 tasks that Delta reads its log with."""
+DELTA_IN_TESTS = {"spark.databricks.delta.stats.skipping": "false"}
+"""A Delta table of a few rows has nothing to skip."""
 
 KAFKA_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "

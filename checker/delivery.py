@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import structlog
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from checker.discard_index import DiscardIndex
+from checker.rollbacks import Rollbacks
 from checker.settled import HalfPartition, Progress
 from outbox.channel import ChannelDescription
 from outbox.cluster import end_offsets, start_offsets
-from outbox.errors import KafkaUnreachable
+from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.group_offsets import committed_checkpoints
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
 from outbox.protocol.errors import ProtocolError
+
+log = structlog.get_logger()
 
 FRESH_SECONDS = 2.0
 """So long several databases share one look."""
@@ -56,6 +60,7 @@ class DeliveryReader:
         self._kafka = kafka
         self._admin = admin
         self._index = DiscardIndex(kafka, admin, channel)
+        self._rollbacks = Rollbacks(kafka, channel)
         self._reading = threading.Lock()
         self._indexing = threading.Lock()
         self._last: tuple[float, Progress] | None = None
@@ -89,6 +94,22 @@ class DeliveryReader:
         if len(discards.known) < self.channel.partitions:
             return frozenset()
         return frozenset(id_ for id_ in transaction_ids if id_ in discards.reasons)
+
+    def rolled_back(self) -> Sequence[str]:
+        """Return the transactions for which an op marker says ROLLBACK, as far as they are remembered.
+
+        Without READ on the op topic there are none; that is logged.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+        """
+        try:
+            return self._rollbacks.read_on()
+        except KafkaUnreachable:
+            raise
+        except ConfigurationError as error:
+            log.warning("Op markers cannot be compared with rows: grant READ on the op topic", reason=str(error))
+            return ()
 
     def close(self) -> None:
         """Let the connections go."""

@@ -92,6 +92,7 @@ class Delay(enum.StrEnum):
     GONE = "gone"
     DELETED_TOPIC = "deleted_topic"
     UNKNOWN = "unknown"
+    ROLLED_BACK = "rolled_back"
 
 
 MEANINGS = {
@@ -101,6 +102,7 @@ MEANINGS = {
     Delay.GONE: "its halves are not in the half topic any more (retention, records deleted by hand, or lost)",
     Delay.DELETED_TOPIC: "its half topic was deleted",
     Delay.UNKNOWN: "its half partition has no checkpoint that can be trusted",
+    Delay.ROLLED_BACK: "an op marker says ROLLBACK and it is settled: if that was obeyed, it is lost (`outbox trace`)",
 }
 
 

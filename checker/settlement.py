@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, LiteralString
 
 import psycopg
@@ -46,6 +47,17 @@ SELECT row.transaction_id::text, row.producer_group, row.half_topic_id::text, ro
 """
 
 
+_CONTRADICTED: LiteralString = """
+SELECT row.transaction_id::text, row.producer_group, row.half_topic_id::text, row.half_partition,
+       row.first_offset, row.last_offset, row.created_at
+  FROM {transaction} AS row
+ WHERE row.transaction_id = ANY (%(ids)s::uuid[])
+   AND row.state = 'C' AND row.channel = %(channel)s
+   AND row.created_at < to_timestamp(%(before_ms)s / 1000.0)
+ ORDER BY row.transaction_id
+"""
+
+
 @dataclass(slots=True)
 class Undelivered:
     """Committed transactions of one producer group that are not delivered, for one reason.
@@ -75,13 +87,22 @@ class Audit:
         channel: Name of the channel.
         max_age: Younger rows are not looked at, ms.
         read: Reads how far the channel is delivered now.
+        rolled_back: Reads for which transactions an op marker says ROLLBACK.
     """
 
-    def __init__(self, table: CallbackTable, channel: str, max_age: int, read: Callable[[], Progress]) -> None:
+    def __init__(
+        self,
+        table: CallbackTable,
+        channel: str,
+        max_age: int,
+        read: Callable[[], Progress],
+        rolled_back: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._table = table
         self._channel = channel
         self._max_age = max_age
         self._read = read
+        self._rolled_back = rolled_back
 
     def run(self, connection: psycopg.Connection[Any], progress: Progress) -> list[Undelivered]:
         """Walk once over all rows that are old enough.
@@ -109,8 +130,27 @@ class Audit:
             if Delay.GONE in delays or (rows and time.monotonic() > looked + FRESH_SECONDS):
                 progress, looked = self._read(), time.monotonic()  # a row may be of after the last look
                 discarded = sorted(progress.discarded)
-            _count(found, rows, progress)
+            _count(found, rows, partial(why_undelivered, progress=progress), progress)
+        self._count_contradicted(connection, found, fixed, progress)
         return sorted(found.values(), key=lambda one: (one.group, one.delay, one.detail))
+
+    def _count_contradicted(
+        self,
+        connection: psycopg.Connection[Any],
+        found: dict[tuple[str, Delay, str], Undelivered],
+        fixed: Mapping[str, Any],
+        progress: Progress,
+    ) -> None:
+        """Count committed rows that are settled although an op marker says ROLLBACK (R42)."""
+        ids, query = self._rolled_back(), self._table.compose(_CONTRADICTED)
+        for start in range(0, len(ids), PAGE):
+            rows = connection.execute(query, {**fixed, "ids": ids[start : start + PAGE]}).fetchall()
+            _count(found, rows, partial(_why_contradicted, progress=progress), progress)
+
+
+def _why_contradicted(row: CommittedRow, progress: Progress) -> Delay | None:
+    """Return ROLLED_BACK for a row that is settled; what is not settled is found anyway, and may be looked up."""
+    return Delay.ROLLED_BACK if row.last_offset >= 0 and why_undelivered(row, progress) is None else None
 
 
 def _page(progress: Progress, discarded: Sequence[str], after: str, to: str) -> Mapping[str, Any]:
@@ -128,11 +168,14 @@ def _page(progress: Progress, discarded: Sequence[str], after: str, to: str) -> 
 
 
 def _count(
-    found: dict[tuple[str, Delay, str], Undelivered], rows: Iterable[tuple[Any, ...]], progress: Progress
+    found: dict[tuple[str, Delay, str], Undelivered],
+    rows: Iterable[tuple[Any, ...]],
+    judge: Callable[[CommittedRow], Delay | None],
+    progress: Progress,
 ) -> None:
     for *fields, created_at in rows:
         row = CommittedRow(*fields)
-        delay = why_undelivered(row, progress)
+        delay = judge(row)
         if delay is None:
             continue
         detail = _detail(row, delay, progress)

@@ -85,7 +85,7 @@ def _audit(
     name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, progress: Progress
 ) -> Sequence[Undelivered]:
     table = CallbackTable(database.tables())
-    audit = Audit(table, settings.channel, settings.settlement_max_age, reader.read)
+    audit = Audit(table, settings.channel, settings.settlement_max_age, reader.read, reader.rolled_back)
     try:
         with connect(database, "settlement", settlement.OPTIONS) as connection:
             table.verify(connection)

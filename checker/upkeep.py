@@ -50,7 +50,7 @@ class DatabaseUpkeep:
         self._settings = settings
         self._stopped = threading.Event()
         self._purge = Purge(self._table, self._stopped)
-        self._audit = Audit(self._table, self._channel, settings.settlement_max_age, reader.read)
+        self._audit = Audit(self._table, self._channel, settings.settlement_max_age, reader.read, reader.rolled_back)
         self._problems: Sequence[str] = ()
         self._told: Sequence[Undelivered] = ()
         self._showing = threading.Lock()

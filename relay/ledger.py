@@ -23,6 +23,7 @@ from relay.discards import Discards, Move, alive, from_manifest, is_resumed_by, 
 from relay.early import EarlyOp, EarlyOps
 from relay.half import Half, OpRecord
 from relay.lanes import Lanes
+from relay.obeyed import MOST, Contradiction, Obeyed
 from relay.overdue import CheckPolicy, Overdue
 from relay.pacing import Ready
 from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
@@ -82,6 +83,8 @@ class Ledger:
         self._waiting: list[tuple[int, int, Transaction]] = []  # heap: the last offset that the decision lists
         self._malformed: deque[Half] = deque()
         self._early = EarlyOps()
+        self._obeyed = Obeyed()
+        self._contradictions: list[Contradiction] = []
         self._serial = count()
         self._discards = Discards()
         self._overdue = Overdue(policy, self._pending.get, self._discards.parked)
@@ -462,11 +465,24 @@ class Ledger:
         elif self._discards.holds(entry.transaction_id):
             self._op_on_refused(offset, source, entry)
         elif entry.last_offset < self._head:
-            self.counts["op_settled"] += 1
+            self._op_on_settled(source, entry)
         elif entry.kind not in _DECISIONS or self.early_ops_full():
             self.counts["op_passed"] += 1
         else:
             self._early.keep(EarlyOp(offset, source, entry))
+
+    def _op_on_settled(self, source: OpSource, entry: OpEntry) -> None:
+        """Count an op that comes too late; one that contradicts the decision that was obeyed is an alarm (R42)."""
+        self.counts["op_settled"] += 1
+        found = self._obeyed.contradiction(source, entry)
+        if found is not None:
+            self.counts["op_contradicts_settled"] += 1
+            self._contradictions = [*self._contradictions, found][:MOST]
+
+    def take_contradictions(self) -> list[Contradiction]:
+        """Return op entries that contradict decisions that were obeyed, each once."""
+        taken, self._contradictions = self._contradictions, []
+        return taken
 
     def _pin(self, transaction: Transaction, offset: int) -> None:
         """A decision on what lies in the discard topic is read again until its effect is committed."""
@@ -490,6 +506,7 @@ class Ledger:
             self._discards.resume(transaction)
         else:
             self._discards.remove(transaction)
+            self._obeyed.note(transaction.id, entry.kind)
         self.counts[_COUNTED_AS[entry.kind, source]] += 1
 
     def _drop_lost_ops(self) -> None:
@@ -585,6 +602,8 @@ class Ledger:
         """A transaction is through: it was handed out, or is never to be."""
         if transaction.state is ROLLED_BACK and not transaction.discarded:
             self.counts["rolled_back"] += 1
+        if transaction.decision is not None:
+            self._obeyed.note(transaction.id, transaction.decision.kind)
         if transaction.discarded is None:
             self._leave(transaction)
         elif transaction.state is READY:

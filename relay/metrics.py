@@ -70,7 +70,8 @@ OPS = Counter(
 )
 EVENTS = Counter(
     "outbox_relay_events",
-    "What else the ledger counts, by kind: op_lost, contradiction, op_settled (too late), stray and so on",
+    "What else the ledger counts, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too "
+    "late, and another decision was obeyed), stray and so on",
     ["kind"],
     registry=REGISTRY,
 )
@@ -135,7 +136,7 @@ for _reason in DiscardReason:
     DISCARDS.labels(_reason)
 for _outcome in ("aborted", "committed"):
     LEFTOVERS.labels(_outcome)
-for _kind in ("op_lost", "contradiction"):
+for _kind in ("op_lost", "contradiction", "op_contradicts_settled"):
     EVENTS.labels(_kind)
 for _cause in ("fenced", "kafka_transaction", "cluster"):
     FAILURES.labels(_cause)

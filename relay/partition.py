@@ -384,6 +384,7 @@ class PartitionWorker(threading.Thread):
 
     def _count(self) -> None:
         report.counted(self._ledger.counts - self._counted, self.partition)
+        report.contradicted(self._ledger.take_contradictions(), self.partition)
         self._counted = self._ledger.counts.copy()
         if time.monotonic() - self._told_at > TELL_SECONDS:
             report.waiting(self._ledger, self._gate.waiting(), self._clock.now(_ms()))

@@ -15,6 +15,7 @@ from relay.batch import Batch, Outcome
 from relay.discards import Move
 from relay.gate import News
 from relay.ledger import Ledger
+from relay.obeyed import Contradiction
 from relay.transaction import Finding, Transaction
 
 _SOURCES = frozenset(OpSource)
@@ -95,6 +96,19 @@ def counted(counts: Counter[str], partition: int) -> None:
             metrics.EVENTS.labels(kind).inc(count)
         if kind == "op_lost":
             log.error("LOST: committed halves are not in the half topic", partition=partition, count=count)
+
+
+def contradicted(found: Sequence[Contradiction], partition: int) -> None:
+    """Log decisions that contradict those that were obeyed."""
+    for one in found:
+        log.error(
+            "Decision contradicts the one that was obeyed",
+            partition=partition,
+            transaction=one.transaction_id,
+            obeyed=one.obeyed.name,
+            later=one.later.name,
+            source=str(one.source),
+        )
 
 
 def waiting(ledger: Ledger, for_topics: int, now: int) -> None:

@@ -175,8 +175,10 @@ def _discarded(manifest: Event) -> Conclusion:
 
 def _decided(found: Findings) -> Conclusion:
     """What a row says, else what ops say that agree."""
+    ops = {event.kind for event in found.decisions() if event.what is What.OP}
     if found.committed_row is not None:
-        return Conclusion(*_BY_ROW[found.committed_row])
+        contradicts = _OPPOSITES[found.committed_row] in ops
+        return Conclusion(*(_CONTRADICTED if contradicts else _BY_ROW)[found.committed_row])
     kinds = {event.kind for event in found.decisions()}
     if len(kinds) > 1:
         return Conclusion(
@@ -190,6 +192,17 @@ def _decided(found: Findings) -> Conclusion:
 _BY_ROW = {
     True: (State.COMMITTED, "its row says that it committed; it is not visible in what was read"),
     False: (State.ROLLED_BACK, "a tombstone stands: it is rolled back, and never delivered"),
+}
+_OPPOSITES = {True: OpKind.ROLLBACK, False: OpKind.COMMIT}
+_CONTRADICTED = {
+    True: (
+        State.CONTRADICTION,
+        "its row says that it committed, and an op marker says ROLLBACK; it is not visible in what was read",
+    ),
+    False: (
+        State.CONTRADICTION,
+        "a tombstone stands, and an op marker says COMMIT; it is not visible in what was read",
+    ),
 }
 _BY_OP = {
     True: (State.COMMITTED, "an op marker says COMMIT; it is not visible in what was read"),

@@ -34,7 +34,10 @@ def trace(
     channel: ChannelName = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Tell all that databases and topics say of it, in the order of time. It ends with 2 if nothing is found."""
+    """Print all that databases and topics hold of it, in the order of time.
+
+    It ends with 2 if nothing is found, and with 6 if decisions contradict each other or what readers see.
+    """
 
     def run() -> None:
         transaction_id, position = parse_id(id_)
@@ -53,6 +56,8 @@ def trace(
             _show(found, conclusion, start)
         if conclusion.state is State.NOT_FOUND:
             raise SystemExit(Exit.FINDINGS)
+        if conclusion.state is State.CONTRADICTION:
+            raise SystemExit(Exit.CONTRADICTION)
 
     guarded(run)
 

@@ -27,6 +27,7 @@ class Exit(enum.IntEnum):
         5,
         "Topics or checkpoints are not what they were: going on would be a guess. Look before you start it again.",
     )
+    CONTRADICTION = 6, "A decision contradicts another one, or what readers see. Find out who wrote it."
 
     meaning: str
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from outbox import Message, Outbox
 from outbox.callback_table import CallbackTable
 from outbox.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.op import OpKind, OpSource
 from outbox.service.exits import Exit
 from tests.commands import run_command
 from tests.harness import Site, wait_until
@@ -31,6 +33,7 @@ from tests.integration.settling import (
     make_rows,
     purge,
 )
+from tests.probes import free_port, metric
 
 AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE": "0", "OUTBOX_SETTLEMENT_INTERVAL": "200", "OUTBOX_PURGE": "false"}
 
@@ -181,6 +184,33 @@ def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
     audit = Audit(CallbackTable(site.tables), site.name, 0, reader.read)
     with connect(database_of(site), "settlement", OPTIONS) as connection:
         assert _kinds(audit.run(connection, progress)) == {Delay.UNREAD: 3}
+
+
+def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: Outbox) -> None:
+    """A forged ROLLBACK settles the transaction; its row commits, and nobody will see its message (R42)."""
+    port = free_port()
+    relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
+    (entry,) = send_halves(site, outbox, _messages(site, 1))
+    outbox._sender.send_op(replace(entry, kind=OpKind.ROLLBACK), OpSource.CHECKER)
+    site.wait_settled()
+    columns = "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset"
+    with site.connect() as connection:
+        connection.execute(
+            f"INSERT INTO {site.tables.transaction} ({columns}, positions)"
+            " VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, '0')".encode(),
+            (entry.transaction_id, site.name, entry.topic_id, entry.partition, entry.first_offset, entry.last_offset),
+        )
+    outbox._sender.send_op(entry)
+    wait_until(lambda: metric(port, "outbox_relay_events_total", kind="op_contradicts_settled") == 1, explain=site.logs)
+    assert "Decision contradicts the one that was obeyed" in relay.output()
+    assert entry.transaction_id in relay.output()
+    result = _settlement(site, "--json")
+    assert result.returncode == Exit.FINDINGS
+    (one,) = json.loads(result.stdout)["undelivered"]
+    assert (one["kind"], one["count"], one["examples"]) == ("rolled_back", 1, [entry.transaction_id])
+    traced = run_command(site, "trace", entry.transaction_id, "--json")
+    assert traced.returncode == Exit.CONTRADICTION
+    assert json.loads(traced.stdout)["state"] == "contradiction"
 
 
 def test_a_database_that_does_not_answer_is_no_clean_audit(site: Site) -> None:

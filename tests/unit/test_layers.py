@@ -29,6 +29,7 @@ PURE = sorted(
                 "half",
                 "lanes",
                 "ledger",
+                "obeyed",
                 "outgoing",
                 "overdue",
                 "ownership",

@@ -151,6 +151,27 @@ def _topic_id(topic_id: Any) -> bytes:
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
+def broker_setting(admin: AdminClient, name: str, timeout: float = REQUEST_TIMEOUT) -> str | None:
+    """Return a setting of the broker that controls the cluster; None if this client may not read it.
+
+    Args:
+        admin: Client of the cluster.
+        name: Of the setting.
+        timeout: Seconds for each of two requests.
+
+    Raises:
+        KafkaUnreachable: The cluster does not answer.
+    """
+    cluster = answer(admin.describe_cluster(request_timeout=timeout), "describing the cluster", admin=admin)
+    resource = ConfigResource(ResourceType.BROKER, str(cluster.controller.id))
+    (future,) = admin.describe_configs([resource], request_timeout=timeout).values()
+    error = future.exception()
+    if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+        return None
+    entry = answer(future, "reading broker settings", admin=admin).get(name)
+    return None if entry is None else entry.value
+
+
 def end_offsets(
     admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT, *, stable: bool = False
 ) -> dict[str, tuple[int, ...]]:

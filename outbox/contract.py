@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from outbox.cluster import TopicDescription
 from outbox.protocol.names import Channel
 
-DAY_MS = 24 * 3600 * 1000
+MINUTE_MS = 60_000
+DAY_MS = 24 * 60 * MINUTE_MS
 RETENTION_MS = 14 * DAY_MS
 """Retention of half and op topic at creation."""
 ENVELOPE_BYTES = 4_194_304
@@ -39,6 +40,7 @@ class Rule(enum.StrEnum):
     REPLICATION = "replication"
     MIN_INSYNC_REPLICAS = "min_insync_replicas"
     UNCLEAN_LEADER_ELECTION = "unclean_leader_election"
+    OFFSETS_RETENTION = "offsets_retention"
 
 
 STOPS = frozenset({Rule.MISSING, Rule.RECREATED, Rule.PARTITIONS, Rule.TIMESTAMP_TYPE, Rule.CLEANUP_POLICY})
@@ -46,6 +48,10 @@ STOPS = frozenset({Rule.MISSING, Rule.RECREATED, Rule.PARTITIONS, Rule.TIMESTAMP
 
 With the others it goes on, not ready: to stop would only let more time pass over what is at risk.
 """
+
+
+WARNS = frozenset({Rule.OFFSETS_RETENTION})
+"""Rules that are only reported: nothing is at risk as long as a relay runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +81,13 @@ class Contract:
         replicas: Least number of replicas.
         in_sync: Least `min.insync.replicas`.
         retention_ms: Least retention of half and op topic; what is undecided must never be that old.
+        offsets_retention: Whether brokers must keep committed offsets as long as the half topic keeps its halves.
     """
 
     replicas: int = 3
     in_sync: int = 2
     retention_ms: int = 4 * DAY_MS
+    offsets_retention: bool = True
 
 
 class ProfileName(enum.StrEnum):
@@ -91,7 +99,7 @@ class ProfileName(enum.StrEnum):
 
 def contract_of(profile: str) -> Contract:
     """Return the contract of a profile: in `development` topics need one replica, and may lose messages."""
-    return Contract() if profile == ProfileName.PRODUCTION else Contract(replicas=1, in_sync=1)
+    return Contract() if profile == ProfileName.PRODUCTION else Contract(replicas=1, in_sync=1, offsets_retention=False)
 
 
 def topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
@@ -191,6 +199,28 @@ def _durability(topic: TopicDescription, contract: Contract) -> Iterator[Problem
     if topic.settings["unclean.leader.election.enable"] != "false":
         what = f"topic {topic.name} has unclean.leader.election.enable=true, so that committed messages may vanish"
         yield Problem(Rule.UNCLEAN_LEADER_ELECTION, what, "set it to false")
+
+
+def offsets_problem(half: TopicDescription, offsets_minutes: int) -> Problem | None:
+    """Return what is wrong if Kafka deletes a group's offsets before the half topic deletes its halves.
+
+    Args:
+        half: The half topic.
+        offsets_minutes: The brokers' `offsets.retention.minutes`.
+    """
+    retention_ms = int(half.settings["retention.ms"])
+    if 0 <= retention_ms <= offsets_minutes * MINUTE_MS:
+        return None
+    what = (
+        f"the brokers have offsets.retention.minutes={offsets_minutes}, and topic {half.name} has "
+        f"retention.ms={retention_ms}, so that a relay that is down for long loses its checkpoints first"
+    )
+    wanted = (
+        f"set offsets.retention.minutes={-(-retention_ms // MINUTE_MS)} on the brokers, or "
+        if retention_ms >= 0
+        else ""
+    )
+    return Problem(Rule.OFFSETS_RETENTION, what, f"{wanted}set retention.ms={offsets_minutes * MINUTE_MS} on the topic")
 
 
 def changes(

@@ -8,10 +8,11 @@ from typing import Any
 import confluent_kafka
 import psycopg
 import sqlalchemy
+from confluent_kafka.admin import AdminClient
 
 from outbox.callback_table import CallbackTable
-from outbox.cluster import admin_client, describe_topics
-from outbox.contract import KAFKAS_OWN, Contract, channel_problems, contract_problems
+from outbox.cluster import TopicDescription, admin_client, broker_setting, describe_topics
+from outbox.contract import KAFKAS_OWN, Contract, Rule, channel_problems, contract_problems, offsets_problem
 from outbox.errors import ConfigurationError
 from outbox.finding import Finding
 from outbox.group_offsets import committed_offsets
@@ -57,7 +58,28 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract
         yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
     for problem in contract_problems(channel, topics, contract):
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+    yield from examine_offsets_retention(admin, topics[channel.half_topic], contract)
     yield _checkpoints(kafka, channel, partitions)
+
+
+def examine_offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
+    """Yield whether the brokers keep committed offsets as long as the half topic keeps its halves.
+
+    Args:
+        admin: Client of the cluster.
+        half: The half topic.
+        contract: What the profile asks.
+    """
+    if not contract.offsets_retention:
+        return
+    name = "offsets.retention.minutes"
+    minutes = broker_setting(admin, name)
+    if minutes is None:
+        yield Finding(
+            f"contract: {Rule.OFFSETS_RETENTION}", "", f"not checked: {name} needs DESCRIBE_CONFIGS on the cluster"
+        )
+    elif problem := offsets_problem(half, int(minutes)):
+        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
 
 
 def _checkpoints(kafka: Mapping[str, str], channel: Channel, partitions: int) -> Finding:

@@ -56,6 +56,15 @@ def committed_checkpoints(
         return _committed(member, places)
 
 
+def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Return the partitions for which a group has no committed offset.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    return set(places) - set(committed_offsets(kafka, group, places))
+
+
 def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:
     """Commit offsets, with metadata, where the group has none yet.
 

@@ -11,7 +11,13 @@ from confluent_kafka.admin import AdminClient
 from outbox.channel import ChannelDescription
 from outbox.cluster import end_offset
 from outbox.errors import KafkaUnreachable
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.checkpoint import (
+    CheckpointError,
+    HalfCheckpoint,
+    OpCheckpoint,
+    parse_half_checkpoint,
+    parse_op_checkpoint,
+)
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.service.exits import UnsafeError
 from relay.bodies import BodyPolicy
@@ -28,13 +34,16 @@ HELD_BACK = "holds the checkpoint back for a transaction that is still open"
 """What Kafka does then. After the former owner was fenced none should be open."""
 
 
-def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: int) -> list[TopicPartition]:
-    """The committed offsets of a half and an op partition, after those of open transactions have become stable.
+def read_checkpoints(
+    consumer: Consumer, channel: ChannelDescription, number: int, *, deliver_again: bool = False
+) -> list[TopicPartition]:
+    """Return the committed offsets of a half and an op partition, once those of open transactions are stable.
 
     Args:
         consumer: Of the relay's group, `read_committed`.
         channel: The channel.
         number: Partition number of both.
+        deliver_again: Whether a missing one is accepted; `verify_checkpoints` then replaces it.
 
     Raises:
         KafkaException: They cannot be read now.
@@ -44,11 +53,11 @@ def read_checkpoints(consumer: Consumer, channel: ChannelDescription, number: in
     for place in committed:
         if place.error is not None:
             raise KafkaException(place.error)
-        if place.offset == OFFSET_INVALID:
+        if place.offset == OFFSET_INVALID and not deliver_again:
             raise UnsafeError(
                 f"{place.topic}/{number} has no checkpoint in group {channel.channel.relay_group}: for a new channel "
-                f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before, find "
-                "out who removed it: starting at a guess would lose or double messages"
+                f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before see "
+                "docs/operations.md, 'Lost checkpoints': starting at a guess would lose or double messages"
             )
     return committed
 
@@ -133,12 +142,12 @@ def verify_checkpoints(
     half, op = committed
     start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
     try:
-        half_checkpoint = parse_half_checkpoint(half.metadata or "", half.offset, channel.half.id, number)
+        half_checkpoint = parse_half_checkpoint(_string(half), half.offset, channel.half.id, number)
     except ProtocolError as error:
         offset = _begin_anew(error, half, number, consumer, deliver_again=deliver_again)
         half_checkpoint = HalfCheckpoint(offset, offset)
     try:
-        op_checkpoint = parse_op_checkpoint(op.metadata or "", op.offset, channel.op.id, number)
+        op_checkpoint = parse_op_checkpoint(_string(op), op.offset, channel.op.id, number)
     except ProtocolError as error:
         offset = _begin_anew(error, op, number, consumer, deliver_again=deliver_again)
         op_checkpoint = OpCheckpoint(offset, offset)
@@ -150,6 +159,17 @@ def verify_checkpoints(
     if start > half_checkpoint.offset:
         raise outside_the_topic(channel.half.name, number)
     return half_checkpoint, op_checkpoint
+
+
+def _string(place: TopicPartition) -> str:
+    """Return the string beside a committed offset.
+
+    Raises:
+        CheckpointError: No offset is committed.
+    """
+    if place.offset == OFFSET_INVALID:
+        raise CheckpointError(f"{place.topic}/{place.partition} has no checkpoint")
+    return place.metadata or ""
 
 
 def _begin_anew(

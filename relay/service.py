@@ -295,7 +295,8 @@ class RelayService:
     def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[tuple[str, int], int]:
         failpoint("relay.fenced")
         try:
-            committed = read_checkpoints(self._consumer, self._channel, number)
+            deliver_again = self._settings.distrusted_checkpoint == "deliver_again"
+            committed = read_checkpoints(self._consumer, self._channel, number, deliver_again=deliver_again)
             verify_discards(self._admin, self._channel, number)
             ledger = restore_ledger(
                 self._consumer,
@@ -306,7 +307,7 @@ class RelayService:
                 self._settings.parking_policy(),
                 self._settings.body_policy(),
                 ordered=self._settings.ordering == "key",
-                deliver_again=self._settings.distrusted_checkpoint == "deliver_again",
+                deliver_again=deliver_again,
             )
             # What lies below the head and is unsettled is fetched by the worker.
             committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)

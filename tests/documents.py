@@ -12,13 +12,14 @@ import checker.metrics
 import relay.metrics
 import spark_jobs.watch_metrics
 from checker.settings import CheckerSettings
-from outbox.contract import STOPS, Rule
+from outbox.contract import STOPS, WARNS, Rule
 from outbox.service.described import DescribedSetting, describe_settings
 from outbox.service.exits import Exit
 from outbox.service.settings import ServiceSettings
 from relay.settings import RelaySettings
 
 END = "<!-- end of table -->"
+WARNED = "goes on; `doctor` and `--check` warn"
 OPERATIONS = Path(__file__).parents[1] / "docs/operations.md"
 
 
@@ -66,7 +67,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _rules() -> Iterator[tuple[str, str]]:
     for rule in Rule:
-        yield f"`{rule}`", "stops (`UNSAFE`)" if rule in STOPS else "goes on, not ready"
+        yield f"`{rule}`", "stops (`UNSAFE`)" if rule in STOPS else WARNED if rule in WARNS else "goes on, not ready"
 
 
 def _settings(settings: Iterable[DescribedSetting]) -> str:

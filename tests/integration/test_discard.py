@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Message as KafkaMessage
 
 from outbox import Message
+from outbox.group_offsets import committed_offsets
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.envelope import parse_envelope
@@ -18,8 +20,10 @@ from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
 from outbox.service.exits import Exit
 from outbox.testing import VisibleRecord, read_committed
+from tests.commands import run_command
 from tests.harness import Service, Site, wait_until
 from tests.integration.shop import Shop
+from tests.torture.log import read_to_end
 
 IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"}
 """A topic that is missing is not looked for for long."""
@@ -193,9 +197,52 @@ def test_a_half_of_a_newer_format_stops_the_relay_and_nothing_is_skipped(site: S
 
 def test_a_relay_without_a_checkpoint_stops(site: Site) -> None:
     site.create(partitions=1)
+    _delete_offsets(site)
+    assert _stops(site, "no checkpoint", f"outbox channel create --channel {site.name}")
+
+
+def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
+    """Kafka deletes the offsets of a group without members; the half topic keeps its halves for longer (R22)."""
+    site.create(partitions=2)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _publish(shop, topic, 4)
+        site.checker()
+        relay = site.relay()
+        site.wait_settled()
+        relay.terminate()
+        used = {record.partition() for record in _half_records(site)}
+        _delete_offsets(site)
+        created = run_command(site, "channel", "create")
+        assert created.returncode == Exit.CONFIGURATION
+        assert "Nothing was changed there" in created.stderr
+        committed = committed_offsets(
+            site.kafka(), site.channel.relay_group, [(site.channel.half_topic, n) for n in (0, 1)]
+        )
+        assert {place[1] for place in committed} == {0, 1} - used, "only what was never written to is new"
+        assert _stops(site, "no checkpoint", "Lost checkpoints")
+        assert len(site.read(topic)) == 4, "nothing was delivered twice"
+        site.relay(extra=TOLERANT)
+        wait_until(lambda: len(site.read(topic)) == 8, explain=site.logs)
+        site.wait_settled()
+
+
+def test_create_of_unused_channel_commits_missing_checkpoints(site: Site) -> None:
+    """A first creation that was interrupted before its checkpoints can be run again."""
+    site.create(partitions=1)
+    _delete_offsets(site)
+    assert run_command(site, "channel", "create").returncode == Exit.OK
+    assert [place.offset for place in _checkpoints(site)] == [0, 0]
+
+
+def _half_records(site: Site) -> list[KafkaMessage]:
+    return read_to_end(site.bootstrap_servers, {(site.channel.half_topic, number): 0 for number in range(2)})[0]
+
+
+def _delete_offsets(site: Site) -> None:
+    """Let Kafka forget what the relays committed; their group has no member any more."""
     futures = site.admin.delete_consumer_groups([site.channel.relay_group])
     futures[site.channel.relay_group].result(20)
-    assert _stops(site, "no checkpoint", f"outbox channel create --channel {site.name}")
 
 
 @pytest.mark.parametrize("metadata", ["", "1;h;garbage;-;00000000"])

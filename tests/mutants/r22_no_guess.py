@@ -15,8 +15,11 @@ from relay.restore import read_checkpoints
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _read_or_begin(consumer: Consumer, channel: ChannelDescription, number: int) -> list[TopicPartition]:
+def _read_or_begin(
+    consumer: Consumer, channel: ChannelDescription, number: int, *, deliver_again: bool = False
+) -> list[TopicPartition]:
     """The committed offsets; for lack of them, those of a new channel."""
+    del deliver_again
     places = [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
     half, op = consumer.committed(places, 10.0)
     if OFFSET_INVALID not in {half.offset, op.offset}:

@@ -8,7 +8,16 @@ from dataclasses import replace
 import pytest
 
 from outbox.cluster import TopicDescription
-from outbox.contract import STOPS, Contract, Rule, changes, channel_problems, contract_problems, topic_settings
+from outbox.contract import (
+    STOPS,
+    Contract,
+    Rule,
+    changes,
+    channel_problems,
+    contract_problems,
+    offsets_problem,
+    topic_settings,
+)
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("c")
@@ -105,3 +114,22 @@ def test_what_changes_while_a_service_runs_stops_it() -> None:
 def test_the_check_topic_may_grow() -> None:
     assert list(changes(CHANNEL, _topics(), _with("c.check", partitions=9))) == []
     assert _rules(_with("c.check", partitions=9)) == []
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "minutes", "fix"),
+    [
+        ("1209600000", 20_160, None),
+        ("1209600000", 10_080, "set offsets.retention.minutes=20160 on the brokers, or set retention.ms=604800000"),
+        ("604800001", 10_080, "offsets.retention.minutes=10081 "),
+        ("-1", 10_080, "set retention.ms=604800000"),
+        ("604800000", 10_080, None),
+    ],
+)
+def test_offsets_that_expire_before_halves_are_a_problem(retention_ms: str, minutes: int, fix: str | None) -> None:
+    half = _with("c.half", settings={"retention.ms": retention_ms})["c.half"]
+    problem = offsets_problem(half, minutes)
+    assert (problem is None) == (fix is None)
+    if problem is not None and fix is not None:
+        assert fix in problem.fix
+        assert problem.rule is Rule.OFFSETS_RETENTION

@@ -1,17 +1,31 @@
-"""`/livez`, `/readyz` and `/metrics` of a service, on one small HTTP server in a thread of its own."""
+"""`/livez`, `/readyz` and `/metrics` of a service, on one small HTTP server in threads of its own."""
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from outbox.errors import ConfigurationError
+
+log = structlog.get_logger()
+
+HANDLER_SECONDS = 5
+"""A client may be silent for this time."""
+
+CONNECTIONS = 32
+"""Connections that are served at once."""
 
 STALE_SECONDS = 30.0
 """A main loop that has not turned for so long is not alive."""
@@ -34,13 +48,55 @@ class Health:
         return f"the main loop has not turned for {idle:.0f} s" if idle > STALE_SECONDS else None
 
 
-class _Quiet(WSGIRequestHandler):
+class _Handler(WSGIRequestHandler):
+    timeout = HANDLER_SECONDS
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-        """Probes come every second; they are not worth a line."""
+        """Log nothing: probes come every second."""
+
+
+class HealthServer(ThreadingMixIn, WSGIServer):
+    """An HTTP server with a thread for each connection, and a limit of connections.
+
+    A client that sends nothing is disconnected after `HANDLER_SECONDS`. At the limit, the oldest connection makes room
+    for the newest one, so that idle connections never keep a probe out.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._open: OrderedDict[int, socket.socket] = OrderedDict()
+        self._counting = threading.Lock()
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own."""
+        with self._counting:
+            self._open[id(request)] = request
+            if len(self._open) > CONNECTIONS:
+                _, oldest = self._open.popitem(last=False)
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread then reads the end, and ends
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._counting:
+            self._open.pop(id(request), None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what a request caused; clients that say nothing, or go, cause nothing."""
+        del request, client_address
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            log.error("Health request failed", error=repr(error))
 
 
 def serve_health(host: str, port: int, health: Health, registry: CollectorRegistry) -> Callable[[], None]:
-    """Start the server in a daemon thread; the returned function stops it.
+    """Start the server in daemon threads; the returned function stops it.
 
     Raises:
         ConfigurationError: The port is in use, or the address is not of this machine.
@@ -61,7 +117,7 @@ def serve_health(host: str, port: int, health: Health, registry: CollectorRegist
         return [f"{reason or 'ok'}\n".encode()]
 
     try:
-        server = make_server(host, port, app, handler_class=_Quiet)
+        server = make_server(host, port, app, HealthServer, _Handler)
     except OSError as error:
         raise ConfigurationError(
             f"/livez, /readyz and /metrics cannot be served on {host}:{port}; choose another port: {error.strerror}"

@@ -24,6 +24,10 @@ from outbox.errors import ConfigurationError, KafkaUnreachable
 REQUEST_TIMEOUT = 10.0
 """Seconds for one request to the cluster."""
 
+_FRESH = {"topic.metadata.refresh.interval.ms": 1_000}
+"""librdkafka sends admin requests to the broker that the last metadata names. Without a refresh, a client whose broker
+died gets no answer for minutes, although the others are up."""
+
 _UNREACHABLE = {
     KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
     KafkaError._TRANSPORT,  # noqa: SLF001 - as above
@@ -43,6 +47,8 @@ class TopicDescription:
         settings: Its configuration.
         lacks: A right that this client lacks to write to it; empty if it may, or was not asked for. Where it may not
             even describe the topic, the rest is empty.
+        under_min_isr: Number of its partitions with fewer in-sync replicas than `min.insync.replicas`. They refuse
+            records that are sent with acks=all.
     """
 
     name: str
@@ -51,6 +57,7 @@ class TopicDescription:
     replication: int
     settings: Mapping[str, str]
     lacks: str = ""
+    under_min_isr: int = 0
 
     @property
     def max_message_bytes(self) -> int:
@@ -65,7 +72,7 @@ def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
         ConfigurationError: librdkafka does not know a property, or its value.
     """
     with checked_properties():
-        return ExplainingAdmin({"socket.timeout.ms": 5_000, **kafka})
+        return ExplainingAdmin({"socket.timeout.ms": 5_000, **_FRESH, **kafka})
 
 
 @contextmanager
@@ -136,14 +143,21 @@ def _is_forbidden(future: Future[Any]) -> bool:
 
 def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
     operations = topic.authorized_operations  # None if they were not asked for
+    configuration = {setting: entry.value for setting, entry in settings.items()}
     return TopicDescription(
         name,
         str(uuid.UUID(bytes=_topic_id(topic.topic_id))),
         len(topic.partitions),
         min(len(partition.replicas) for partition in topic.partitions),
-        {setting: entry.value for setting, entry in settings.items()},
+        configuration,
         "" if operations is None or AclOperation.WRITE in operations else "WRITE",
+        _under_min_isr(topic.partitions, int(configuration["min.insync.replicas"])),
     )
+
+
+def _under_min_isr(partitions: Sequence[Any], min_isr: int) -> int:
+    """Count the partitions under the limit; Kafka lowers the limit to the number of replicas."""
+    return sum(len(partition.isr) < min(min_isr, len(partition.replicas)) for partition in partitions)
 
 
 def _topic_id(topic_id: Any) -> bytes:

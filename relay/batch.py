@@ -37,6 +37,14 @@ class Batch:
         """Whether there is anything to write."""
         return bool(self.removed or self.ready or self.moves or self.malformed)
 
+    def is_single(self) -> bool:
+        """Return whether it holds no more than one transaction or half, and cannot be split."""
+        return len(self.removed) + len(self.ready) + len(self.moves) + len(self.malformed) <= 1
+
+    def size(self) -> int:
+        """Return its approximate size as the ledger counts it, bytes."""
+        return sum(transaction.size for transaction in chain(self.ready, (move.transaction for move in self.moves)))
+
     def late(self) -> list[Transaction]:
         """Those of the ready ones that lie in the discard topic."""
         return [transaction for transaction in self.ready if transaction.discarded]

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from outbox.failpoints import failpoint
 from outbox.protocol.record import Record
 from relay import metrics
+from relay.batch_size import BatchSize
 from relay.producing import SETTINGS, BatchProducer, DeliveryError, delivery_error
 from relay.remedy import Fault, Remedy, Step, remedy
 
@@ -29,8 +30,7 @@ ABORT_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 """Before a call is made again."""
 
-BATCH_OVERHEAD = 256
-"""Bytes of a record batch beside its records, and to spare."""
+TIME_OUT_SETTINGS = ("message.timeout.ms", "socket.timeout.ms", "transaction.timeout.ms")
 
 SUSPICIOUS_COMMIT_SECONDS = 1.0
 """A commit that took longer may have been sent twice; its producer is not used again (R17, KAFKA-17754)."""
@@ -45,8 +45,14 @@ class Delivery(Protocol):
     def rest_ms(self) -> int:
         """How long the next batch should wait after the last one, ms."""
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether a request of the last batch timed out, and was repeated."""
+
     def limit_batches(self, max_message_bytes: int) -> None:
-        """Send no batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
+        """Send no record batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
+
+        A limit that is not needed any more ends after a while.
 
         Call it between batches only.
 
@@ -81,29 +87,32 @@ class TransactionalDelivery:
     Args:
         kafka: librdkafka properties for the connection.
         transactional_id: One for each half partition.
+        patience: Multiple of the usual time-outs.
 
     Raises:
         ConfigurationError: Properties do not go together.
         DeliveryError: The transaction coordinator could not be reached within 10 s.
     """
 
-    def __init__(self, kafka: Mapping[str, str], transactional_id: str) -> None:
+    def __init__(self, kafka: Mapping[str, str], transactional_id: str, patience: int = 1) -> None:
+        usual = {**SETTINGS, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, **kafka}
         self._config = {
-            **SETTINGS,
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-            **kafka,
+            **usual,
+            **with_patience(usual, patience),
             "transactional.id": transactional_id,
             "client.id": transactional_id,
         }
         self.take_overs = 1
         """How often a fresh producer has ended what may have been open."""
         self.rest_ms = 0
+        self.timed_out = False
+        self._batch_size = BatchSize(int(self._config["batch.size"]), time.monotonic())
         self._producer = take_over(self._config)
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """See `Delivery`."""
-        size = batch_size(max_message_bytes)
-        if size < int(self._config["batch.size"]):
+        size = self._batch_size.for_topics(max_message_bytes, time.monotonic())
+        if size != int(self._config["batch.size"]):
             self._config["batch.size"] = size
             self._replace()
 
@@ -114,6 +123,7 @@ class TransactionalDelivery:
                 seconds = self._commit(records, offsets, group_metadata)
                 lost_something = self._producer.listen()
             self.rest_ms = rest_ms(seconds)
+            self.timed_out = self._producer.take_timed_out()
         except DeliveryError as error:
             if error.remedy is Remedy.ABORT:
                 self._abort()
@@ -226,9 +236,14 @@ def rest_ms(seconds: float) -> int:
     return min(math.ceil(seconds * 3_000), 20)
 
 
-def batch_size(max_message_bytes: int) -> int:
-    """The largest record batch for a topic, bytes."""
-    return max(max_message_bytes - BATCH_OVERHEAD, 1)
+def with_patience(properties: Mapping[str, str | int | bool], patience: int) -> dict[str, int]:
+    """Return the time-outs that bound how long one Kafka transaction may take, multiplied."""
+    return {name: patience * int(properties[name]) for name in TIME_OUT_SETTINGS if name in properties}
+
+
+def request_seconds(kafka: Mapping[str, str]) -> float:
+    """Return the time-out of one request of a producer with these properties for the connection."""
+    return int({**SETTINGS, **kafka}["socket.timeout.ms"]) / 1_000
 
 
 def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> None:

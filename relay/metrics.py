@@ -101,6 +101,17 @@ FAILURES = Counter(
     ["cause"],
     registry=REGISTRY,
 )
+TOPIC_FAILURES = Counter(
+    "outbox_relay_topic_failures",
+    "Times that a half partition closed a real topic because its records were not acknowledged, by Kafka's error",
+    ["topic", "reason"],
+    registry=REGISTRY,
+)
+TIMED_OUT = Counter(
+    "outbox_relay_timed_out_batches",
+    "Kafka transactions that failed because records were not acknowledged in time; each next one is half as large",
+    registry=REGISTRY,
+)
 LEFTOVERS = Counter(
     "outbox_relay_leftovers",
     "Times that a former Kafka transaction may have left records without an end on a real topic, by how it had ended",
@@ -115,6 +126,12 @@ RESTORE_SECONDS = Histogram(
 )
 
 # Real topics.
+UNDER_MIN_ISR = Gauge(
+    "outbox_relay_real_topic_under_min_isr_partitions",
+    "Partitions of a real topic with fewer in-sync replicas than min.insync.replicas: nothing is written to the topic",
+    ["topic"],
+    registry=REGISTRY,
+)
 LSO_LAG = Gauge(
     "outbox_relay_real_topic_lso_lag",
     "Records that read_committed readers do not see yet, because a transaction before them is open; the most of a "

@@ -37,8 +37,10 @@ from relay.half import OpRecord
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers
+from relay.lessons import Lessons
 from relay.pacing import BatchPolicy, Pacing
 from relay.preflight import RealTopic, real_topic, targets
+from relay.producing import DeliveryError
 from relay.transaction import Transaction
 
 READ_AT_ONCE = 5_000
@@ -74,7 +76,8 @@ class PartitionWorker(threading.Thread):
         gate: Made for this partition.
         group_metadata: Gives the newest metadata of the subscribed consumer.
         checks: Sends check requests.
-        policy: What closes a batch.
+        policy: What closes a batch, while nothing fails.
+        lessons: What failed batches of former workers taught.
         began: When the take-over began (monotonic, seconds).
     """
 
@@ -92,6 +95,7 @@ class PartitionWorker(threading.Thread):
         group_metadata: Callable[[], bytes],
         checks: CheckSender,
         policy: BatchPolicy,
+        lessons: Lessons,
         began: float,
     ) -> None:
         super().__init__(name=f"partition-{partition}", daemon=True)
@@ -108,7 +112,7 @@ class PartitionWorker(threading.Thread):
         self._gate = gate
         self._group_metadata = group_metadata
         self._checks = checks
-        self._policy = policy
+        self._lessons = lessons
         self._pacing = Pacing(policy)
         self._began = began
         self._clock = BrokerClock()
@@ -259,7 +263,7 @@ class PartitionWorker(threading.Thread):
     def _leave(self, now: int) -> None:
         if stale := self._leftovers.take_stale():
             self._learn(stale, self._topics.look_up(stale))
-        batch = take_batch(self._ledger, self._take_ready(), now, self._policy.messages)
+        batch = take_batch(self._ledger, self._take_ready(), now, self._lessons.volume.limit.messages)
         if batch:
             self._write(batch, now)
         elif self._commit_is_due():
@@ -273,13 +277,13 @@ class PartitionWorker(threading.Thread):
             self._ledger.put_back(gate.relieve(self._ledger.crowds))
 
     def _take_ready(self) -> list[Transaction]:
-        """What may go to its real topics; these are looked at where they are met for the first time."""
-        gate, policy = self._gate, self._policy
-        ready = self._ledger.take_ready(policy.messages, policy.bytes, gate.admits)
+        """Take what may go to its real topics; a topic that is new here is looked up first."""
+        gate, limit = self._gate, self._lessons.volume.limit
+        ready = self._ledger.take_ready(limit.messages, limit.bytes, gate.admits)
         while unknown := gate.unknown():
             self._learn(unknown, self._topics.look_up(unknown), _offsets(ready))
-            messages = policy.messages - sum(len(transaction.halves) for transaction in ready)
-            size = policy.bytes - sum(transaction.size for transaction in ready)
+            messages = limit.messages - sum(len(transaction.halves) for transaction in ready)
+            size = limit.bytes - sum(transaction.size for transaction in ready)
             ready += self._ledger.take_ready(messages, size, gate.admits)
         report.at_gate(gate.take_news(), self.partition)
         return ready
@@ -301,10 +305,13 @@ class PartitionWorker(threading.Thread):
         self._ledger.put_back(self._gate.learn(names, self._real_topics(found, in_hand)))
 
     def _real_topics(self, found: Mapping[str, TopicDescription], in_hand: Collection[int]) -> dict[str, RealTopic]:
-        """What pre-flight must know of some topics; what is left open there is ended first, see `Leftovers.end`."""
+        """Return what pre-flight must know of some topics, after what is left open there was ended."""
         partitions = {name: topic.partitions for name, topic in found.items() if not topic.lacks}
         closed = self._leftovers.end(partitions, in_hand)
-        return {name: real_topic(topic, closed.get(name, "")) for name, topic in found.items()}
+        refusals, now = self._lessons.refusals, _ms()
+        return {
+            name: real_topic(topic, closed.get(name) or refusals.why_closed(name, now)) for name, topic in found.items()
+        }
 
     def _look_for(self, late: Sequence[Transaction], in_hand: Sequence[Transaction]) -> None:
         """Look at the topics of what lies in the discard topic: somebody may have just made one, and said DELIVER."""
@@ -327,10 +334,21 @@ class PartitionWorker(threading.Thread):
         outcome = self._outcome(batch, now)
         if batch.moves:
             failpoint("relay.parking")
-        self._commit(outcome.records)
+        self._deliver(batch, outcome.records)
         if late:
             failpoint("relay.late_committed")
         report.written(batch, outcome, self.partition)
+
+    def _deliver(self, batch: Batch, records: Sequence[Record]) -> None:
+        began = time.monotonic()
+        try:
+            self._commit(records)
+        except DeliveryError as error:
+            seconds = time.monotonic() - began
+            closed = self._lessons.failed(batch, records, error, seconds, _ms())
+            report.failed(error, closed, self._lessons.volume.limit, self.partition)
+            raise
+        self._lessons.delivered(batch, records, time.monotonic() - began, timed_out=self._delivery.timed_out)
 
     def _outcome(self, batch: Batch, now: int) -> Outcome:
         topics = self._gate.topics

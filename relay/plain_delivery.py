@@ -7,13 +7,15 @@ double and reorder, and a transaction of several messages becomes visible one by
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from confluent_kafka import TopicPartition
 
 from outbox.failpoints import failpoint
 from outbox.protocol.record import Record
-from relay.delivery import batch_size, take_over
+from relay.batch_size import BatchSize
+from relay.delivery import take_over, with_patience
 from relay.offset_commits import Commit
 from relay.producing import SETTINGS, BatchProducer
 
@@ -29,6 +31,7 @@ class PlainDelivery:
         discard_topic: Its tombstones are written when all else is there.
         commit: Has offsets committed by a member of the relay's group, and does not wait. The group refuses them from
             who has lost its partitions; the service then ends the worker.
+        patience: Multiple of the usual time-outs.
 
     Raises:
         ConfigurationError: Properties do not go together.
@@ -36,6 +39,7 @@ class PlainDelivery:
     """
 
     rest_ms = 0
+    timed_out = False
 
     def __init__(
         self,
@@ -43,17 +47,20 @@ class PlainDelivery:
         transactional_id: str,
         discard_topic: str,
         commit: Commit,
+        patience: int = 1,
     ) -> None:
         self._discard_topic = discard_topic
         self._commit = commit
-        self._config = {**SETTINGS, **kafka, "client.id": transactional_id}
-        take_over({**self._config, "transactional.id": transactional_id}).close()
+        usual = {**SETTINGS, **kafka}
+        take_over({**usual, "client.id": transactional_id, "transactional.id": transactional_id}).close()
+        self._config = {**usual, **with_patience(usual, patience), "client.id": transactional_id}
+        self._batch_size = BatchSize(int(self._config["batch.size"]), time.monotonic())
         self._producer = BatchProducer(self._config)
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """See `Delivery`."""
-        size = batch_size(max_message_bytes)
-        if size < int(self._config["batch.size"]):
+        size = self._batch_size.for_topics(max_message_bytes, time.monotonic())
+        if size != int(self._config["batch.size"]):
             self._config["batch.size"] = size
             self._producer.close()
             self._producer = BatchProducer(self._config)
@@ -63,6 +70,8 @@ class PlainDelivery:
         del group_metadata
         with self._producer.fatal_errors():
             self._write(records)
+            self._producer.listen()
+            self.timed_out = self._producer.take_timed_out()
         self._commit(offsets)
         failpoint("relay.committed")
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # it talks to Kafka, this module must not
 RECORD_OVERHEAD = 256
 """Bytes allowed for the record's own fields and the headers that the relay adds."""
 
+UNDER_MIN_ISR = "it has partitions with fewer in-sync replicas than min.insync.replicas"
+
 PASSING = frozenset(
     {
         DiscardReason.TOPIC_MISSING,
@@ -64,7 +66,7 @@ class RealTopic:
 
 
 def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopic:
-    """What pre-flight must know of a topic that the cluster describes.
+    """Return what pre-flight must know of a topic that the cluster describes.
 
     Args:
         description: The topic.
@@ -72,6 +74,8 @@ def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopi
     """
     if description.lacks:
         return RealTopic(0, 0, lacks=description.lacks)
+    if description.under_min_isr:
+        unavailable = unavailable or UNDER_MIN_ISR
     settings = description.settings
     compacted = "compact" in settings.get("cleanup.policy", "")
     oldest = newest = MAX_INT64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import structlog
@@ -13,13 +13,11 @@ from outbox.cluster import checked_properties
 from outbox.failpoints import failpoint
 from outbox.protocol.record import Record
 from outbox.service.producing import produce
-from relay.remedy import Fault, Remedy, Step, remedy
-
-FLUSH_SECONDS = 15.0
+from relay.remedy import TIME_OUTS, Fault, Remedy, Step, Undelivered, remedy
 
 SETTINGS: dict[str, str | int | bool] = {
     "acks": "all",
-    "batch.size": 1_000_000,  # lowered for topics that take less, see limit_batches
+    "batch.size": 1_000_000,  # lowered for topics that take less, see relay.batch_size
     "delivery.report.only.error": True,
     "enable.idempotence": True,
     "linger.ms": 1,
@@ -35,6 +33,14 @@ SETTINGS: dict[str, str | int | bool] = {
     "topic.metadata.propagation.max.ms": 2_000,
 }
 
+UNENDED = (
+    ". Kafka cannot write the end of the former transaction. Bring back the brokers of the topics that it wrote to, "
+    "or lower min.insync.replicas of those topics"
+)
+
+FLUSH_MARGIN_SECONDS = 5.0
+"""Every record is reported on within `message.timeout.ms`; a flush waits longer."""
+
 log = structlog.get_logger()
 
 
@@ -44,11 +50,18 @@ class DeliveryError(Exception):
     Args:
         message: What failed.
         remedy: What to do; never RETRY.
+        undelivered: The records that were reported as not delivered.
     """
 
-    def __init__(self, message: str, remedy: Remedy = Remedy.REBUILD) -> None:
+    def __init__(self, message: str, remedy: Remedy = Remedy.REBUILD, undelivered: Sequence[Undelivered] = ()) -> None:
         super().__init__(message)
         self.remedy = remedy
+        self.undelivered = undelivered
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether records were not acknowledged in time."""
+        return any(found.error.code() in TIME_OUTS for found in self.undelivered)
 
     @property
     def fenced(self) -> bool:
@@ -56,12 +69,13 @@ class DeliveryError(Exception):
         return self.remedy is Remedy.GIVE_UP
 
 
-def delivery_error(step: Step, error: KafkaError) -> DeliveryError:
-    """What becomes of an error that is not tried again, or no longer."""
+def delivery_error(step: Step, error: KafkaError, undelivered: Sequence[Undelivered] = ()) -> DeliveryError:
+    """Return what becomes of an error that is not tried again, or no longer."""
     what = remedy(Fault.of(error), step)
     if what is Remedy.RETRY:
         what = Remedy.REBUILD
-    return DeliveryError(f"{step} failed: {error.name()}: {error.str()}", what)
+    advice = UNENDED if step is Step.TAKE_OVER and error.code() == KafkaError.CONCURRENT_TRANSACTIONS else ""
+    return DeliveryError(f"{step} failed: {error.name()}: {error.str()}{advice}", what, undelivered)
 
 
 class Complaints:
@@ -73,11 +87,12 @@ class Complaints:
     _TROUBLE = frozenset({"FAIL", "REQTMOUT"})
 
     def __init__(self) -> None:
-        self.trouble = False
+        self.trouble = self.timed_out = False
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Called by confluent-kafka while the producer is polled."""
         self.trouble = self.trouble or facility in self._TROUBLE
+        self.timed_out = self.timed_out or facility == "REQTMOUT"
         say = log.warning if level >= logging.WARNING else log.info
         if facility == "CONFWARN":  # a property of the consumer, given for all clients
             say = log.debug
@@ -96,16 +111,17 @@ class BatchProducer:
 
     def __init__(self, config: Mapping[str, str | int | bool]) -> None:
         self.complaints = Complaints()
-        self._failed: list[KafkaError] = []
+        self._undelivered: list[Undelivered] = []
         self._closed = False
+        self._flush_seconds = int(config["message.timeout.ms"]) / 1_000 + FLUSH_MARGIN_SECONDS
         with checked_properties():
             # Only its log tells of lost connections, and only so; the error callback does not.
             telling = {"log.connection.close": True, "log_level": 6, "logger": self.complaints}
             self.client = Producer({**config, "on_delivery": self._report, **telling})
 
-    def _report(self, error: KafkaError | None, _message: Message) -> None:
+    def _report(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failed.append(error)
+            self._undelivered.append(Undelivered(message.topic() or "", error))
 
     def produce(self, records: Iterable[Record]) -> None:
         """Hand records to librdkafka.
@@ -114,26 +130,29 @@ class BatchProducer:
             DeliveryError: One was refused.
         """
         first = True
-        try:
-            for record in records:
+        for record in records:
+            try:
                 produce(self.client, record)
-                if first:
-                    failpoint("relay.producing")
-                    first = False
-        except KafkaException as error:
-            raise self._failure(Step.PRODUCE, error.args[0]) from error
+            except KafkaException as error:
+                self.client.flush(self._flush_seconds)  # the reports on earlier records name the cause
+                self._undelivered.append(Undelivered(record.topic, error.args[0]))
+                raise self._failure(Step.PRODUCE) from error
+            if first:
+                failpoint("relay.producing")
+                first = False
 
     def flush(self) -> None:
         """Wait until all is acknowledged.
 
         Raises:
-            DeliveryError: A message was not, or not within 15 s.
+            DeliveryError: A message was not, or not within 5 s after `message.timeout.ms`.
         """
-        left = self.client.flush(FLUSH_SECONDS)
-        if self._failed:
-            raise self._failure(Step.FLUSH, self._failed[0])
+        left = self.client.flush(self._flush_seconds)
+        if self._undelivered:
+            raise self._failure(Step.FLUSH)
         if left:
-            raise DeliveryError(f"{left} messages were not acknowledged within {FLUSH_SECONDS:.0f} s", Remedy.ABORT)
+            seconds = round(self._flush_seconds)
+            raise DeliveryError(f"{left} messages were not acknowledged within {seconds} s", Remedy.ABORT)
 
     @contextmanager
     def fatal_errors(self) -> Iterator[None]:
@@ -149,10 +168,11 @@ class BatchProducer:
         except SystemError as error:
             raise self._fatal_error() from error
 
-    def _failure(self, step: Step, cause: KafkaError) -> DeliveryError:
-        """What a message's error means; one that only says "fatal" does not tell whether another owner is there."""
+    def _failure(self, step: Step) -> DeliveryError:
+        """Return what the first report means; one that only says "fatal" leaves open whether another owner is there."""
+        cause = self._undelivered[0].error
         is_silent = cause.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's own codes carry an underscore
-        return self._fatal_error() if is_silent else delivery_error(step, cause)
+        return self._fatal_error() if is_silent else delivery_error(step, cause, self._undelivered)
 
     def _fatal_error(self) -> DeliveryError:
         """What has befallen the producer: it tells it once more."""
@@ -163,10 +183,15 @@ class BatchProducer:
         return DeliveryError("the producer has failed, and does not say why")
 
     def listen(self) -> bool:
-        """Hear what librdkafka had to say; whether it told of trouble since the last time."""
+        """Serve librdkafka's log, and return whether it reports trouble since the last time."""
         self.client.poll(0)
         trouble, self.complaints.trouble = self.complaints.trouble, False
         return trouble
+
+    def take_timed_out(self) -> bool:
+        """Return whether librdkafka's log reports a request that timed out since the last call."""
+        timed_out, self.complaints.timed_out = self.complaints.timed_out, False
+        return timed_out
 
     def close(self) -> None:
         """Let the producer go without waiting; again, it does nothing."""

@@ -58,11 +58,16 @@ class StableOffsets:
 
 
 def watch_real_topics(admin: AdminClient, topics: TopicCache) -> Periodic:
-    """Look at the topics that this relay delivers to, and tell it in metrics; not started yet."""
+    """Return what describes the topics of this relay again and again, for pre-flight and for metrics; not started yet.
+
+    Pre-flight must not learn of missing replicas too late: a Kafka transaction that has written to a topic below
+    `min.insync.replicas` cannot be ended until its replicas are back, and with it the half partition waits.
+    """
     offsets = StableOffsets()
     told: set[str] = set()
 
     def look() -> None:
+        describe(topics)
         partitions = topics.seen()
         ends = end_offsets(admin, partitions)
         found = offsets.saw(ends, end_offsets(admin, partitions, stable=True), time.monotonic())
@@ -76,3 +81,12 @@ def watch_real_topics(admin: AdminClient, topics: TopicCache) -> Periodic:
         told.update(found)
 
     return Periodic("real topics", look, LOOK_SECONDS)
+
+
+def describe(topics: TopicCache) -> None:
+    """Describe the real topics again, and export how many of their partitions are below `min.insync.replicas`."""
+    seen = topics.seen()
+    found = topics.look_again(seen)
+    for name in seen:
+        topic = found.get(name)
+        metrics.UNDER_MIN_ISR.labels(name).set(topic.under_min_isr if topic else 0)

@@ -57,6 +57,18 @@ class Fault(NamedTuple):
         return cls(error.code(), error.fatal(), error.retriable(), error.txn_requires_abort())
 
 
+class Undelivered(NamedTuple):
+    """A record that Kafka did not acknowledge.
+
+    Args:
+        topic: Where it was sent.
+        error: Kafka's reason.
+    """
+
+    topic: str
+    error: KafkaError
+
+
 FENCED = frozenset(
     {
         KafkaError._FENCED,  # noqa: SLF001 - librdkafka's own codes carry an underscore
@@ -76,6 +88,14 @@ OF_NO_GENERATION = frozenset(
     }
 )
 """The group has moved on without this member (R15). A fresh producer here would fence the rightful owner."""
+
+TIME_OUTS = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - as above
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - as above
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
 
 _REPEATABLE = frozenset({Step.TAKE_OVER, Step.OFFSETS, Step.COMMIT, Step.ABORT})
 _OPEN = frozenset({Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT})

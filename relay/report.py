@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -16,6 +16,8 @@ from relay.discards import Move
 from relay.gate import News
 from relay.ledger import Ledger
 from relay.obeyed import Contradiction
+from relay.pacing import BatchPolicy
+from relay.producing import DeliveryError
 from relay.transaction import Finding, Transaction
 
 _SOURCES = frozenset(OpSource)
@@ -43,6 +45,26 @@ def written(batch: Batch, outcome: Outcome, partition: int) -> None:
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
+
+
+def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, partition: int) -> None:
+    """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out.
+
+    Args:
+        error: Why it failed.
+        closed: For how long real topics are closed, ms.
+        limit: What closes the next batch.
+        partition: The half partition.
+    """
+    reasons = {found.topic: found.error.name() for found in error.undelivered}
+    for topic, pause in closed.items():
+        log.warning(
+            "Real topic closed after failed records", partition=partition, topic=topic, error=reasons[topic], ms=pause
+        )
+        metrics.TOPIC_FAILURES.labels(topic, reasons[topic]).inc()
+    if error.timed_out:
+        log.warning("Batch timed out", partition=partition, next_messages=limit.messages, next_bytes=limit.bytes)
+        metrics.TIMED_OUT.inc()
 
 
 def at_gate(news: Sequence[News], partition: int) -> None:

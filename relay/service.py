@@ -21,13 +21,14 @@ from outbox.service.health import Health
 from outbox.topics import TopicCache
 from relay import metrics
 from relay.checks import CheckSender
-from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelivery
+from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelivery, request_seconds
 from relay.discard_reader import DiscardReader
 from relay.gate import Gate
 from relay.half_reader import HalfReader
 from relay.intake import Intake
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers, NoLeftovers, TransactionalLeftovers
+from relay.lessons import Lessons
 from relay.offset_commits import OffsetCommits
 from relay.ownership import Ownership
 from relay.partition import PartitionWorker
@@ -76,6 +77,7 @@ class RelayService:
         self._real_topics = watch_real_topics(admin, self._topics)
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
+        self._lessons: dict[int, Lessons] = {}
         self._ownership = Ownership()
         self._op_end_asked = 0.0
         self._group_metadata = b""
@@ -204,6 +206,7 @@ class RelayService:
         numbers = self._ownership.revoked((tp.topic, tp.partition) for tp in partitions)
         self._give_up(numbers)
         for number in numbers:
+            self._lessons.pop(number, None)
             self._intake.pause(number)  # one of the two may stay ours until the next step of the assignment
         log.info("partitions revoked", partitions=sorted(numbers))
 
@@ -274,15 +277,23 @@ class RelayService:
 
     def _deliver(self, number: int) -> Delivery:
         kafka, channel = self._settings.polled_connection(), self._channel.channel
-        transactional_id = channel.transactional_id(number)
+        transactional_id, patience = channel.transactional_id(number), self._lessons_of(number).volume.patience
         if self._settings.delivery == "at_least_once":
-            return PlainDelivery(kafka, transactional_id, channel.discard_topic, self._commits.serve(number))
-        return TransactionalDelivery(kafka, transactional_id)
+            commit = self._commits.serve(number)
+            return PlainDelivery(kafka, transactional_id, channel.discard_topic, commit, patience)
+        return TransactionalDelivery(kafka, transactional_id, patience)
+
+    def _lessons_of(self, number: int) -> Lessons:
+        settings, topic = self._settings, self._channel.channel.discard_topic
+        return self._lessons.setdefault(
+            number, Lessons(settings.batch_policy(), topic, request_seconds(settings.kafka))
+        )
 
     def _fence(self, number: int) -> Delivery | None:
         try:
             return self._deliver(number)
         except DeliveryError as error:
+            self._lessons_of(number).volume.be_impatient()
             self._try_later(number, str(error))
             if error.fenced:
                 self._give_way(number)
@@ -338,6 +349,7 @@ class RelayService:
             self._current_group_metadata,
             self._checks,
             self._settings.batch_policy(),
+            self._lessons_of(number),
             began,
         )
         self._workers[number] = worker

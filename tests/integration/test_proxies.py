@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import count
 
@@ -9,13 +10,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
+from outbox import Message
 from outbox.cluster import admin_client
 from outbox.protocol.record import Record
 from outbox.testing import read_committed
 from relay.delivery import TransactionalDelivery
 from relay.producing import DeliveryError
 from stack import Stack
-from tests.harness import wait_until
+from tests.harness import Service, Site, doubled, wait_until
+from tests.integration.bulk import publish_bulk
 from tests.proxies.fault import Armed, Fault, FaultKind
 from tests.proxies.kafka import KafkaProxies
 from tests.proxies.loop import LoopThread
@@ -159,3 +162,53 @@ def _produce(producer: Producer, topic: str, value: bytes) -> None:
     producer.begin_transaction()
     producer.produce(topic, value)
     assert producer.flush(20) == 0
+
+
+# --- a thin line ----------------------------------------------------------------------------------------------------
+
+SHORT = {"OUTBOX_KAFKA": '{"message.timeout.ms": "1500", "socket.timeout.ms": "1000"}'}
+THIN = 400_000
+"""Bytes per second: 600,000 within the time-out of a message."""
+BODY = "x" * 10_000
+
+
+@pytest.fixture
+def thin(proxied: tuple[Stack, KafkaProxies, Armed]) -> Iterator[Site]:
+    """A site whose relay comes through a thin line; the test's own clients do not."""
+    stack, proxies, _ = proxied
+    (node,) = proxies.nodes
+    with Site(stack.bootstrap_servers, stack.postgres_url) as made:
+        made.create("orders", partitions=1)
+        node.bytes_per_second = THIN
+        yield made
+        node.bytes_per_second = math.inf
+
+
+def _relay(site: Site, proxies: KafkaProxies) -> Service:
+    return site.relay(extra={**SHORT, "OUTBOX_BOOTSTRAP_SERVERS": proxies.bootstrap_servers})
+
+
+@pytest.mark.long
+def test_batch_larger_than_the_line_carries_is_halved(proxied: tuple[Stack, KafkaProxies, Armed], thin: Site) -> None:
+    """Without that it times out, the partition is taken over, and the same batch follows."""
+    count = 200
+    with thin.outbox() as outbox:
+        publish_bulk(thin, outbox, [Message(thin.topic("orders"), BODY, f"key{n % 7}") for n in range(count)])
+    relay = _relay(thin, proxied[1])
+    found = thin.wait_visible(count, "orders")
+    thin.wait_settled()
+    assert not doubled(found)
+    assert "Batch timed out" in relay.output()
+
+
+@pytest.mark.long
+def test_single_transaction_too_large_for_the_line_gets_time(
+    proxied: tuple[Stack, KafkaProxies, Armed], thin: Site
+) -> None:
+    """It cannot be halved; its time-outs grow instead."""
+    with thin.outbox() as outbox:
+        messages = [Message(thin.topic("orders"), BODY, "key") for _ in range(90)]
+        publish_bulk(thin, outbox, messages, each=len(messages))
+    _relay(thin, proxied[1])
+    found = thin.wait_visible(len(messages), "orders")
+    assert not doubled(found)

@@ -6,6 +6,7 @@ That is KAFKA-17754: a request whose connection broke travels on, and comes afte
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -128,6 +129,9 @@ class KafkaProxy(Proxy[KafkaLink]):
     def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:
         super().__init__((HOST, target), port, choose)
         self._cluster = cluster
+        self.bytes_per_second = math.inf
+        """What all its links together carry to the node."""
+        self._line = asyncio.Lock()
 
     def _make_link(
         self,
@@ -140,6 +144,8 @@ class KafkaProxy(Proxy[KafkaLink]):
         while True:
             size, frame = await _read(link.from_client)
             await self._open.wait()
+            async with self._line:
+                await asyncio.sleep(len(frame) / self.bytes_per_second)
             await self._request(link, parse_request(frame), size + frame)
 
     async def _request(self, link: KafkaLink, request: KafkaRequest, message: bytes) -> None:

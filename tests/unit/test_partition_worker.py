@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 import relay.ledger
 import relay.partition
@@ -16,6 +16,7 @@ from outbox.channel import ChannelDescription
 from outbox.cluster import TopicDescription
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.topics import TopicCache
 from relay.checks import CheckSender
@@ -26,11 +27,24 @@ from relay.gate import Gate, GatePolicy
 from relay.half_reader import HalfReader
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers, NoLeftovers
+from relay.lessons import Lessons
 from relay.pacing import BatchPolicy
 from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
 from relay.producing import DeliveryError
+from relay.refusals import PAUSE_MS_MIN
+from relay.remedy import Remedy, Undelivered
 from relay.transaction import Finding, Transaction
-from tests.unit.ledger_model import CHANNEL, OP_TOPIC_ID, PARTITION, TOPIC_ID, entry, half, new_ledger
+from tests.unit.ledger_model import (
+    CHANNEL,
+    GROUP,
+    OP_TOPIC_ID,
+    PARTITION,
+    TOPIC_ID,
+    entry,
+    half,
+    new_ledger,
+    transaction_id,
+)
 
 WINDOW = 4
 EARLY = 2
@@ -65,7 +79,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def delivery() -> Mock:
     """Takes Kafka transactions."""
-    return Mock(spec=Delivery, rest_ms=0)
+    return Mock(spec=Delivery, rest_ms=0, timed_out=False)
 
 
 @pytest.fixture
@@ -78,8 +92,12 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 
 @pytest.fixture
-def worker(ledger: Ledger, delivery: Mock, clock: Clock) -> PartitionWorker:
-    """A worker whose thread does not run: a test calls what it would. One real topic exists."""
+def lessons() -> Lessons:
+    """What outlasts a worker."""
+    return Lessons(BatchPolicy(messages=100), CHANNEL.discard_topic, request_seconds=5.0)
+
+
+def _worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
     return PartitionWorker(
         PARTITION,
         ChannelDescription(CHANNEL, HALF, OP, 4),
@@ -93,8 +111,21 @@ def worker(ledger: Ledger, delivery: Mock, clock: Clock) -> PartitionWorker:
         group_metadata=Mock(),
         checks=Mock(spec=CheckSender, **{"room.return_value": 100}),
         policy=BatchPolicy(messages=100),
+        lessons=lessons,
         began=clock.now,
     )
+
+
+@pytest.fixture
+def worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
+    """A worker whose thread does not run: a test calls what it would. One real topic exists."""
+    return _worker(ledger, delivery, clock, lessons)
+
+
+@pytest.fixture
+def make_worker(delivery: Mock, clock: Clock, lessons: Lessons) -> Callable[[], PartitionWorker]:
+    """Makes workers one after the other, each from the same checkpoint, as after a failure."""
+    return lambda: _worker(new_ledger(), delivery, clock, lessons)
 
 
 def halves(*numbers: int) -> list[Message]:
@@ -232,3 +263,61 @@ def test_no_more_is_asked_than_can_be_sent_and_the_rest_stays_due(
         worker._checks.room.return_value = room
         worker._ask_overdue()
         assert [int(request.transaction_id[-12:], 16) for request in asked] == list(expected)
+
+
+def _topics(*names: str) -> Mock:
+    found = {name: replace(REAL, name=name) for name in names}
+    return Mock(spec=TopicCache, **{"look_up.return_value": found, "look_again.return_value": found})
+
+
+def _to(topic: str, number: int) -> Message:
+    control = HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    return Message("outbox.half", PARTITION, number, topic.encode(), b"value", list(control.encode()), None, (2, 1_000))
+
+
+def test_refused_topic_waits_and_the_others_go_on(
+    make_worker: Callable[[], PartitionWorker], delivery: Mock, clock: Clock
+) -> None:
+    """After the failure another worker begins at the same checkpoint; it leaves out the topic to blame."""
+    failed = DeliveryError("failed", Remedy.ABORT, [Undelivered("sick", KafkaError(KafkaError.INVALID_RECORD))])
+    records = [_to("sick", 0), _to("healthy", 1)]
+    written: list[list[str]] = []
+
+    def turn(worker: PartitionWorker, *error: DeliveryError) -> None:
+        delivery.commit.side_effect = error or None
+        worker._settle()
+        written.append([record.topic for record in delivery.commit.call_args.args[0]])
+
+    def start() -> PartitionWorker:
+        worker = make_worker()
+        worker._topics = _topics("sick", "healthy")
+        worker.feed(records, commits(0, 0, 1))
+        worker._read()
+        return worker
+
+    with pytest.raises(DeliveryError):
+        turn(start(), failed)
+    worker = start()
+    turn(worker)
+    assert worker._gate.waiting() == 1
+    assert written.pop() == ["healthy"]
+    clock.now += 2 * PAUSE_MS_MIN / 1_000 + 6
+    turn(worker)
+    assert written.pop() == ["sick"]
+    assert not worker._lessons.refusals
+
+
+def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], PartitionWorker], delivery: Mock) -> None:
+    """The limit outlasts the worker, which ends with the failure."""
+    numbers = range(WINDOW)
+    delivery.commit.side_effect = DeliveryError(
+        "failed", Remedy.ABORT, [Undelivered("real", KafkaError(KafkaError._MSG_TIMED_OUT))]
+    )
+    for expected in (4, 2, 1, 1):
+        worker = make_worker()
+        worker.feed(halves(*numbers), commits(0, *numbers))
+        worker._read()
+        with pytest.raises(DeliveryError):
+            worker._settle()
+        assert len(delivery.commit.call_args.args[0]) == expected
+    assert worker._lessons.volume.patience == 4

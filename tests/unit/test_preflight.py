@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -304,3 +305,9 @@ def test_a_malformed_half_is_discarded_under_an_id_made_from_its_place() -> None
     assert uuid.UUID(parsed.transaction_id).version == 5
     assert parsed.reason is DiscardReason.MALFORMED
     assert parse_envelope(records[0].value) == damaged(9).envelope()
+
+
+def test_topic_below_min_isr_is_unavailable() -> None:
+    description = TopicDescription("orders", TOPIC_ID, 6, 3, {"max.message.bytes": "1000"}, under_min_isr=1)
+    assert not real_topic(description).takes(0)
+    assert real_topic(replace(description, under_min_isr=0)).takes(0)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-Report = Callable[[KafkaError | None, object], None]
+Report = Callable[[KafkaError | None, Message], None]
 
 
 @dataclass
@@ -173,7 +173,7 @@ class Producer:
         error = self._coordinator.produce(self._epoch, message)
         if error is not None:
             self._refused = KafkaException(error)
-            self._report(error, message)
+            self._report(error, Message("real", 0, 0, None, message))
 
     def send_offsets_to_transaction(self, offsets: Sequence[TopicPartition], _metadata: bytes, _timeout: float) -> None:
         """Send offsets at once: librdkafka does not flush before."""

@@ -13,6 +13,7 @@ from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.proxy import Proxy
 from tests.torture.database import DatabaseCruelty
 from tests.torture.processes import Processes
+from tests.torture.topics import TopicCruelty
 from tests.torture.world import BROKERS, World
 
 REQUESTS: dict[str, tuple[FaultKind, ...]] = {
@@ -47,8 +48,9 @@ class Cruelty:
         self._processes = processes
         self._chance = chance
         self._database = database = DatabaseCruelty(world, chance, longest)
-        # One server of a kind is hurt at a time, beside everything else; its tables may be locked meanwhile.
-        self._pool = ThreadPoolExecutor(3, thread_name_prefix="cruelty")
+        self._topics = topics = TopicCruelty(world, processes, chance)
+        # One server of a kind is hurt at a time, beside everything else; tables and topics may be hurt meanwhile.
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="cruelty")
         self._hurt: dict[str, Future[None]] = {}
         self._kinds: dict[Callable[[], None], float] = {
             processes.kill_one: 5,
@@ -68,6 +70,8 @@ class Cruelty:
             lambda: self._hurt_server("Postgres", database.use_up_connections): 0.3,
             lambda: self._hurt_server("Postgres", database.fill_lock_table): 0.3,
             lambda: self._hurt_server("tables", database.lock): 0.6,
+            lambda: self._hurt_server("topics", topics.starve): 0.8,
+            lambda: self._hurt_server("Kafka", topics.drop_offsets): 0.3,
         }
         if world.loses_commits:  # what is found then is the doing of these failovers, and of nothing else
             self._kinds = {lambda: self._hurt_server("Postgres", database.fail_over_with_a_loss): 1}
@@ -155,24 +159,30 @@ class Cruelty:
             StartError: One did not come back.
         """
         self._world.armed.disarm()
-        self._database.heal()
+        self._end_what_lasts()
         for future in self._hurt.values():
             future.result()
         self._hurt.clear()
         self._database.hurt_again()
+        self._topics.hurt_again()
+
+    def _end_what_lasts(self) -> None:
+        self._database.heal()
+        self._topics.heal()
 
     def all_faults(self) -> Counter[str]:
         """Everything that was done so far, by name."""
-        return self.faults + self._database.faults + self._processes.faults + self._world.armed.hits
+        servers = self.faults + self._database.faults + self._topics.faults
+        return servers + self._processes.faults + self._world.armed.hits
 
     def outcomes(self) -> Counter[str]:
         """What came of it, where that is worth counting: kept requests, processes that ended by themselves."""
         late = {f"late EndTxn {outcome}": count for outcome, count in self._world.kafka.late.items()}
-        return self._processes.outcomes + Counter(late)
+        return self._processes.outcomes + self._topics.outcomes + Counter(late)
 
     def close(self) -> None:
         """Wait for what is being done to servers."""
-        self._database.heal()
+        self._end_what_lasts()
         self._pool.shutdown()
         self._database.close()
 

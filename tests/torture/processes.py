@@ -6,8 +6,8 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,9 @@ STOPPED_SECONDS = {"application": (1.0, 12.0), "relay": (8.0, 12.0), "checker": 
 OPEN = {"application.begun", "application.told", "outbox.half_acked", "outbox.sealed"}
 """Steps inside a local transaction: an application that stops there keeps it open."""
 
+IN_FENCE = {"checker.locked", "checker.fenced"}
+"""Steps inside a fence: a checker that stops there holds the advisory locks of its transactions."""
+
 OPEN_SECONDS = 60.0
 _OPEN_SHARE = 0.3
 _FAILPOINT_SHARE = 0.8
@@ -100,6 +103,20 @@ class Processes:
         self._settings = settings
         self._chance = chance
         self._running: list[_Running] = []
+        self._down: set[str] = set()
+
+    @contextmanager
+    def down(self, kind: str) -> Iterator[None]:
+        """Kill all processes of a kind, and start none of it during the block."""
+        self._down.add(kind)
+        try:
+            for process in list(self._running):
+                if process.kind == kind:
+                    process.killed = True
+                    process.service.process.kill()
+            yield
+        finally:
+            self._down.remove(kind)
 
     def watch(self, *, faults: bool) -> None:
         """Start what does not run, wake who slept long enough.
@@ -110,7 +127,7 @@ class Processes:
         self._running = [process for process in self._running if self._lives(process)]
         for process in self._running:
             self._look_whether_asleep(process)
-        wanted = Counter(kind for kind in KINDS if faults or kind != "application")
+        wanted = Counter(kind for kind in KINDS if kind not in self._down and (faults or kind != "application"))
         wanted.subtract(process.kind for process in self._running)
         for kind in wanted.elements():
             self._running.append(self._start(kind, faults=faults))
@@ -139,7 +156,7 @@ class Processes:
             self._wake(process)
 
     def _let_sleep(self, process: _Running) -> None:
-        long = process.step in OPEN and self._chance.random() < _OPEN_SHARE
+        long = process.step in OPEN | IN_FENCE and self._chance.random() < _OPEN_SHARE
         process.asleep_since = time.monotonic()
         process.wakes_at = process.asleep_since + (
             OPEN_SECONDS if long else self._chance.uniform(*STOPPED_SECONDS[process.kind])
@@ -147,7 +164,8 @@ class Processes:
 
     def _wake(self, process: _Running) -> None:
         if time.monotonic() - process.asleep_since >= OPEN_SECONDS:
-            self.faults["local transaction open for a minute"] += 1
+            what = "checker stopped in its fence" if process.step in IN_FENCE else "local transaction open"
+            self.faults[f"{what} for a minute"] += 1
         process.wakes_at = None
         process.service.process.send_signal(signal.SIGCONT)
 

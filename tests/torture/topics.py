@@ -1,0 +1,135 @@
+"""Faults of topics and groups: a real topic below min.insync.replicas, and committed offsets that Kafka dropped."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from outbox.errors import ConfigurationError
+from outbox.group_offsets import commit_missing, committed_checkpoints
+from tests.commands import run_command
+from tests.torture.processes import Processes
+from tests.torture.world import BROKERS, TOPICS, World
+
+_A_WHILE = (2.0, 15.0)
+_EMPTY_SECONDS = 30.0
+"""The broker removes the members of killed relays after their session of 6 s."""
+_RESTORE_SECONDS = 60.0
+_PAUSE_SECONDS = 0.5
+
+
+class TopicCruelty:
+    """Faults of topics and groups. Each runs to its end, or until `heal()`.
+
+    Args:
+        world: Where.
+        processes: The relays, which are held down while their offsets are gone.
+        chance: What decides.
+
+    Attributes:
+        faults: What was done, by name.
+        outcomes: What commands answered.
+    """
+
+    def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
+        self.faults: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self._world = world
+        self._processes = processes
+        self._chance = chance
+        self._healing = threading.Event()
+
+    def heal(self) -> None:
+        """End what holds a topic."""
+        self._healing.set()
+
+    def hurt_again(self) -> None:
+        """Let faults last again until the next `heal()`."""
+        self._healing.clear()
+
+    def starve(self) -> None:
+        """Ask more in-sync replicas of one real topic than there are brokers; all others go on."""
+        topic = self._world.site.topic(self._chance.choice(TOPICS))
+        self._require_in_sync(topic, BROKERS + 1)
+        self.faults["real topic below min.insync.replicas"] += 1
+        try:
+            self._healing.wait(self._chance.uniform(*_A_WHILE))
+        finally:
+            self._require_in_sync(topic, None)
+
+    def _require_in_sync(self, topic: str, replicas: int | None) -> None:
+        """Set or remove a topic's min.insync.replicas."""
+        way = AlterConfigOpType.DELETE if replicas is None else AlterConfigOpType.SET
+        entry = ConfigEntry("min.insync.replicas", str(replicas or ""), incremental_operation=way)
+        self._until_done(
+            lambda: [
+                future.result()
+                for future in self._world.site.admin.incremental_alter_configs(
+                    [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
+                ).values()
+            ]
+        )
+
+    def drop_offsets(self) -> None:
+        """Delete the relays' group while they are down, run `channel create`, then restore the offsets.
+
+        The command must refuse: an initial checkpoint on used half partitions would deliver everything again (I1).
+        """
+        channel, site = self._world.channel, self._world.site
+        group = channel.channel.relay_group
+        places = [(topic.name, n) for topic in (channel.half, channel.op) for n in range(channel.partitions)]
+        with self._processes.down("relay"):
+            deadline = time.monotonic() + _EMPTY_SECONDS
+            while not self._is_empty(group) and time.monotonic() < deadline:
+                time.sleep(_PAUSE_SECONDS)
+            try:
+                kept = committed_checkpoints(site.kafka(), group, places)
+                for future in site.admin.delete_consumer_groups([group]).values():
+                    future.result()
+            except (KafkaException, ConfigurationError):
+                return  # a member is still there, or a checkpoint is held back: nothing was deleted
+            self.faults["committed offsets of the relays deleted"] += 1
+            created = run_command(site, "channel", "create")
+            self.outcomes[f"channel create without offsets ended with {created.returncode}"] += 1
+            initial = {
+                place: TopicPartition(*place, checkpoint.offset, checkpoint.metadata)
+                for place, checkpoint in kept.items()
+            }
+            self._until_done(lambda: commit_missing(site.kafka(), group, initial))
+
+    def _is_empty(self, group: str) -> bool:
+        (future,) = self._world.site.admin.describe_consumer_groups([group]).values()
+        try:
+            return not future.result().members
+        except KafkaException:
+            return False
+
+    @staticmethod
+    def _until_done(step: Callable[[], object]) -> None:
+        """Repeat a step while a broker that another fault hit does not answer.
+
+        Raises:
+            KafkaException: It failed until the deadline.
+            ConfigurationError: As above.
+        """
+        deadline = time.monotonic() + _RESTORE_SECONDS
+        while True:
+            try:
+                step()
+            except (KafkaException, ConfigurationError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return

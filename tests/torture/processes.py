@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness import Service, Site
+from tests.wrong_clock import VARIABLE as WRONG_CLOCK
 
 KINDS = ("application",) * 3 + ("relay",) * 2 + ("checker",) * 2
 
@@ -61,6 +62,8 @@ IN_FENCE = {"checker.locked", "checker.fenced"}
 OPEN_SECONDS = 60.0
 _OPEN_SHARE = 0.3
 _FAILPOINT_SHARE = 0.8
+_WRONG_CLOCK_SHARE = 0.2
+_WRONG_CLOCK_SECONDS = (-7200, 3600, 7200)
 _STOP_SHARE = 0.25
 _END_SECONDS = 30.0
 
@@ -176,7 +179,12 @@ class Processes:
             module = "tests.torture.application"
         else:
             arguments, module = [kind], "outbox"
-        service = self._site.start_module(module, *arguments, failpoint=failpoint, extra=self._settings)
+        settings = dict(self._settings)
+        if faults and module == "outbox" and self._chance.random() < _WRONG_CLOCK_SHARE:
+            module = "tests.wrong_clock"
+            settings[WRONG_CLOCK] = str(self._chance.choice(_WRONG_CLOCK_SECONDS))
+            self.faults[f"{kind} with a wrong clock"] += 1
+        service = self._site.start_module(module, *arguments, failpoint=failpoint, extra=settings)
         return _Running(kind, service, failpoint)
 
     def _choose_failpoint(self, kind: str) -> str:

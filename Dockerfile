@@ -23,13 +23,14 @@ ARG PIP_INDEX_URL
 COPY requirements-build.txt ./
 RUN pip install --require-hashes -r requirements-build.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY services services
 COPY outbox outbox
 COPY relay relay
 COPY checker checker
 COPY spark_jobs spark_jobs
 COPY stack stack
 # Apart from what it needs, so that a change of the project is a small layer in both images.
-RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . \
+RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . ./services \
  && pip install --no-index --no-deps --prefix /project /dist/*.whl
 
 

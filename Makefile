@@ -11,8 +11,9 @@ SECONDS_DOWN ?= 300
 HALVES ?= 100000
 KILLS ?= 40
 WORKERS ?= 3
+COMPILE = $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
+NOT_PINNED := --no-emit-package kafka-transactional-outbox --no-emit-package kafka-transactional-outbox-services
 BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
-PACKAGES := outbox relay checker spark_jobs stack examples benchmarks tests
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
 .PHONY: help setup demo demo-report test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format stack tables lock clean
@@ -20,11 +21,11 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.installed: requirements.txt requirements-build.txt pyproject.toml
+$(VENV)/.installed: requirements.txt requirements-build.txt pyproject.toml services/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --require-hashes -r requirements-build.txt
 	$(BIN)/pip install -q --require-hashes --no-build-isolation -r requirements.txt
-	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	$(BIN)/pip install -q --no-build-isolation --no-deps -e . -e services
 	@touch $@
 
 setup: $(VENV)/.installed ## Install everything into .venv, exact versions with hashes, and fetch the jars
@@ -118,10 +119,10 @@ tables: setup ## Write the tables of docs/operations.md that the code gives
 	$(BIN)/python -m tests.documents
 
 lock: setup ## Pin every dependency anew
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-build.in -o requirements-build.txt
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 --all-extras --group dev pyproject.toml requirements.in requirements-build.in -o requirements.txt
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra relay --extra checker -c requirements.txt pyproject.toml -o requirements-services.txt
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
+	$(COMPILE) requirements-build.in -o requirements-build.txt
+	$(COMPILE) --all-extras --group dev pyproject.toml services/pyproject.toml requirements.in requirements-build.in $(NOT_PINNED) -o requirements.txt
+	$(COMPILE) --extra relay --extra checker -c requirements.txt pyproject.toml $(NOT_PINNED) -o requirements-services.txt
+	$(COMPILE) requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
 
 clean: ## Remove what was built (not the user cache of jars)
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,6 +10,19 @@ from typing import Any
 
 GROUP = "outbox.commands"
 _URL_OPTION = "--postgres-url"
+# Subcommands of kafka-transactional-outbox-services, and the extra that brings what each needs.
+_EXTRAS = {
+    "audit": "spark",
+    "checker": "checker",
+    "land": "spark",
+    "pending": "checker",
+    "relay": "relay",
+    "replay": "spark",
+    "resolve": "checker",
+    "stack": "stack",
+    "trace": "checker",
+    "watch": "spark",
+}
 
 
 def main() -> None:
@@ -17,7 +30,7 @@ def main() -> None:
     try:
         import typer  # noqa: PLC0415 - the library works without it; only the command needs it
     except ImportError:
-        sys.exit("outbox: the command needs an extra: pip install 'kafka-transactional-outbox[relay]'")
+        sys.exit(f"outbox: the command needs an extra: {_how_to_install('service')}")
     _hide_passwords()
     app = typer.Typer(
         help="Transactional messages for Kafka and Postgres.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -25,6 +38,8 @@ def main() -> None:
     app.callback()(_root)
     commands = {command.name: command for command in entry_points(group=GROUP)}
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    if called in _EXTRAS and called not in commands:
+        sys.exit(f"outbox: `outbox {called}` is not installed: {_how_to_install(_EXTRAS[called])}")
     for command in [commands[called]] if called in commands else commands.values():
         _add(app, command)
     app()
@@ -63,6 +78,23 @@ def _add(app: object, command: EntryPoint) -> None:
         app.add_typer(command.load(), name=command.name)
     except ModuleNotFoundError as error:
         if command.name in sys.argv:
-            sys.exit(
-                f"outbox: `outbox {command.name}` needs {error.name}: install the extra that brings it (see README)"
-            )
+            sys.exit(f"outbox: `outbox {command.name}` cannot start: {_missing(command, error)}")
+
+
+def _missing(command: EntryPoint, error: ModuleNotFoundError) -> str:
+    """Say why a module of a command is not found, and what to do.
+
+    A package of the same name, earlier on `sys.path`, hides the one of this project.
+    """
+    package = command.module.partition(".")[0]
+    hidden = sys.modules.get(package) if str(error.name).partition(".")[0] == package else None
+    if hidden is None:
+        return f"the module {error.name} is missing: {_how_to_install(_EXTRAS.get(command.name, 'service'))}"
+    return (
+        f"{hidden.__file__ or package} hides the package {package} of kafka-transactional-outbox-services. "
+        "Run the command in an environment of its own, or without that folder in PYTHONPATH."
+    )
+
+
+def _how_to_install(extra: str) -> str:
+    return f"pip install 'kafka-transactional-outbox[{extra}]'"

@@ -1,6 +1,6 @@
 """For tests: an outbox in memory, assertions, readers of real topics, and a site with relay and checker.
 
-The pytest plugin `outbox` (`outbox.testing.plugin`) has fixtures for all of them.
+The pytest plugin `outbox.testing.plugin` has fixtures for all of them.
 """
 
 from outbox.testing.assertions import ANY, assert_published

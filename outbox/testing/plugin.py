@@ -1,5 +1,7 @@
-"""The pytest plugin `outbox`: an outbox in memory for unit tests, real servers and kill-points for integration tests.
+"""The pytest plugin: an outbox in memory for unit tests, real servers and kill-points for integration tests.
 
+A project turns it on with `pytest_plugins = ["outbox.testing.plugin"]` in its top conftest.py, or with
+`pytest -p outbox.testing.plugin`.
 It imports nothing but the library itself; what a fixture needs beyond that is imported when it is used.
 """
 

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 from outbox.errors import UsageError
 
 GROUP = "outbox.stacks"
+_INSTALL = "pip install 'kafka-transactional-outbox[testing-servers]'"
 
 
 class Servers(Protocol):
@@ -57,11 +58,9 @@ def servers_named(name: str) -> AbstractContextManager[Servers]:
     """
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
-        raise UsageError(f"there is no stack {name!r}: choose one of {', '.join(sorted(found))}")
+        raise UsageError(f"there is no stack {name!r}: choose one of {', '.join(sorted(found))}, or {_INSTALL}")
     try:
         made: AbstractContextManager[Servers] = found[name].load()()
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"the stack {name!r} needs {error.name}: pip install 'kafka-transactional-outbox[testing]'"
-        ) from error
+        raise UsageError(f"the stack {name!r} needs {error.name}: {_INSTALL}") from error
     return made

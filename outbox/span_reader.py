@@ -12,6 +12,7 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox.client_log import logged
 from outbox.cluster import REQUEST_TIMEOUT, checked_properties, refused
 from outbox.errors import KafkaUnreachable
 
@@ -62,7 +63,7 @@ class SpanReader:
                 {
                     "auto.offset.reset": "earliest",  # compaction and retention may have removed the first records
                     "fetch.wait.max.ms": 50,
-                    **kafka,
+                    **logged(kafka),
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "group.id": group,

@@ -6,17 +6,20 @@ Only a relay changes what lies there. An operator's decision is an op marker lik
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from confluent_kafka import Message
 
 from outbox.channel import ChannelDescription
 from outbox.decisions import send_decisions
-from outbox.protocol.discard import DiscardReason, Manifest, message_key, parse_manifest
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.names import TARGET_HEADER
 from outbox.protocol.op import OpEntry, OpKind
-from outbox.span_reader import read_to_the_end
+from outbox.span_reader import Span, SpanReader
 
-_MANIFEST = b"/manifest"
+_MANIFEST = manifest_key("")
+_OFFSET_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,55 +37,98 @@ class DiscardedMessage:
     has_key: bool
 
 
-@dataclass(slots=True)
-class DiscardTopic:
-    """What lies in the discard topic of a channel.
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """One transaction that lies there.
 
     Args:
-        manifests: By transaction id, in the order of their partitions and offsets.
-        messages: By record key.
+        manifest: Its manifest.
+        messages: Its messages by record key.
     """
 
-    manifests: dict[str, Manifest] = field(default_factory=dict)
-    messages: dict[bytes, DiscardedMessage] = field(default_factory=dict)
+    manifest: Manifest
+    messages: Mapping[bytes, DiscardedMessage]
 
-    def messages_of(self, manifest: Manifest) -> Iterator[tuple[int, int, DiscardedMessage | None]]:
-        """Position, half offset and message of each half; None: it does not lie there."""
-        for position, offset in manifest.offsets:
-            yield position, offset, self.messages.get(message_key(manifest.transaction_id, position))
+    def halves(self) -> Iterator[tuple[int, int, DiscardedMessage | None]]:
+        """Return position, half offset and message of each half; None: it does not lie there."""
+        for position, offset in self.manifest.offsets:
+            yield position, offset, self.messages.get(message_key(self.manifest.transaction_id, position))
 
 
-def read_discard_topic(kafka: Mapping[str, str], channel: ChannelDescription) -> DiscardTopic:
-    """Read the discard topic to its present end, as far as it is committed.
+def read_manifests(kafka: Mapping[str, str], channel: ChannelDescription) -> Iterator[Manifest]:
+    """Read the manifests in the discard topic, one at a time, up to its present end as far as it is committed.
+
+    The topic is read twice: first for the place of the last record of each manifest's key, then for these records.
+    Only the keys and places are kept in memory.
 
     Raises:
         KafkaUnreachable: Kafka does not answer.
         ConfigurationError: It refuses.
         ProtocolError: A manifest is of a newer format, or none.
     """
-    found = DiscardTopic()
-    group, topic = channel.channel.relay_group, channel.channel.discard_topic
-    for message in read_to_the_end(kafka, group, topic, channel.partitions):
-        _note(found, message.key() or b"", message.value())
-    of_another = [id_ for id_, manifest in found.manifests.items() if manifest.topic_id != channel.half.id]
-    for id_ in of_another:  # of a half topic that was made again: no relay would touch it
-        del found.manifests[id_]
-    return found
+    with SpanReader(kafka, channel.channel.relay_group) as reader:
+        spans = _spans(reader, channel)
+        last = _last_manifests(reader.read(spans))
+        for message in reader.read(spans) if last else ():
+            if last.get(message.key() or b"") == _place(message):
+                manifest = parse_manifest(message.value())
+                if manifest.topic_id == channel.half.id:  # no relay touches those of a deleted half topic
+                    yield manifest
 
 
-def _note(found: DiscardTopic, key: bytes, value: bytes | None) -> None:
-    if key.endswith(_MANIFEST):
-        id_ = key.removesuffix(_MANIFEST).decode()
-        found.manifests.pop(id_, None)
-        if value is not None:
-            found.manifests[id_] = parse_manifest(value)
-    elif value is None:
-        found.messages.pop(key, None)
-    else:
-        envelope = parse_envelope(value)
-        target = (dict(envelope.headers).get(TARGET_HEADER) or b"").decode(errors="replace")
-        size = len(envelope.key or b"") + len(envelope.value or b"")
-        found.messages[key] = DiscardedMessage(target, size, envelope.key is not None)
+def read_discarded(kafka: Mapping[str, str], channel: ChannelDescription, transaction_id: str) -> Discarded | None:
+    """Read one transaction from the discard topic; None if it does not lie there.
+
+    Raises:
+        KafkaUnreachable: Kafka does not answer.
+        ConfigurationError: It refuses.
+        ProtocolError: Its manifest is of a newer format, or none.
+    """
+    value: bytes | None = None
+    messages: dict[bytes, DiscardedMessage] = {}
+    prefix, last = f"{transaction_id}/".encode(), manifest_key(transaction_id)
+    with SpanReader(kafka, channel.channel.relay_group) as reader:
+        for message in reader.read(_spans(reader, channel)):
+            key, content = message.key() or b"", message.value()
+            if key == last:
+                value = content
+            elif key.startswith(prefix):
+                messages.pop(key, None)
+                if content is not None:
+                    messages[key] = _message(content)
+    manifest = None if value is None else parse_manifest(value)
+    if manifest is None or manifest.topic_id != channel.half.id:
+        return None
+    return Discarded(manifest, messages)
+
+
+def _spans(reader: SpanReader, channel: ChannelDescription) -> list[Span]:
+    topic = channel.channel.discard_topic
+    return [reader.whole(topic, number) for number in range(channel.partitions)]
+
+
+def _last_manifests(messages: Iterable[Message]) -> dict[bytes, int]:
+    """Return the place of the last record of each manifest's key, without those that were removed."""
+    last: dict[bytes, int] = {}
+    for message in messages:
+        key = message.key() or b""
+        if key.endswith(_MANIFEST):
+            if message.value() is None:
+                last.pop(key, None)
+            else:
+                last[key] = _place(message)
+    return last
+
+
+def _place(message: Message) -> int:
+    """Return partition and offset as one number, which takes less memory than a tuple."""
+    return (message.partition() or 0) << _OFFSET_BITS | (message.offset() or 0)
+
+
+def _message(value: bytes) -> DiscardedMessage:
+    envelope = parse_envelope(value)
+    target = (dict(envelope.headers).get(TARGET_HEADER) or b"").decode(errors="replace")
+    return DiscardedMessage(target, len(envelope.key or b"") + len(envelope.value or b""), envelope.key is not None)
 
 
 def why_not(manifest: Manifest, kind: OpKind) -> str:

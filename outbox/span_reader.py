@@ -12,7 +12,6 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from outbox.client_log import logged
 from outbox.cluster import REQUEST_TIMEOUT, checked_properties, refused
 from outbox.errors import KafkaUnreachable
 
@@ -62,8 +61,10 @@ class SpanReader:
             self._consumer = Consumer(
                 {
                     "auto.offset.reset": "earliest",  # compaction and retention may have removed the first records
+                    "fetch.queue.backoff.ms": 5,
                     "fetch.wait.max.ms": 50,
-                    **logged(kafka),
+                    "queued.max.messages.kbytes": 8_192,  # of each partition; by default 64 MB
+                    **kafka,
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "group.id": group,
@@ -198,17 +199,6 @@ def cut(spans: Sequence[Span], most: int) -> list[Span]:
         kept[span] = min(len(span), most // (len(spans) - index))
         most -= kept[span]
     return [Span(span.topic, span.partition, span.start, span.start + kept[span]) for span in spans]
-
-
-def read_to_the_end(kafka: Mapping[str, str], group: str, topic: str, partitions: int) -> Iterator[Message]:
-    """All records of a topic up to its present end, as far as they are committed.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-        ConfigurationError: It refuses.
-    """
-    with SpanReader(kafka, group) as reader:
-        yield from reader.read([reader.whole(topic, number) for number in range(partitions)])
 
 
 def _names(unread: Iterable[Place]) -> str:

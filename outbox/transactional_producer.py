@@ -28,7 +28,6 @@ from outbox.protocol.positions import Positions
 from outbox.recorder import CommitOutcome
 from outbox.sender import HalfRecord
 from outbox.tracing import with_trace
-from outbox.waiting import Budget
 
 log = logging.getLogger("outbox")
 
@@ -182,10 +181,10 @@ class TransactionalProducer:
 
     def _send_alone(self, message: Message, arg: Any) -> TransactionSendResult:
         message = with_trace(message)
-        refuse(message, self._sender, budget := self._sender.budget())
+        refuse(message, self._sender)
         self.start()
         transaction_id = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        partition, offset = self._store(message, transaction_id, budget)
+        partition, offset = self._store(message, transaction_id)
         failpoint("outbox.half_acked")
         half = HalfMessage.of(message, transaction_id)
         outcome = CommitOutcome.UNKNOWN
@@ -199,14 +198,14 @@ class TransactionalProducer:
             self._end(_ENDS[state], transaction_id, partition, Positions.first(1), offset)
         return TransactionSendResult(half.message_id, transaction_id, state, partition, offset)
 
-    def _store(self, message: Message, transaction_id: str, budget: Budget) -> tuple[int, int]:
+    def _store(self, message: Message, transaction_id: str) -> tuple[int, int]:
         """Send the half and await its acknowledgement; its partition and offset."""
         half = self._half(message, transaction_id)
         partitions = self._sender.channel.partitions
         partition = half_partition(self._settings.group, half.key, uuid.UUID(transaction_id).bytes, partitions)
         began = time.monotonic()
         try:
-            (offset,) = self._sender.send_halves(partition, [half], budget)
+            (offset,) = self._sender.send_halves(partition, [half])
         except PublishFailed as error:
             # It may be stored all the same. Where is not known, so the end says that nothing of it counts.
             self._end(OpKind.ROLLBACK, transaction_id, partition, Positions(()), NO_OFFSET)

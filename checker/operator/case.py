@@ -11,10 +11,10 @@ from checker.operator.channel_reader import ChannelReader
 from checker.operator.options import RECORDS, Desk
 from checker.operator.rows import Seen, database_of
 from checker.operator.rulings import RULINGS, Ruling, Standing, Step, of_listener
-from checker.operator.undecided import Gathering, Unsettled
+from checker.operator.undecided import Choice, Gathering, Unsettled
 from checker.verdicts import Verdict, op_entry
 from outbox.decisions import send_decisions
-from outbox.discarded import read_discard_topic
+from outbox.discarded import read_discarded
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
@@ -71,7 +71,7 @@ class Case:
         Raises:
             SystemExit: It is not among what is undecided.
         """
-        gathering = Gathering(MOST, self.id)
+        gathering = Gathering(MOST, Choice(self.id))
         now = time.time_ns() // 1_000_000
         with told_reading() as passed:
             unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
@@ -86,9 +86,9 @@ class Case:
             self.ruling = _YOUNG
 
     def _taken_from(self, gathering: Gathering) -> Unsettled:
-        if self.id in gathering.refused:
+        if gathering.refused:
             fail(
-                f"transaction {self.id} is decided, and lies in the discard topic as {gathering.refused[self.id]}: "
+                f"transaction {self.id} is decided, and lies in the discard topic as {gathering.refused}: "
                 "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
                 Exit.FINDINGS,
             )
@@ -203,8 +203,8 @@ class Case:
         """Whether it lies in the discard topic undecided, at this moment."""
         if not self._found().parked:
             return False
-        manifest = read_discard_topic(self.desk.kafka, self.desk.channel).manifests.get(self.id)
-        return manifest is not None and manifest.reason is DiscardReason.UNDECIDED
+        found = read_discarded(self.desk.kafka, self.desk.channel, self.id)
+        return found is not None and found.manifest.reason is DiscardReason.UNDECIDED
 
     def _alive(self) -> frozenset[str]:
         return frozenset([self.id] if self._found().parked else [])

@@ -11,7 +11,7 @@ from confluent_kafka import Message
 
 from checker.operator.undecided import Gathering, Half
 from outbox.channel import ChannelDescription
-from outbox.discarded import read_discard_topic
+from outbox.discarded import read_manifests
 from outbox.group_offsets import committed_checkpoints
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
@@ -124,9 +124,9 @@ class ChannelReader:
         with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
             for number, found in enumerate(progress):
                 self._read_halves(reader, number, found.half)
-            for manifest in read_discard_topic(self._kafka, self._channel).manifests.values():
+            for manifest in read_manifests(self._kafka, self._channel):
                 self._gathering.add_manifest(manifest)
-            if self._gathering.found:
+            if self._gathering.sums:
                 self._read_ops(reader, progress)
                 self._read_checks(reader, now_ms)
         return self._unread
@@ -162,12 +162,9 @@ class ChannelReader:
 
     def _read_ops(self, reader: SpanReader, progress: list[Progress]) -> None:
         op = self._channel.op
-        oldest: dict[int, int] = {}
-        for found in self._gathering.found.values():
-            oldest[found.partition] = min(oldest.get(found.partition, found.first_append_time), found.first_append_time)
         spans = [
             self._cut(span, progress[number].op.offset)
-            for number, since in oldest.items()
+            for number, since in self._gathering.since().items()
             for span in reader.since(op.name, [number], since - SKEW_MS)
         ]
         for message in reader.read(spans, self._passed):

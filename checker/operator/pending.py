@@ -14,15 +14,15 @@ from rich.table import Table
 from checker.operator.channel_reader import ChannelReader, Unread
 from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records
 from checker.operator.rows import database_of
-from checker.operator.undecided import Gathering, Unsettled, chosen, sums
+from checker.operator.undecided import Choice, Gathering, Unsettled
 from outbox.errors import ConfigurationError, UsageError
 from outbox.protocol.half import Truth
 from outbox.service.exits import guarded
-from outbox.service.output import Json, PlainConsole, print_json, told_reading, utc
+from outbox.service.output import Json, PlainConsole, print_entry, print_json, told_reading
 
 LIMIT = 100
-HALVES = 100_000
-"""Halves of one partition that are looked at."""
+HALVES = 500_000
+"""Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -45,11 +45,11 @@ def pending(
     def run() -> None:
         age = parse_duration(older_than)
         desk, now = Desk(bootstrap_servers, channel), time.time_ns() // 1_000_000
-        gathering = Gathering(HALVES)
+        most = -(-HALVES // desk.channel.partitions)
+        gathering = Gathering(most, Choice(None, group, now - age), limit)
         with told_reading() as passed:
             unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
-        found = chosen(gathering.found.values(), group, now - age)
-        shown = found[:limit]
+        shown = gathering.oldest()[:limit]
         rows = _look(desk, shown) if look else {}
         document = {
             "channel": desk.channel.channel.name,
@@ -57,17 +57,17 @@ def pending(
             "sums": [
                 {"group": place[0], "half_partition": place[1], "undecided": sum_.undecided, "decided": sum_.decided}
                 | {"oldest_ms": sum_.oldest}
-                for place, sum_ in sums(found).items()
+                for place, sum_ in sorted(gathering.sums.items())
             ],
             "transactions": [_fields(one, now) | rows.get(one.id, {}) for one in shown],
-            "not_listed": len(found) - len(shown),
+            "not_listed": gathering.total() - len(shown),
             "malformed_halves": gathering.malformed,
             "not_read": [{"place": left.place, "why": left.why} for left in unread],
         }
         if as_json:
             print_json(document)
         else:
-            _show(document, unread, look=look)
+            _show(document, unread)
 
     guarded(run)
 
@@ -134,42 +134,14 @@ def _fields(one: Unsettled, now: int) -> dict[str, Any]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _show(document: Mapping[str, Any], unread: Sequence[Unread], *, look: bool) -> None:
+def _show(document: Mapping[str, Any], unread: Sequence[Unread]) -> None:
     console = PlainConsole()
-    totals = Table("group", "half partition", "undecided", "decided", "oldest", title="not settled")
-    for sum_ in document["sums"]:
-        counts = (str(sum_[name]) for name in ("half_partition", "undecided", "decided"))
-        totals.add_row(sum_["group"], *counts, utc(sum_["oldest_ms"]))
-    console.print(totals)
-    columns = [
-        "transaction",
-        "group",
-        "half",
-        "messages",
-        "age",
-        "state",
-        "checks",
-        "targets",
-        *(["row"] if look else []),
-    ]
-    table = Table(*columns, title=f"channel {document['channel']}")
-    table.columns[0].no_wrap = True
+    if document["sums"]:
+        console.print(_totals(document))
+    elif not unread:
+        console.print(f"Channel {document['channel']} has no such unsettled transaction.")
     for one in document["transactions"]:
-        row = [f"{one.get('row', 'listener')}{_holder(one)}"] if look else []
-        half = "discard topic" if one["parked"] else f"{one['half_partition']}/{one['first_offset']}"
-        checks = "?" if one["checks"] is None else str(one["checks"])
-        table.add_row(
-            one["transaction"],
-            one["group"],
-            half,
-            str(one["messages"]),
-            _age(one["age_ms"]),
-            _state(one),
-            checks,
-            ", ".join(one["targets"]) or "?",
-            *row,
-        )
-    console.print(table)
+        print_entry(console, f"{one['transaction']}  {one['group']}", _state(one), _place(one))
     if document["not_listed"]:
         console.print(f"{document['not_listed']} more are not listed: --limit")
     if document["malformed_halves"]:
@@ -178,14 +150,33 @@ def _show(document: Mapping[str, Any], unread: Sequence[Unread], *, look: bool) 
         console.print(f"not read: {left.place} ({left.why})")
 
 
-def _holder(one: Mapping[str, Any]) -> str:
-    return f", pid {one['holder_pid']}" if one.get("holder_pid") else ""
+def _totals(document: Mapping[str, Any]) -> Table:
+    table = Table("group", "half", "undecided", "decided", "oldest", box=None)
+    for sum_ in document["sums"]:
+        counts = (str(sum_[name]) for name in ("half_partition", "undecided", "decided"))
+        table.add_row(sum_["group"], *counts, _age(document["now_ms"] - sum_["oldest_ms"]))
+    return table
+
+
+def _place(one: Mapping[str, Any]) -> str:
+    """Return where its messages are, and where they shall go."""
+    where = "in the discard topic" if one["parked"] else f"half {one['half_partition']}/{one['first_offset']}"
+    messages = f"{one['messages']} message{'' if one['messages'] == 1 else 's'}"
+    return f"{where}, {messages} for {', '.join(one['targets']) or 'unknown topics'}"
 
 
 def _state(one: Mapping[str, Any]) -> str:
+    """Return age, decision, checks, and the row if it was looked up."""
     if one["disputed"]:
-        return "disputed"
-    return f"{one['decision']} by {one['decided_by']}, not settled" if one["decision"] else "undecided"
+        decision = "disputed"
+    elif one["decision"]:
+        decision = f"{one['decision']} by {one['decided_by']}, not settled"
+    else:
+        decision = "undecided"
+    checks = "" if one["checks"] is None else f", checks: {one['checks']}"
+    holder = f", pid {one['holder_pid']}" if one.get("holder_pid") else ""
+    row = f", row: {one['row']}{holder}" if "row" in one else ""
+    return f"{_age(one['age_ms'])} old, {decision}{checks}{row}"
 
 
 def _age(ms: int) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+import math
+import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -120,92 +123,26 @@ class Unsettled:
         )
 
 
-class Gathering:
-    """Transactions of some partitions, up to so many halves of each; the oldest are read first.
+class Choice(NamedTuple):
+    """Which transactions are of interest.
 
     Args:
-        most: Halves of one partition that are taken.
-        only: Id of the one transaction that is of interest; None: all are.
-
-    Attributes:
-        found: What is unsettled, by transaction id.
-        refused: What lies in the discard topic because it cannot be delivered, by transaction id.
-        malformed: How many halves cannot be parsed.
+        id: Id of the only one; None: any.
+        group: Producer group; None: any.
+        appended_until: Append time of the first half at most, ms since 1970.
     """
 
-    def __init__(self, most: int, only: str | None = None) -> None:
-        self._most = most
-        self._only = only
-        self._taken: dict[int, int] = {}
-        self.malformed = 0
-        self.found: dict[str, Unsettled] = {}
-        self.refused: dict[str, DiscardReason] = {}
+    id: str | None = None
+    group: str | None = None
+    appended_until: float = math.inf
 
-    def is_full(self, partition: int) -> bool:
-        """Whether no more halves of a partition are taken: those after them must be told as not read."""
-        return self._taken.get(partition, 0) >= self._most
-
-    def add_half(self, half: Half) -> None:
-        """Take a half that is not settled."""
-        control = half.control
-        if self._only not in {None, control.transaction_id}:
-            return
-        self._taken[half.partition] = self._taken.get(half.partition, 0) + 1
-        transaction = self.found.setdefault(
-            control.transaction_id,
-            Unsettled(
-                control.transaction_id,
-                control.group,
-                control.truth,
-                half.partition,
-                half.append_time,
-                control.options.incarnation,
-            ),
-        )
-        if transaction.partition == half.partition:  # one in another partition is a copy, and goes with the original
-            transaction.offsets.setdefault(control.position, half.offset)
-            transaction.targets.add(control.topic)
-
-    def add_manifest(self, manifest: Manifest) -> None:
-        """Take what lies in the discard topic, after the halves: a half may still have to follow its transaction."""
-        if self._only not in {None, manifest.transaction_id}:
-            return
-        if manifest.reason is not DiscardReason.UNDECIDED:
-            self.refused[manifest.transaction_id] = manifest.reason
-            return
-        followers = self.found.get(manifest.transaction_id)
-        self.found[manifest.transaction_id] = Unsettled(
-            manifest.transaction_id,
-            manifest.group,
-            manifest.truth,
-            manifest.partition,
-            manifest.first_append_time,
-            manifest.incarnation,
-            (followers.offsets if followers else {}) | dict(reversed(manifest.offsets)),
-            followers.targets if followers else set(),
-            parked=True,
-            checks=manifest.checks,
-        )
-
-    def add_op(self, entry: OpEntry, source: OpSource, offset: int, append_time: int, topic_id: str) -> None:
-        """Take what an op entry says, if it is of a transaction that was found, and in its place."""
-        transaction = self.found.get(entry.transaction_id)
-        if transaction is None or (entry.topic_id, entry.partition) != (topic_id, transaction.partition):
-            return
-        if entry.kind in _DECISIONS:
-            transaction.said.append(Said(entry.kind, source, offset, append_time))
-        elif entry.kind is OpKind.UNKNOWN:
-            transaction.checks = max(transaction.checks, entry.checks)
-
-    def add_check(self, request: CheckRequest, append_time: int) -> None:
-        """Take a check request."""
-        transaction = self.found.get(request.transaction_id)
-        if transaction is not None:
-            transaction.checks = max(transaction.checks, request.check)
-            transaction.last_asked = max(transaction.last_asked, append_time)
+    def takes(self, id_: str, group: str, append_time: int) -> bool:
+        """Return whether a transaction is of interest."""
+        return self.id in {None, id_} and self.group in {None, group} and append_time <= self.appended_until
 
 
-class Sum(NamedTuple):
+@dataclass(slots=True)
+class Sum:
     """What is unsettled of a producer group in a half partition.
 
     Args:
@@ -219,24 +156,152 @@ class Sum(NamedTuple):
     oldest: int
 
 
-def sums(found: Iterable[Unsettled]) -> dict[tuple[str, int], Sum]:
-    """The sums by producer group and half partition, in that order."""
-    totals: dict[tuple[str, int], Sum] = {}
-    for transaction in found:
-        place, decided = (transaction.group, transaction.partition), transaction.decision is not None
-        before = totals.get(place, Sum(0, 0, transaction.first_append_time))
-        oldest = min(before.oldest, transaction.first_append_time)
-        totals[place] = Sum(before.undecided + (not decided), before.decided + decided, oldest)
-    return dict(sorted(totals.items()))
+Place = tuple[str, int]
+"""Producer group and half partition."""
 
 
-def chosen(found: Iterable[Unsettled], group: str | None, appended_until: int) -> list[Unsettled]:
-    """Those of a group that were appended until a time, the oldest first.
+class Gathering:
+    """Transactions of some partitions, up to so many halves of each; the oldest are read first.
+
+    Of most transactions only the id is kept, to count them. The oldest of each partition are kept in full.
 
     Args:
-        found: What was found.
-        group: A producer group; None: all.
-        appended_until: ms since 1970.
+        most: Halves of one partition that are taken.
+        choice: Which transactions are of interest.
+        keep: Transactions that are kept in full, of each partition and of what is parked.
+
+    Attributes:
+        found: What is unsettled and kept in full, by transaction id.
+        sums: How much is unsettled, by place.
+        refused: Why the only transaction of interest lies in the discard topic if it cannot be delivered.
+        malformed: How many halves cannot be parsed.
     """
-    kept = (one for one in found if group in {None, one.group} and one.first_append_time <= appended_until)
-    return sorted(kept, key=lambda one: (one.first_append_time, one.partition, one.first_offset))
+
+    def __init__(self, most: int, choice: Choice = Choice(), keep: int = sys.maxsize) -> None:  # noqa: B008 - immutable
+        self._most = most
+        self._choice = choice
+        self._keep = keep
+        self._taken: Counter[int] = Counter()
+        self._kept: Counter[int] = Counter()
+        self._parked: list[tuple[int, str]] = []  # heap, the youngest first
+        self._others: dict[str, Place] = {}  # undecided, and not kept in full
+        self.malformed = 0
+        self.found: dict[str, Unsettled] = {}
+        self.sums: dict[Place, Sum] = {}
+        self.refused: DiscardReason | None = None
+
+    def is_full(self, partition: int) -> bool:
+        """Whether no more halves of a partition are taken: those after them must be told as not read."""
+        return self._taken[partition] >= self._most
+
+    def add_half(self, half: Half) -> None:
+        """Take a half that is not settled."""
+        control, id_ = half.control, half.control.transaction_id
+        if not self._knows(id_):
+            if not self._choice.takes(id_, control.group, half.append_time):
+                return
+            self._open(half)
+        self._taken[half.partition] += 1
+        transaction = self.found.get(id_)
+        if transaction and transaction.partition == half.partition:  # a copy in another one goes with the original
+            transaction.offsets.setdefault(control.position, half.offset)
+            transaction.targets.add(control.topic)
+
+    def _knows(self, id_: str) -> bool:
+        return id_ in self.found or id_ in self._others
+
+    def _open(self, half: Half) -> None:
+        control = half.control
+        place = self._count(control.group, half.partition, half.append_time)
+        if self._kept[half.partition] >= self._keep:
+            self._others[control.transaction_id] = place
+            return
+        self._kept[half.partition] += 1
+        self.found[control.transaction_id] = Unsettled(
+            control.transaction_id,
+            control.group,
+            control.truth,
+            half.partition,
+            half.append_time,
+            control.options.incarnation,
+        )
+
+    def _count(self, group: str, partition: int, append_time: int) -> Place:
+        place = sys.intern(group), partition
+        sum_ = self.sums.setdefault(place, Sum(0, 0, append_time))
+        sum_.undecided += 1
+        sum_.oldest = min(sum_.oldest, append_time)
+        return place
+
+    def add_manifest(self, manifest: Manifest) -> None:
+        """Take what lies in the discard topic, after the halves: a half may still have to follow its transaction."""
+        id_ = manifest.transaction_id
+        known = self._knows(id_)
+        if not known and not self._choice.takes(id_, manifest.group, manifest.first_append_time):
+            return
+        if manifest.reason is not DiscardReason.UNDECIDED:
+            self.refused = manifest.reason if self._choice.id else None
+        elif not known:
+            self._count(manifest.group, manifest.partition, manifest.first_append_time)
+            self._park(manifest)
+        elif id_ in self.found:
+            self._park(manifest)
+
+    def _park(self, manifest: Manifest) -> None:
+        """Keep the oldest that are parked."""
+        followers = self.found.get(manifest.transaction_id)
+        self.found[manifest.transaction_id] = Unsettled(
+            manifest.transaction_id,
+            manifest.group,
+            manifest.truth,
+            manifest.partition,
+            manifest.first_append_time,
+            manifest.incarnation,
+            (followers.offsets if followers else {}) | dict(reversed(manifest.offsets)),
+            followers.targets if followers else set(),
+            parked=True,
+            checks=manifest.checks,
+        )
+        heapq.heappush(self._parked, (-manifest.first_append_time, manifest.transaction_id))
+        if len(self._parked) > self._keep:
+            youngest = self.found.pop(heapq.heappop(self._parked)[1])
+            self._others[youngest.id] = (sys.intern(youngest.group), youngest.partition)
+
+    def add_op(self, entry: OpEntry, source: OpSource, offset: int, append_time: int, topic_id: str) -> None:
+        """Take what an op entry says, if it is of a transaction that was found, and in its place."""
+        transaction = self.found.get(entry.transaction_id)
+        place = (transaction.group, transaction.partition) if transaction else self._others.get(entry.transaction_id)
+        if place is None or (entry.topic_id, entry.partition) != (topic_id, place[1]):
+            return
+        if entry.kind in _DECISIONS:
+            if transaction is None or transaction.decision is None:
+                self.sums[place].undecided -= 1
+                self.sums[place].decided += 1
+            if transaction is None:
+                del self._others[entry.transaction_id]
+            else:
+                transaction.said.append(Said(entry.kind, source, offset, append_time))
+        elif transaction is not None and entry.kind is OpKind.UNKNOWN:
+            transaction.checks = max(transaction.checks, entry.checks)
+
+    def add_check(self, request: CheckRequest, append_time: int) -> None:
+        """Take a check request."""
+        transaction = self.found.get(request.transaction_id)
+        if transaction is not None:
+            transaction.checks = max(transaction.checks, request.check)
+            transaction.last_asked = max(transaction.last_asked, append_time)
+
+    def since(self) -> dict[int, int]:
+        """Return the append time of the oldest transaction by half partition, ms since 1970."""
+        oldest: dict[int, int] = {}
+        for (_, partition), sum_ in self.sums.items():
+            oldest[partition] = min(oldest.get(partition, sum_.oldest), sum_.oldest)
+        return oldest
+
+    def total(self) -> int:
+        """Return how many transactions are unsettled."""
+        return sum(sum_.undecided + sum_.decided for sum_ in self.sums.values())
+
+    def oldest(self) -> list[Unsettled]:
+        """Return what is kept in full, the oldest first; younger than `keep` of them, some may be left out."""
+        return sorted(self.found.values(), key=lambda one: (one.first_append_time, one.partition, one.first_offset))

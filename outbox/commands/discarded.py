@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -13,15 +14,17 @@ from rich.table import Table
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import admin_client
 from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
-from outbox.discarded import DiscardedMessage, DiscardTopic, decide, read_discard_topic, why_not
+from outbox.discarded import Discarded, DiscardedMessage, decide, read_discarded, read_manifests, why_not
 from outbox.errors import UsageError
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind
 from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, PlainConsole, may_ask, print_json, signed, utc
+from outbox.service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, signed, utc
 
 LOOK_SECONDS = 0.5
+LIMIT = 100
+"""Transactions that are listed for people."""
 
 app = typer.Typer(help="Transactions in the discard topic: list, show, deliver, drop.", no_args_is_help=True)
 
@@ -31,6 +34,10 @@ Group = Annotated[str | None, typer.Option(help="Only of this producer group.")]
 Reason = Annotated[DiscardReason | None, typer.Option(help="Only with this reason.", case_sensitive=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Comment = Annotated[str, typer.Option(help="Why; it goes into the op topic with your name.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, help=f"Show no more transactions. Default: {LIMIT}, and all with --json.", show_default=False),
+]
 Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until a relay has done it.")]
 
 
@@ -40,17 +47,18 @@ def list_command(
     channel: ChannelName = CHANNEL_DEFAULT,
     group: Group = None,
     reason: Reason = None,
+    limit: Limit = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """List what lies there, and why."""
+    """List the transactions in the discard topic and their reasons, one at a time."""
 
     def run() -> None:
-        found = _Topic(bootstrap_servers, channel).found
-        chosen = _Choice(None, every=True, group=group, reason=reason).of(found.manifests)
+        chosen = _Choice(None, every=True, group=group, reason=reason).of(_Topic(bootstrap_servers, channel).read())
         if as_json:
-            print_json({"channel": channel, "transactions": [_fields(manifest) for manifest in chosen]})
+            rows = (_fields(manifest) for manifest in islice(chosen, limit))
+            print_json_rows({"channel": channel}, "transactions", rows, lambda: {"not_listed": _count(chosen)})
         else:
-            _show(chosen, f"discarded transactions of channel {channel}")
+            _show_list(chosen, limit or LIMIT, channel)
 
     guarded(run)
 
@@ -65,13 +73,12 @@ def show(
     """Show one: all that is known of it but the content of its messages."""
 
     def run() -> None:
-        found = _Topic(bootstrap_servers, channel).found
-        (manifest,) = _Choice([transaction]).of(found.manifests)
+        found = _Topic(bootstrap_servers, channel).read_one(transaction)
         if as_json:
-            messages = [_message_fields(*of_it) for of_it in found.messages_of(manifest)]
-            print_json({"channel": channel, **_fields(manifest), "halves": messages})
+            messages = [_message_fields(*half) for half in found.halves()]
+            print_json({"channel": channel, **_fields(found.manifest), "halves": messages})
         else:
-            _show_one(manifest, found)
+            _show_one(found)
 
     guarded(run)
 
@@ -94,6 +101,7 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
 
         def run() -> None:
             may_ask(yes=yes, as_json=as_json)
+            choice.check()
             _decide(kind, _Topic(bootstrap_servers, channel), choice, manner)
 
         guarded(run)
@@ -117,23 +125,41 @@ class _Choice:
     group: str | None = None
     reason: DiscardReason | None = None
 
-    def of(self, manifests: Mapping[str, Manifest]) -> list[Manifest]:
-        """Those of what lies there.
+    def check(self) -> None:
+        """Check that it names transactions, or all.
 
         Raises:
-            UsageError: None is named, or one that does not lie there.
+            UsageError: It names none, or both.
         """
         if bool(self.ids) == self.every:
             raise UsageError("name transactions, or give --all, which --group and --reason narrow")
-        if unknown := [id_ for id_ in self.ids or () if id_ not in manifests]:
-            raise UsageError(f"transaction {', '.join(unknown)} does not lie in the discard topic")
-        return [
+
+    def of(self, manifests: Iterable[Manifest]) -> Iterator[Manifest]:
+        """Return the manifests that are chosen, one at a time."""
+        ids = frozenset(self.ids or ())
+        return (
             manifest
-            for id_, manifest in manifests.items()
-            if (self.every or id_ in (self.ids or ()))
+            for manifest in manifests
+            if (self.every or manifest.transaction_id in ids)
             and self.group in {None, manifest.group}
             and self.reason in {None, manifest.reason}
-        ]
+        )
+
+    def all_of(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        """Return the manifests that are chosen.
+
+        Raises:
+            UsageError: A transaction that is named does not lie there.
+        """
+        ids = frozenset(self.ids or ())
+        named = [manifest for manifest in manifests if self.every or manifest.transaction_id in ids]
+        if missing := sorted(ids - {manifest.transaction_id for manifest in named}):
+            raise _not_there(missing)
+        return list(self.of(named))
+
+
+def _not_there(ids: Iterable[str]) -> UsageError:
+    return UsageError(f"transaction {', '.join(ids)} does not lie in the discard topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +178,21 @@ class _Topic:
     def __init__(self, bootstrap_servers: str, channel: str) -> None:
         self.kafka = connection(bootstrap_servers)
         self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), Channel(channel))
-        self.found = self.read()
 
-    def read(self) -> DiscardTopic:
-        """What lies there now."""
-        return read_discard_topic(self.kafka, self.channel)
+    def read(self) -> Iterator[Manifest]:
+        """Read the manifests that lie there now, one at a time."""
+        return read_manifests(self.kafka, self.channel)
+
+    def read_one(self, transaction_id: str) -> Discarded:
+        """Read one transaction.
+
+        Raises:
+            UsageError: It does not lie there.
+        """
+        found = read_discarded(self.kafka, self.channel, transaction_id)
+        if found is None:
+            raise _not_there([transaction_id])
+        return found
 
 
 def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> None:
@@ -165,7 +201,7 @@ def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> No
     Raises:
         SystemExit: Something is left as it is.
     """
-    chosen = choice.of(topic.found.manifests)
+    chosen = choice.all_of(topic.read())
     able = [manifest for manifest in chosen if not why_not(manifest, kind)]
     if not manner.as_json:
         messages = sum(len(manifest.positions) for manifest in able)
@@ -173,7 +209,7 @@ def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> No
     left: list[Manifest] = []
     if able and (manner.yes or typer.confirm("Go on?")):
         decide(topic.kafka, topic.channel, able, kind, signed(manner.comment))
-        left = _await(topic, [manifest.transaction_id for manifest in able], manner.wait)
+        left = _await(topic, {manifest.transaction_id for manifest in able}, manner.wait)
         if not manner.as_json:
             _tell(len(able), left)
     if manner.as_json:
@@ -185,9 +221,7 @@ def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> No
 def _await(topic: _Topic, ids: Collection[str], seconds: float) -> list[Manifest]:
     """Look until a relay has done it; what still lies there."""
     deadline = time.monotonic() + seconds
-    while (
-        left := [found for id_, found in topic.read().manifests.items() if id_ in ids]
-    ) and time.monotonic() < deadline:
+    while (left := [found for found in topic.read() if found.transaction_id in ids]) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
     return left
 
@@ -217,22 +251,38 @@ def _decided(topic: _Topic, chosen: Sequence[Manifest], kind: OpKind, left: Sequ
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
+def _show_list(chosen: Iterator[Manifest], limit: int, channel: str) -> None:
+    listed = list(islice(chosen, limit))
+    _show(listed, f"discarded transactions of channel {channel}")
+    if not listed:
+        PlainConsole().print(f"No such transaction lies in the discard topic of channel {channel}.")
+    elif more := _count(chosen):
+        PlainConsole().print(f"{more} more are not listed: --limit")
+
+
 def _show(manifests: Sequence[Manifest], title: str, kind: OpKind | None = None) -> None:
-    table = Table("transaction", "group", "reason", "messages", "first appended", "detail", title=title)
+    """Print two or three lines for each, none of which needs more than 80 columns for ordinary names."""
+    if not manifests:
+        return
+    console = PlainConsole()
+    console.print(title)
     for manifest in manifests:
         refusal = why_not(manifest, kind) if kind else ""
-        table.add_row(
-            manifest.transaction_id,
-            manifest.group,
-            manifest.reason,
-            str(len(manifest.positions)),
-            utc(manifest.first_append_time),
+        count = len(manifest.positions)
+        print_entry(
+            console,
+            f"{manifest.transaction_id}  {manifest.group}  {manifest.reason}",
+            f"{count} message{'' if count == 1 else 's'}, first appended {utc(manifest.first_append_time)}",
             f"NOT THIS ONE: {refusal}" if refusal else manifest.detail,
         )
-    PlainConsole().print(table)
 
 
-def _show_one(manifest: Manifest, found: DiscardTopic) -> None:
+def _count(left: Iterable[Manifest]) -> int:
+    return sum(1 for _ in left)
+
+
+def _show_one(found: Discarded) -> None:
+    manifest = found.manifest
     table = Table(show_header=False, title=f"transaction {manifest.transaction_id}")
     decision = manifest.decision.name if manifest.decision else "none"
     for name, value in (
@@ -249,7 +299,7 @@ def _show_one(manifest: Manifest, found: DiscardTopic) -> None:
         table.add_row(name, str(value))
     PlainConsole().print(table)
     messages = Table("position", "half offset", "target", "key", "bytes")
-    for position, offset, message in found.messages_of(manifest):
+    for position, offset, message in found.halves():
         what = (message.target, "yes" if message.has_key else "no", str(message.size)) if message else ("?", "?", "?")
         messages.add_row(str(position), str(offset), *what)
     PlainConsole().print(messages)

@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -37,6 +37,19 @@ class PlainConsole(Console):
         return super().render_str(visible(text), **options)
 
 
+def print_entry(console: Console, head: str, *details: str) -> None:
+    """Print an entry of a list: a line, and more lines that belong to it. The terminal wraps what is too long.
+
+    Args:
+        console: Where.
+        head: The first line.
+        details: The other lines; empty ones are left out.
+    """
+    console.print(head.replace("\n", " "), soft_wrap=True, highlight=False)
+    for detail in filter(None, details):
+        console.print("    " + detail.replace("\n", " "), soft_wrap=True, highlight=False)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
@@ -45,10 +58,32 @@ def print_json(document: Mapping[str, Any]) -> None:
 
     A document with characters that a terminal acts on is printed in ASCII.
     """
-    text = json.dumps(document, ensure_ascii=False, indent=2)
-    if visible(text) != text:
-        text = json.dumps(document, indent=2)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(_to_text(document) + "\n")
+
+
+def print_json_rows(
+    document: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]], tail: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Print a document with a list of rows, each as it comes and on one line: they need not fit into memory.
+
+    Args:
+        document: The fields before the list.
+        name: Name of the list.
+        rows: The rows.
+        tail: Returns the fields behind the list. It is called after the last row.
+    """
+    separator = "\n"
+    sys.stdout.write(_to_text({**document, name: []}).removesuffix("]\n}"))
+    for row in rows:
+        sys.stdout.write(separator + "    " + _to_text(row, None))
+        separator = ",\n"
+    sys.stdout.write(("" if separator == "\n" else "\n  ") + "],\n" + _to_text(tail()).removeprefix("{\n") + "\n")
+
+
+def _to_text(document: Mapping[str, Any], indent: int | None = 2) -> str:
+    """Return a document as JSON, in ASCII if it has characters that a terminal acts on."""
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    return text if visible(text) == text else json.dumps(document, indent=indent)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from outbox import Message, Outbox
 from outbox.channel import verify_channel
-from outbox.discarded import read_discard_topic
+from outbox.discarded import read_manifests
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.service.exits import Exit
@@ -53,7 +53,7 @@ def _refused(site: Site, outbox: Outbox, *values: str) -> list[str]:
 def _wait_for(site: Site, count: int) -> None:
     """Wait until so many transactions lie in the discard topic."""
     channel = verify_channel(site.admin, site.channel)
-    wait_until(lambda: len(read_discard_topic(site.kafka(), channel).manifests) == count, explain=site.logs)
+    wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == count, explain=site.logs)
 
 
 def _operators_ops(site: Site) -> list[OpEntry]:
@@ -63,7 +63,7 @@ def _operators_ops(site: Site) -> list[OpEntry]:
 def test_what_lies_there_is_listed_and_shown_without_its_content(site: Site, outbox: Outbox) -> None:
     first, second = _refused(site, outbox, "secret-one", "secret-two")
     lines = _list(site, "--reason", "TOPIC_MISSING", "--group", "orders")
-    assert [line.split()[1] for line in lines] == [first, second]
+    assert [line.split()[0] for line in lines] == [first, second]
     assert _list(site, "--reason", "TOO_LARGE") == _list(site, "--group", "others") == []
     shown = run_command(site, "discarded", "show", first).stdout
     assert all(word in shown for word in ("TOPIC_MISSING", "COMMIT", f"{site.topic('gone')}:-1", "yes", "31"))
@@ -84,7 +84,7 @@ def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: 
     (record,) = site.wait_visible(1, "gone")
     assert (record.message_id, record.value) == (f"{first}/0", b"one")
     assert dict(record.headers)[LATE_HEADER] == b"TOPIC_MISSING"
-    assert [line.split()[1] for line in _list(site)] == [second]
+    assert [line.split()[0] for line in _list(site)] == [second]
     last = _operators_ops(site)[-1]
     assert (last.kind, last.transaction_id) == (OpKind.DELIVER, first)
     assert last.reason.endswith(": the topic is there")

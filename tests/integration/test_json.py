@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from outbox.commands import channel, discarded, doctor, inbox, table
-from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
+from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
@@ -77,6 +78,55 @@ def test_what_lies_in_the_discard_topic(place: Site) -> None:
         outcomes = {one["transaction"]: one["outcome"] for one in decided["transactions"]}
         assert (code, decided["decision"]) == (Exit.FINDINGS, kind)
         assert outcomes == {refused: "still there", undecided: "refused"}
+
+
+def _produce(site: Site, *records: tuple[bytes, bytes | None]) -> None:
+    producer = Producer(site.kafka())
+    for key, value in records:
+        producer.produce(site.channel.discard_topic, value, key, 0)
+    assert producer.flush(10) == 0
+
+
+def test_discarded_show_uses_the_last_record_of_each_key(place: Site) -> None:
+    id_ = _discard(place, DiscardReason.TOO_LARGE)
+    headers = (("outbox-target", b"orders:-1"),)
+    first, second = message_key(id_, 0), message_key(id_, 1)
+    _produce(
+        place,
+        (first, Envelope(b"key", b"old", headers, 1, 7).encode()),
+        (second, Envelope(b"key", b"removed", headers, 1, 8).encode()),
+        (first, Envelope(b"key", b"value", headers, 1, 7).encode()),
+        (second, None),
+    )
+    code, shown = call_for_json(discarded.app, place, "show", id_)
+    halves = [{"position": 0, "half_offset": 7, "target": "orders:-1", "has_key": True, "bytes": 8}]
+    assert (code, shown["halves"]) == (Exit.OK, halves)
+    _produce(place, (manifest_key(id_), None))
+    code, printed = call_command(discarded.app, place, "show", id_)
+    assert (code, f"{id_} does not lie in the discard topic" in printed) == (Exit.CONFIGURATION, True)
+
+
+def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
+    ids = [_discard(place, DiscardReason.INCOMPLETE) for _ in range(4)]
+    _produce(place, (manifest_key(ids[0]), None))
+    words = ("list", "--reason", "INCOMPLETE")
+    code, listed = call_for_json(discarded.app, place, *words)
+    assert (code, [one["transaction"] for one in listed["transactions"]]) == (Exit.OK, ids[1:])
+    assert listed["not_listed"] == 0
+    code, listed = call_for_json(discarded.app, place, *words, "--limit", "2")
+    assert ([one["transaction"] for one in listed["transactions"]], listed["not_listed"]) == (ids[1:3], 1)
+    code, printed = call_command(discarded.app, place, *words, "--limit", "1", environ={"COLUMNS": "80"})
+    assert (code, ids[1] in printed, ids[2] in printed) == (Exit.OK, True, False)
+    assert "2 more are not listed: --limit" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_discarded_list_of_nothing_is_one_sentence(place: Site) -> None:
+    words = ("list", "--group", "nobody")
+    code, listed = call_for_json(discarded.app, place, *words)
+    assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_listed": 0})
+    code, printed = call_command(discarded.app, place, *words)
+    assert (code, printed) == (Exit.OK, f"No such transaction lies in the discard topic of channel {place.name}.\n")
 
 
 def test_a_program_is_not_asked(place: Site) -> None:

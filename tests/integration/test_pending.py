@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.operator.pending import app
+from checker.operator.undecided import Gathering
 from outbox import Message, Outbox
 from outbox.channel import verify_channel
-from outbox.discarded import read_discard_topic
+from outbox.discarded import read_manifests
 from outbox.group_offsets import committed_checkpoints
 from outbox.protocol.op import OpKind, OpSource, encode_op
 from outbox.service.exits import Exit
@@ -120,7 +121,7 @@ def test_what_is_parked_is_listed_as_such(site: Site, outbox: Outbox) -> None:
     (entry,) = send_halves(site, outbox, _messages(site, 1))
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
     channel = verify_channel(site.admin, site.channel)
-    wait_until(lambda: bool(read_discard_topic(site.kafka(), channel).manifests), explain=site.logs)
+    wait_until(lambda: bool(list(read_manifests(site.kafka(), channel))), explain=site.logs)
     (one,) = _pending(site)["transactions"]
     assert (one["transaction"], one["parked"]) == (entry.transaction_id, True)
 
@@ -144,7 +145,7 @@ def test_what_is_left_out_is_said(site: Site, outbox: Outbox, monkeypatch: pytes
     assert ages == sorted(ages, reverse=True)
     assert _pending(site, "--group", "others")["transactions"] == []
     assert _pending(site, "--older-than", "1h")["transactions"] == []
-    monkeypatch.setattr("checker.operator.pending.HALVES", 2)
+    monkeypatch.setattr("checker.operator.pending.HALVES", 4)  # of two partitions
     document = _pending(site)
     assert len(document["transactions"]) == 4
     (first, _second) = document["not_read"]
@@ -179,7 +180,7 @@ def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site
     consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 0, "moved by hand")], asynchronous=False)
     consumer.close()
     ended = run_command(site, "pending")
-    assert (ended.returncode, "is damaged or was not written by a relay" in ended.stderr) == (Exit.UNSAFE, True)
+    assert (ended.returncode, "is damaged, was not written by a relay" in ended.stderr) == (Exit.UNSAFE, True)
 
 
 def test_an_id_of_nobody_is_not_listed(site: Site, outbox: Outbox) -> None:
@@ -187,3 +188,36 @@ def test_an_id_of_nobody_is_not_listed(site: Site, outbox: Outbox) -> None:
     document = _pending(site)
     assert (document["transactions"], document["sums"], document["not_read"]) == ([], [], [])
     assert str(uuid.uuid4()) not in call_command(app, site)[1]
+
+
+def test_pending_of_nothing_is_one_sentence(site: Site, outbox: Outbox) -> None:
+    assert call_command(app, site) == (Exit.OK, f"Channel {site.name} has no such unsettled transaction.\n")
+    send_halves(site, outbox, _messages(site, 1))
+    words = ("--group", "others")
+    assert call_command(app, site, *words) == (Exit.OK, f"Channel {site.name} has no such unsettled transaction.\n")
+
+
+def test_pending_is_readable_at_80_columns(site: Site, outbox: Outbox) -> None:
+    (entry,) = send_halves(site, outbox, _messages(site, 1))
+    code, printed = call_command(app, site, "--look", environ={"COLUMNS": "80"})
+    lines = [line.strip() for line in printed.splitlines()]
+    assert (code, f"{entry.transaction_id}  orders" in lines) == (Exit.OK, True), printed
+    assert any(line.endswith(" old, undecided, row: no row") for line in lines)
+    assert f"half {entry.partition}/0, 1 message for {site.topic('orders')}" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not listed is only counted."""
+    send_halves(site, outbox, _messages(site, 200))
+    made: list[Gathering] = []
+
+    def gathering(*given: Any) -> Gathering:
+        made.append(Gathering(*given))
+        return made[-1]
+
+    monkeypatch.setattr("checker.operator.pending.Gathering", gathering)
+    document = _pending(site, "--limit", "3")
+    assert sum(sum_["undecided"] for sum_ in document["sums"]) == 200
+    assert (len(document["transactions"]), document["not_listed"]) == (3, 197)
+    assert len(made[0].found) == 6  # of two half partitions

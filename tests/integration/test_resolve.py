@@ -19,7 +19,7 @@ from checker.operator.rulings import Standing
 from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
 from outbox.channel import verify_channel
-from outbox.discarded import read_discard_topic
+from outbox.discarded import read_manifests
 from outbox.errors import KafkaUnreachable
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.protocol.check import CheckRequest
@@ -444,7 +444,7 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     channel = verify_channel(site.admin, site.channel)
 
     def parked() -> set[str]:
-        return set(read_discard_topic(site.kafka(), channel).manifests)
+        return {manifest.transaction_id for manifest in read_manifests(site.kafka(), channel)}
 
     wait_until(lambda: len(parked()) == 2, explain=site.logs)
     _execute(site, f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")

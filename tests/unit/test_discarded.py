@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.discarded import DiscardTopic, _note, entry_of, why_not
-from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
-from outbox.protocol.envelope import Envelope
+from outbox.discarded import entry_of, why_not
+from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.names import OP_HEADER
 from outbox.protocol.op import OpKind, OpSource, encode_op, parse_op
@@ -36,21 +35,3 @@ def test_only_what_is_decided_and_can_be_parsed_is_an_operators_affair(reason: D
     undecided, malformed = reason is DiscardReason.UNDECIDED, reason is DiscardReason.MALFORMED
     assert bool(why_not(manifest(reason), OpKind.DELIVER)) is (undecided or malformed)
     assert bool(why_not(manifest(reason), OpKind.ROLLBACK)) is undecided
-
-
-def test_the_discard_topic_is_known_by_its_last_records() -> None:
-    found = DiscardTopic()
-    headers = (("outbox-target", b"orders:-1"),)
-    _note(found, message_key(ID, 0), Envelope(b"key", b"value", headers, 1, 17).encode())
-    _note(found, message_key(ID, 1), Envelope(None, None, (), 1, 11).encode())
-    _note(found, manifest_key(ID), manifest().encode())
-    assert list(found.manifests) == [ID]
-    messages = {position: (offset, message) for position, offset, message in found.messages_of(manifest())}
-    first, second = messages[0][1], messages[1][1]
-    assert first is not None
-    assert second is not None
-    assert (first.target, first.size, first.has_key, second.size, second.has_key) == ("orders:-1", 8, True, 0, False)
-    assert messages[4] == (12, None)
-    for key in (message_key(ID, 0), message_key(ID, 1), manifest_key(ID)):
-        _note(found, key, None)
-    assert (found.manifests, found.messages) == ({}, {})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checker.operator.channel_reader import NEAR, _spans
 from checker.operator.pending import parse_duration
-from checker.operator.undecided import Gathering, Half, Said, Sum, chosen, sums
+from checker.operator.undecided import Choice, Gathering, Half, Said, Sum
 from outbox.errors import UsageError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -29,7 +31,8 @@ def _entry(kind: OpKind, id_: str = "a", partition: int = 0, topic: str = TOPIC,
 
 
 def _manifest(id_: str, reason: DiscardReason, *offsets: tuple[int, int]) -> Manifest:
-    return Manifest(id_, "orders", Truth.ROW, TOPIC, 0, reason, "d", None, Positions.first(1), offsets, 7, checks=3)
+    places = offsets or ((0, 1),)
+    return Manifest(id_, "orders", Truth.ROW, TOPIC, 0, reason, "d", None, Positions.first(1), places, 7, checks=3)
 
 
 def test_halves_of_a_transaction_are_put_together() -> None:
@@ -53,12 +56,14 @@ def test_no_more_halves_of_a_partition_are_taken_than_allowed() -> None:
 
 
 def test_one_transaction_can_be_of_interest_alone() -> None:
-    gathering = Gathering(2, "b")
+    gathering = Gathering(2, Choice("b"))
     for half in (_half(1, "a"), _half(2, "b"), _half(3, "c")):
         gathering.add_half(half)
     gathering.add_manifest(_manifest("c", DiscardReason.UNDECIDED, (0, 3)))
     gathering.add_manifest(_manifest("c", DiscardReason.TOO_LARGE, (0, 3)))
-    assert (set(gathering.found), gathering.refused, gathering.is_full(0)) == ({"b"}, {}, False)
+    assert (set(gathering.found), gathering.refused, gathering.is_full(0)) == ({"b"}, None, False)
+    gathering.add_manifest(_manifest("b", DiscardReason.TOO_LARGE, (0, 2)))
+    assert gathering.refused is DiscardReason.TOO_LARGE
 
 
 def test_an_op_counts_in_its_place_only() -> None:
@@ -92,7 +97,7 @@ def test_what_is_parked_is_gathered_with_what_still_follows_it() -> None:
     gathering.add_manifest(_manifest("b", DiscardReason.TOO_LARGE, (0, 3)))
     found = gathering.found["a"]
     assert (found.parked, found.offsets, found.checks) == (True, {0: 2, 1: 9}, 3)
-    assert (set(gathering.found), gathering.refused) == ({"a"}, {"b": DiscardReason.TOO_LARGE})
+    assert (set(gathering.found), gathering.total()) == ({"a"}, 1)
 
 
 def test_check_requests_tell_how_often_and_when() -> None:
@@ -104,18 +109,43 @@ def test_check_requests_tell_how_often_and_when() -> None:
     assert (gathering.found["a"].checks, gathering.found["a"].last_asked) == (2, 50)
 
 
-def test_sums_and_choice() -> None:
+def test_gathering_counts_by_group_and_half_partition() -> None:
     gathering = Gathering(100)
     for half in (_half(4, "a"), _half(3, "b"), _half(1, "c", partition=1), _half(2, "d", group="others")):
         gathering.add_half(half)
     gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 1, 1, TOPIC)
-    assert sums(gathering.found.values()) == {
+    gathering.add_op(_entry(OpKind.COMMIT), OpSource.CHECKER, 2, 1, TOPIC)
+    assert gathering.sums == {
         ("orders", 0): Sum(1, 1, 1_003),
         ("orders", 1): Sum(1, 0, 1_001),
         ("others", 0): Sum(1, 0, 1_002),
     }
-    assert [one.id for one in chosen(gathering.found.values(), "orders", 5_000)] == ["c", "b", "a"]
-    assert [one.id for one in chosen(gathering.found.values(), None, 1_002)] == ["c", "d"]
+    assert [one.id for one in gathering.oldest()] == ["c", "d", "b", "a"]
+    assert gathering.since() == {0: 1_002, 1: 1_001}
+
+
+def test_gathering_choice_leaves_out_others_and_younger() -> None:
+    gathering = Gathering(3, Choice(None, "orders", 1_003))
+    for half in (_half(1, "x", group="others"), _half(2, "a"), _half(3, "b"), _half(4, "c"), _half(9, "a", 1)):
+        gathering.add_half(half)
+    assert ({id_: one.offsets for id_, one in gathering.found.items()}) == {"a": {0: 2, 1: 9}, "b": {0: 3}}
+    assert (gathering.total(), gathering.is_full(0)) == (2, True)
+
+
+def test_gathering_keeps_few_in_full_and_counts_all() -> None:
+    """Very many may be undecided: memory must not hold what is not listed."""
+    gathering = Gathering(100, keep=2)
+    for offset in range(10):
+        gathering.add_half(_half(offset, f"half{offset}"))
+    gathering.add_half(_half(20, "half9", position=1))
+    for number in (5, 3, 4):
+        gathering.add_manifest(replace(_manifest(f"p{number}", DiscardReason.UNDECIDED), first_append_time=number))
+    assert [one.id for one in gathering.oldest()] == ["p3", "p4", "half0", "half1"]
+    for kind in (OpKind.ROLLBACK, OpKind.COMMIT):  # a second decision counts no second time
+        for id_ in ("half0", "half9", "p5"):
+            gathering.add_op(_entry(kind, id_), OpSource.PRODUCER, 1, 1, TOPIC)
+    assert gathering.sums == {("orders", 0): Sum(10, 3, 3)}
+    assert gathering.found["half0"].disputed
 
 
 def test_what_a_checkpoint_names_is_read_in_few_spans() -> None:

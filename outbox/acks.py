@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from confluent_kafka import KafkaError, Message
 
 from outbox.errors import PublishFailed
-from outbox.waiting import Notify, Waiting
+from outbox.waiting import Budget, Notify
 
 Report = Callable[[KafkaError | None, Message], None]
 """Serves a delivery report of librdkafka's."""
+
+_TOO_LATE = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - as above
+        KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+    }
+)
+
+
+class Witness(Protocol):
+    """Learns whether Kafka answers."""
+
+    def answered(self) -> None:
+        """Take note that a half was acknowledged now."""
+
+    def unanswered(self, since: float, cause: str) -> None:
+        """Take note that a half that was sent then, in seconds of the monotonic clock, was not acknowledged."""
 
 
 class Acks:
     """The acknowledgements of the halves of one transaction, as they come in.
 
     Args:
-        seconds: How long to wait for them, from the moment at which somebody waits.
+        witness: Learns which came, and which did not come in time.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, witness: Witness) -> None:
         self.error: str | None = None
-        self._seconds = seconds
+        self._witness = witness
+        self._too_late = False
+        self._sent_at = 0.0  # s, monotonic
         self._offsets: list[int] = []
         self._left = 0
         self._when_all: Notify | None = None
@@ -33,6 +55,7 @@ class Acks:
     def expect(self) -> Report:
         """Expect one more acknowledgement; returns what serves its delivery report."""
         with self._lock:
+            self._sent_at = time.monotonic()
             self._left += 1
             self._offsets.append(-1)
             return partial(self._report, len(self._offsets) - 1)
@@ -49,10 +72,12 @@ class Acks:
         with self._lock:
             if error is not None:
                 self.error = f"{error.name()}: {error.str()}"
+                self._too_late = self._too_late or error.code() in _TOO_LATE
             elif offset is None or offset < 0:
                 self.error = "a half was acknowledged without an offset"
             else:
                 self._offsets[index] = offset
+                self._witness.answered()
             self._left -= 1
             notify = None
             if self._left == 0:
@@ -68,25 +93,25 @@ class Acks:
         if not missing:
             notify()
 
-    def arrive(self, waiting: Waiting, seconds: float) -> bool:
-        """Wait for so many of the seconds; whether nothing is missing any more."""
-        arrived = waiting.until(self.when_all, min(seconds, self._seconds))
-        if not arrived:
-            self._seconds -= min(seconds, self._seconds)
-        return arrived
+    def arrive(self, budget: Budget, seconds: float) -> bool:
+        """Wait for so many seconds of the budget; return whether nothing is missing any more."""
+        return budget.until(self.when_all, seconds)
 
-    def offsets(self, waiting: Waiting) -> list[int]:
+    def offsets(self, budget: Budget) -> list[int]:
         """Wait for all acknowledgements; the offsets of the halves, in the order in which they were expected.
 
         Raises:
             PublishFailed: Not all came in time, with an offset.
         """
-        if self._left and not waiting.until(self.when_all, self._seconds):
+        if self._left and not budget.until(self.when_all):
+            self._witness.unanswered(self._sent_at, "a half message was not acknowledged")
             raise PublishFailed(
                 f"Kafka did not acknowledge {len(self._offsets)} half message(s) in time: "
                 "is it up? The local transaction is rolled back; try again"
             )
         if self.error is not None:
+            if self._too_late:
+                self._witness.unanswered(self._sent_at, self.error)
             raise PublishFailed(f"Kafka refused a half message ({self.error}); the local transaction is rolled back")
         return self._offsets
 

@@ -5,9 +5,9 @@ The implementation is the blocking one, run in SQLAlchemy's greenlet: where it m
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -23,6 +23,7 @@ from outbox.outcome import Outcome
 from outbox.receipt import Receipt
 from outbox.recorder import Recorder
 from outbox.transaction import Transaction
+from outbox.waiting import EVENT_LOOP, in_thread
 
 T = TypeVar("T")
 
@@ -140,11 +141,12 @@ class AsyncOutbox:
 
     async def ping(self) -> None:
         """Ask Kafka for the channel; as `Outbox.ping()`."""
-        await asyncio.to_thread(self.sync.ping)
+        sender = self.sync._sender  # noqa: SLF001 - the same library, and no part of its public surface
+        await greenlet_spawn(sender.ping, EVENT_LOOP)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it bounds librdkafka's flush
         """Flush op markers; as `Outbox.close()`."""
-        await asyncio.to_thread(self.sync.close, timeout)
+        await in_thread(partial(self.sync.close, timeout))
 
     async def __aenter__(self) -> Self:
         """Use the outbox as a context manager."""

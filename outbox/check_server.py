@@ -17,8 +17,10 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from outbox.check_answer import STATES, Question, read_question
+from outbox.client_log import logged
 from outbox.cluster import checked_properties
 from outbox.errors import KafkaUnreachable, PublishFailed, UsageError
+from outbox.forks import follow
 from outbox.listener import TransactionListener
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.names import Channel
@@ -64,12 +66,21 @@ class CheckServer:
         self._listener = listener
         self._recorder = guarded(recorder)
         self._patience = patience
+        self._begin()
+        follow(self)
+
+    def _begin(self) -> None:
+        """Be neither started nor closed."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._busy = False
         self._ages = RequestAges()
         self._told_of_stale = False
+
+    def start_afresh(self) -> None:
+        """Begin again in a forked child: the parent goes on answering, and the child has to be started (R46)."""
+        self._begin()
 
     @property
     def failure(self) -> Exception | None:
@@ -134,7 +145,7 @@ class CheckServer:
                 {
                     "fetch.wait.max.ms": 100,
                     "session.timeout.ms": 10_000,
-                    **self._settings.kafka,
+                    **logged(self._settings.kafka),
                     "auto.offset.reset": "earliest",  # old requests are dropped by age
                     "enable.auto.commit": True,
                     "enable.auto.offset.store": False,  # a request is done when its answer was sent

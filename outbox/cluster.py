@@ -18,8 +18,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
+from outbox.client_log import logged
 from outbox.connection_causes import UNKNOWN_CAUSE, ExplainingAdmin, cause_of, forget_causes
 from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.forks import creation
 
 REQUEST_TIMEOUT = 10.0
 """Seconds for one request to the cluster."""
@@ -49,6 +51,7 @@ class TopicDescription:
             even describe the topic, the rest is empty.
         under_min_isr: Number of its partitions with fewer in-sync replicas than `min.insync.replicas`. They refuse
             records that are sent with acks=all.
+        writable: Whether each partition has a leader and so many in-sync replicas; empty if that was not asked for.
     """
 
     name: str
@@ -58,11 +61,18 @@ class TopicDescription:
     settings: Mapping[str, str]
     lacks: str = ""
     under_min_isr: int = 0
+    writable: tuple[bool, ...] = ()
 
     @property
     def max_message_bytes(self) -> int:
         """The largest record that the topic takes."""
         return int(self.settings["max.message.bytes"])
+
+
+def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties for a client that finds a broker again within about a second; librdkafka's limit is 10 s."""
+    ours = {} if "reconnect.backoff.ms" in kafka else {"reconnect.backoff.max.ms": 1_000}
+    return {**ours, **kafka}
 
 
 def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
@@ -72,18 +82,19 @@ def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
         ConfigurationError: librdkafka does not know a property, or its value.
     """
     with checked_properties():
-        return ExplainingAdmin({"socket.timeout.ms": 5_000, **_FRESH, **kafka})
+        return ExplainingAdmin(logged({"socket.timeout.ms": 5_000, **_FRESH, **reconnecting(kafka)}))
 
 
 @contextmanager
 def checked_properties() -> Iterator[None]:
-    """The making of a client.
+    """The making of a client; no fork happens meanwhile.
 
     Raises:
         ConfigurationError: librdkafka does not know a property, or its value, or two do not go together.
     """
     try:
-        yield
+        with creation():
+            yield
     except KafkaException as error:
         raise ConfigurationError(f"a property for Kafka is wrong: {error.args[0].str()}") from error
     except (TypeError, ValueError, ImportError) as error:
@@ -144,6 +155,7 @@ def _is_forbidden(future: Future[Any]) -> bool:
 def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
     operations = topic.authorized_operations  # None if they were not asked for
     configuration = {setting: entry.value for setting, entry in settings.items()}
+    few = [_has_few(partition, int(configuration["min.insync.replicas"])) for partition in topic.partitions]
     return TopicDescription(
         name,
         str(uuid.UUID(bytes=_topic_id(topic.topic_id))),
@@ -151,13 +163,16 @@ def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
         min(len(partition.replicas) for partition in topic.partitions),
         configuration,
         "" if operations is None or AclOperation.WRITE in operations else "WRITE",
-        _under_min_isr(topic.partitions, int(configuration["min.insync.replicas"])),
+        sum(few),
+        tuple(
+            partition.leader is not None and not short for partition, short in zip(topic.partitions, few, strict=True)
+        ),
     )
 
 
-def _under_min_isr(partitions: Sequence[Any], min_isr: int) -> int:
-    """Count the partitions under the limit; Kafka lowers the limit to the number of replicas."""
-    return sum(len(partition.isr) < min(min_isr, len(partition.replicas)) for partition in partitions)
+def _has_few(partition: Any, min_isr: int) -> bool:
+    """Return whether a partition is under the limit; Kafka lowers the limit to the number of replicas."""
+    return len(partition.isr) < min(min_isr, len(partition.replicas))
 
 
 def _topic_id(topic_id: Any) -> bytes:
@@ -216,6 +231,19 @@ def end_offset(admin: AdminClient, topic: str, partition: int, *, stable: bool =
     place = (topic, partition)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     return _offsets(admin, [place], latest, REQUEST_TIMEOUT, stable=stable).get(place)
+
+
+def takes_records(admin: AdminClient, topic: TopicDescription, timeout: float = REQUEST_TIMEOUT) -> bool:
+    """Return whether a partition of a topic can take a record now: its leader answers, and enough replicas are in sync.
+
+    Args:
+        admin: Client of the cluster.
+        topic: The topic, described a moment ago.
+        timeout: Seconds for the one request.
+    """
+    places = [(topic.name, number) for number, is_writable in enumerate(topic.writable) if is_writable]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return bool(_offsets(admin, places, latest, timeout, stable=False))
 
 
 def _places(partitions: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -33,26 +33,36 @@ class Causes:
 
     def __init__(self) -> None:
         self._errors: deque[KafkaError] = deque(maxlen=_KEPT)
+        self._token_failure: KafkaError | None = None
 
     def properties(self) -> dict[str, Any]:
         """Return the librdkafka properties that the client needs."""
         return {"error_cb": self._errors.append}
 
     def forget(self, client: AdminClient | Consumer) -> None:
-        """Drop the events so far, before a request whose failure they would not explain."""
+        """Drop the events so far, before a request whose failure they would not explain.
+
+        The last token failure is kept: librdkafka reports it again only when its text changes.
+        """
         client.poll(0)
+        self._token_failure = next(filter(_is_token_failure, reversed(self._errors)), self._token_failure)
         self._errors.clear()
 
     def explain(self, client: AdminClient | Consumer) -> tuple[str, str] | None:
-        """Return the cause and what to do about it; None if there was no event.
+        """Return the cause and what to do about it; None if there was no event. Any thread may call it.
 
         Args:
             client: The client, which is polled for its events; it must not consume.
         """
         client.poll(0)
-        newest: Mapping[int, str] = {error.code(): error.str() for error in self._errors}
+        kept = [self._token_failure] if self._token_failure is not None else []
+        newest: Mapping[int, str] = {error.code(): error.str() for error in tuple(self._errors) or kept}
         code = next((code for code in _ADVICE if code in newest), None)
         return None if code is None else (_STATE.sub("", newest[code]), _ADVICE[code])
+
+
+def _is_token_failure(error: KafkaError) -> bool:
+    return error.code() == KafkaError._AUTHENTICATION and "token" in error.str()  # noqa: SLF001 - as above
 
 
 class ExplainingAdmin(AdminClient):

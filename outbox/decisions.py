@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox.channel import ChannelDescription
+from outbox.client_log import logged
 from outbox.cluster import REQUEST_TIMEOUT, checked_properties, refused
 from outbox.errors import ConfigurationError
 from outbox.protocol.op import OpEntry, OpSource, encode_op
@@ -30,7 +31,7 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
             failed.append(error)
 
     with checked_properties():
-        producer = Producer({**kafka, "acks": "all", "enable.idempotence": True, "on_delivery": report})
+        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, "on_delivery": report})
     for entry in entries:
         value, headers = encode_op([entry], OpSource.OPERATOR)
         producer.produce(channel.op.name, value, None, entry.partition, None, None, 0, headers)

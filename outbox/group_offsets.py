@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from outbox.cluster import refused
+from outbox.client_log import logged
+from outbox.cluster import checked_properties, refused
 from outbox.connection_causes import Causes
 
 GROUP_TIMEOUT = 30.0
@@ -89,11 +90,13 @@ class _Member(NamedTuple):
 def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> Iterator[_Member]:
     """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
     causes = Causes()
-    properties = {**causes.properties(), **kafka, "group.id": group}
-    consumer = Consumer({**properties, "enable.auto.commit": False, "isolation.level": isolation})
+    properties = {**causes.properties(), **logged(kafka), "group.id": group}
+    with checked_properties():
+        consumer = Consumer({**properties, "enable.auto.commit": False, "isolation.level": isolation})
     try:
         yield _Member(consumer, causes)
     finally:
+        consumer.poll(0)  # for its log lines
         consumer.close()
 
 

@@ -147,6 +147,7 @@ class Outbox:
                 session.add(order)
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
+        self._sender.require_answering()  # before a connection leaves the pool
         return publish(session, self._starter, message, eager=self.settings.eager if eager is None else eager)
 
     def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
@@ -160,6 +161,7 @@ class Outbox:
             OutboxError: As `publish()`.
             PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
         """
+        self._sender.require_answering()
         return store_half(session, self._starter, message)
 
     def publish_many(
@@ -254,7 +256,10 @@ class Outbox:
         return CheckServer(self._sender, self.settings, listener, self._sender.recorder).start()
 
     def ping(self) -> None:
-        """Ask Kafka for the channel: for a probe of readiness. Waits at most `publish_timeout`.
+        """Ask Kafka for the channel. Waits at most `publish_timeout`, and not at all while the circuit is open.
+
+        It shows whether Kafka is alive, not whether the service is ready: while Kafka is down, a service that the load
+        balancer has dropped cannot even serve what only reads.
 
         Raises:
             ChannelError: Its topics are missing or wrong.

@@ -6,19 +6,19 @@ from outbox.errors import MessageRefused, TransactionsRejected
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION
 from outbox.sender import Sender
-from outbox.waiting import BLOCKING, Waiting
+from outbox.waiting import Budget
 
 CONTROL_BYTES = 1_024
 """Bytes allowed for the control headers of a half."""
 
 
-def refuse(message: Message, sender: Sender, waiting: Waiting = BLOCKING) -> None:
+def refuse(message: Message, sender: Sender, budget: Budget) -> None:
     """Refuse a message that could not be delivered.
 
     Args:
         message: The message.
         sender: Knows the cluster.
-        waiting: How to wait if the cluster must be asked.
+        budget: How long and how to wait if the cluster must be asked.
 
     Raises:
         TransactionsRejected: The outbox was told to reject transactions.
@@ -28,7 +28,7 @@ def refuse(message: Message, sender: Sender, waiting: Waiting = BLOCKING) -> Non
     """
     if sender.rejects:
         raise TransactionsRejected("the outbox was told to reject transactions (reject_transactions): try again later")
-    topic = sender.real_topic(message.topic, waiting)
+    topic = sender.real_topic(message.topic, budget)
     if topic is None:
         raise MessageRefused(f"topic {message.topic!r} does not exist: create it, or correct its name")
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:

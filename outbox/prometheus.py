@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import NamedTuple
 
+from outbox.forks import ForkSafeLock
 from outbox.listener import LocalTransactionState
 from outbox.recorder import CommitOutcome
 
 try:
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "outbox.prometheus needs an extra: pip install 'kafka-transactional-outbox[metrics]'", name=error.name
@@ -27,9 +27,10 @@ class _Metrics(NamedTuple):
     transactions: Counter
     ops_dropped: Counter
     checks: Counter
+    circuit_open: Gauge
 
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _made: weakref.WeakKeyDictionary[CollectorRegistry, _Metrics] = weakref.WeakKeyDictionary()
 
 
@@ -56,6 +57,12 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
                 Counter("outbox_ops_dropped", "Op markers that did not reach Kafka", ["group"], registry=registry),
                 Counter(
                     "outbox_checks_answered", "Check requests answered, by state", ["group", "state"], registry=registry
+                ),
+                Gauge(
+                    "outbox_circuit_open",
+                    "1 while publications fail at once because Kafka does not answer, else 0",
+                    ["group"],
+                    registry=registry,
                 ),
             )
         return _made[registry]
@@ -97,3 +104,11 @@ class PrometheusRecorder:
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
         """Count answers by state."""
         self._metrics.checks.labels(group, state.value).inc()
+
+    def circuit_opened(self, group: str) -> None:
+        """Set the gauge."""
+        self._metrics.circuit_open.labels(group).set(1)
+
+    def circuit_closed(self, group: str) -> None:
+        """Reset the gauge."""
+        self._metrics.circuit_open.labels(group).set(0)

@@ -71,6 +71,20 @@ class Recorder(Protocol):
             state: With what.
         """
 
+    def circuit_opened(self, group: str) -> None:
+        """Kafka does not answer: publications fail at once from now on.
+
+        Args:
+            group: Producer group.
+        """
+
+    def circuit_closed(self, group: str) -> None:
+        """Kafka answers again: publications are sent again from now on.
+
+        Args:
+            group: Producer group.
+        """
+
 
 class NoRecorder:
     """Hears nothing: the default."""
@@ -88,6 +102,12 @@ class NoRecorder:
         """Nothing."""
 
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
+        """Nothing."""
+
+    def circuit_opened(self, group: str) -> None:
+        """Nothing."""
+
+    def circuit_closed(self, group: str) -> None:
         """Nothing."""
 
 
@@ -121,6 +141,14 @@ class GuardedRecorder:
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
         """Tell the recorder."""
         self._tell("check_answered", group, state)
+
+    def circuit_opened(self, group: str) -> None:
+        """Tell the recorder."""
+        self._tell("circuit_opened", group)
+
+    def circuit_closed(self, group: str) -> None:
+        """Tell the recorder."""
+        self._tell("circuit_closed", group)
 
     def _tell(self, method: str, *what: object) -> None:
         try:

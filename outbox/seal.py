@@ -41,6 +41,7 @@ from outbox.recorder import CommitOutcome
 from outbox.sender import Sender
 from outbox.settings import Settings
 from outbox.tracing import with_trace
+from outbox.waiting import Budget
 
 log = logging.getLogger("outbox")
 
@@ -125,6 +126,7 @@ class Seal:
         self._listens = False
         self._doubtful = False
         self._failed = False
+        self._pid = os.getpid()
 
     def publish(self, message: Message, *, early: bool) -> Receipt:
         """Add a message.
@@ -139,11 +141,13 @@ class Seal:
             PublishFailed: Kafka does not answer.
             psycopg.Error: The lock could not be taken.
         """
+        self._require_own_process()
         message = with_trace(message)
-        refuse(message, self._sender, self._connection.waiting)
+        budget = self._sender.budget(self._connection.waiting)
+        refuse(message, self._sender, budget)
         receipt = self.draft.add(message)
         if early:
-            self._send(eager=True)
+            self._send(budget, eager=True)
         self._recorder.messages_published(self._settings.group, 1)
         return receipt
 
@@ -157,7 +161,7 @@ class Seal:
             PublishFailed: It was not acknowledged.
         """
         try:
-            return self._partition, self._acks.offsets(self._connection.waiting)[-1]
+            return self._partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
         except PublishFailed:
             self._failed = True
             raise
@@ -175,8 +179,10 @@ class Seal:
             UsageError: The transaction failed or ended meanwhile.
             psycopg.Error: Postgres refuses.
         """
-        self._send()
-        offsets = self._acknowledged()
+        self._require_own_process()
+        budget = self._sender.budget(self._connection.waiting)
+        self._send(budget)
+        offsets = self._acknowledged(budget)
         self._recorder.halves_acked(self._settings.group, len(offsets), time.monotonic() - self._sending_since)
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
@@ -188,26 +194,34 @@ class Seal:
         self._listens = True
         failpoint("outbox.sealed")
 
-    def _send(self, *, eager: bool = False) -> None:
+    def _require_own_process(self) -> None:
+        """Refuse to go on with a transaction of the parent in a forked child (R46)."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "The transaction was begun before a fork. Begin a new one, on a connection of the child process."
+            )
+
+    def _send(self, budget: Budget, *, eager: bool = False) -> None:
         if self._failed:
             raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
         if not self.draft.has_unsent:
             return
         self._failed = True
-        self._sender.connect(self._connection.waiting)
+        self._sender.require_answering()
+        self._sender.connect(budget)
         incarnation = self._open(eager=eager)
         if not self._sent:
             self._sending_since = time.monotonic()
         for position, half in self.draft.take_unsent(self._settings.group, incarnation):
             self._sent.append(position)  # before it is on its way: whatever interrupts us, its marker names it
-            self._sender.produce_half(self._partition, half, self._acks, self._connection.waiting)
+            self._sender.produce_half(self._partition, half, self._acks, budget)
         self._failed = False
 
-    def _acknowledged(self) -> list[int]:
+    def _acknowledged(self, budget: Budget) -> list[int]:
         """The offsets of the halves; while they are late, the lock says that the transaction lives."""
-        if not self._locked and not self._acks.arrive(self._connection.waiting, _LATE_SECONDS):
+        if not self._locked and not self._acks.arrive(budget, _LATE_SECONDS):
             self._lock(eager=False)
-        return self._acks.offsets(self._connection.waiting)
+        return self._acks.offsets(budget)
 
     def _open(self, *, eager: bool) -> str:
         """Learn, once, what the halves must say: the incarnation of the database (R10)."""
@@ -326,7 +340,7 @@ class Seal:
             return False
         self._end(CommitOutcome.COMMITTED)
         self.draft.end.committed()
-        if self._entry is not None:
+        if self._entry is not None and os.getpid() == self._pid:
             failpoint("outbox.committed")
             self._sender.send_op(self._entry, connect=False)
         return True
@@ -341,7 +355,7 @@ class Seal:
         """
         self._end(self._outcome_without_commit)
         self.draft.end.rolled_back(reason)
-        if self._sent:
+        if self._sent and os.getpid() == self._pid:  # in a forked child the parent may yet commit (R46)
             self._acks.when_all(self._send_rollback)
 
     def _send_rollback(self) -> None:

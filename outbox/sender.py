@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from outbox.acks import Acks, Report
 from outbox.channel import ChannelDescription, verify_channel
-from outbox.cluster import TopicDescription, admin_client, checked_properties
-from outbox.errors import KafkaUnreachable, OutboxError, PublishFailed, UsageError
+from outbox.circuit import Circuit
+from outbox.client_log import logged
+from outbox.cluster import TopicDescription, admin_client, checked_properties, reconnecting, takes_records
+from outbox.connection_causes import UNKNOWN_CAUSE, cause_of
+from outbox.enquiries import Enquiries
+from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.failpoints import failpoint
+from outbox.forks import abandon, follow
+from outbox.known_topics import KnownTopics
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.receipt import Ends
 from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings
-from outbox.topics import TopicCache
 from outbox.visibility import Visibility
-from outbox.waiting import BLOCKING, Waiting
+from outbox.waiting import BLOCKING, Budget, Waiting
 
 log = logging.getLogger("outbox")
 
 _POLL_SECONDS = 0.1
 _FULL_QUEUE_SECONDS = 0.005
+
+_REQUEST_SECONDS = 5.0
+"""Time limit for one request, unless `publish_timeout` is longer: nobody waits longer than that for its answer."""
+
+_PROBE_SECONDS = 1.0
+"""Time limit for a leader's answer to a probe."""
+
+_PROBE_PAUSE_SECONDS = 0.25
+
+T = TypeVar("T")
 
 
 class HalfRecord(NamedTuple):
@@ -46,6 +60,9 @@ class HalfRecord(NamedTuple):
 class Sender:
     """The library's connection to Kafka; made at the first publication, shared by all threads.
 
+    Callers never ask the cluster themselves: they wait, within their budget, for answers to `Enquiries`. A forked child
+    starts afresh (R46).
+
     Args:
         settings: Settings of the `Outbox`.
         recorder: Hears what happens.
@@ -55,13 +72,24 @@ class Sender:
         self.recorder = guarded(recorder)
         self.visibility = Visibility(settings.kafka, settings.channel, self._ends)
         self._settings = settings
-        self._lock = threading.Lock()
-        self._pid: int | None = None  # of the process that connected
         self._closed = False
+        self._begin()
+        follow(self)
+
+    def _begin(self) -> None:
+        """Have nothing: no client, no thread, no lock that anybody holds."""
+        self._lock = threading.Lock()  # never held while the cluster is asked
         self._producer: Producer | None = None
         self._channel: ChannelDescription | None = None
-        self._topics: TopicCache | None = None
+        self._topics: KnownTopics | None = None
         self._admin: AdminClient | None = None
+        self._enquiries = Enquiries()
+        self._circuit = Circuit()
+
+    def start_afresh(self) -> None:
+        """Begin again in a forked child. What the parent's producer holds is the parent's to send (R46)."""
+        abandon(self._producer, self._admin)
+        self._begin()
 
     @property
     def channel(self) -> ChannelDescription:
@@ -71,8 +99,9 @@ class Sender:
             ChannelError: Its topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
-        self._open()
         if self._channel is None:
+            self.connect(self.budget())
+        if self._channel is None or self._closed:
             raise UsageError("the outbox is closed")
         return self._channel
 
@@ -81,71 +110,158 @@ class Sender:
         """Whether nothing may be published now (RocketMQ: `rejectTransactionMessage`)."""
         return self._settings.reject_transactions
 
-    def connect(self, waiting: Waiting) -> None:
+    def budget(self, waiting: Waiting = BLOCKING) -> Budget:
+        """Begin a call of the application, which may wait for Kafka for `publish_timeout` in all."""
+        return Budget(waiting, self._settings.publish_timeout)
+
+    def connect(self, budget: Budget) -> None:
         """Connect if there is no connection: at first, and again after a fatal error.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
-        if not self._is_open():
-            waiting.call(self._open)
+        if self._producer is None:
+            self.require_answering()
+            self._answer("connection", self._start, budget)
 
-    def real_topic(self, name: str, waiting: Waiting = BLOCKING) -> TopicDescription | None:
+    def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
         """A real topic, or None if it does not exist.
 
         Args:
             name: Its name.
-            waiting: How to wait if the cluster must be asked.
+            budget: How long and how to wait if the cluster must be asked.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
-        known = self._topics.remembered(name) if self._topics is not None and self._is_open() else None
-        return known or waiting.call(lambda: self._ask_topic(name))
+        self.require_answering()
+        self.connect(budget)
+        topics = self._known_topics()
+        topic = topics.usable(name)
+        if topic is None:
+            return self._answer(f"topic {name}", lambda: topics.ask(name), budget)
+        if topics.is_due(name):
+            self._enquiries.ask(f"topic {name}", lambda: self._renew(topics, name), urgent=False)
+        return topic
 
-    def _ask_topic(self, name: str) -> TopicDescription | None:
-        self._open()
+    def _known_topics(self) -> KnownTopics:
         if self._topics is None:
             raise UsageError("the outbox is closed")
-        with _in_time():
-            return self._topics.look_up({name}).get(name)
+        return self._topics
+
+    def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
+        """Ask for a topic while its old description serves."""
+        try:
+            return topics.ask(name)
+        except OutboxError as error:
+            log.warning("Topic %s was not described again, its old description serves: %s", name, error)
+            raise
+
+    def _answer(self, question: str, function: Callable[[], T], budget: Budget) -> T:
+        """Wait for the answer to an enquiry; a cluster that is silent is a failed publication.
+
+        Raises:
+            PublishFailed: Kafka does not answer.
+            OutboxError: As the function.
+        """
+        began = time.monotonic()
+        try:
+            return budget.result(self._enquiries.ask(question, function))
+        except TimeoutError:
+            silence = f"no answer about the {question} within {self._settings.publish_timeout:g} s"
+            reason, advice = cause_of(self._admin) or (silence, UNKNOWN_CAUSE)
+            cause = f"Kafka does not answer ({reason}). {advice}."
+        except KafkaUnreachable as error:
+            cause = str(error)
+        except (ConfigurationError, UsageError) as error:
+            raise type(error)(str(error)) from error  # callers share the answer, but not a traceback
+        self.unanswered(began, cause)
+        raise PublishFailed(f"{cause} Roll the local transaction back and try again.")
+
+    # --- the circuit
+
+    def require_answering(self) -> None:
+        """Refuse a publication while Kafka is known not to answer; never waits.
+
+        Raises:
+            PublishFailed: The circuit is open.
+            UsageError: The outbox is closed.
+        """
+        if self._closed:
+            raise UsageError("the outbox is closed")
+        self._circuit.require_closed()
+
+    def answered(self) -> None:
+        """Take note that Kafka took a half."""
+        self._circuit.answered()
+
+    def unanswered(self, since: float, cause: str) -> None:
+        """Take note that Kafka did not answer a question of then; if nobody got an answer since, open the circuit."""
+        if self._closed or not self._circuit.failed(since, cause):
+            return
+        log.warning("Circuit opened, publications fail at once until Kafka answers: %s", cause)
+        self.recorder.circuit_opened(self._settings.group)
+        with suppress(UsageError):  # closed meanwhile
+            self._enquiries.ask("probe", self._probe)
+
+    def _probe(self) -> None:
+        """Ask the cluster until it takes halves again, then close the circuit."""
+        while not self._takes_halves():
+            if self._enquiries.closed(_PROBE_PAUSE_SECONDS):
+                return
+        if self._closed:
+            return
+        seconds = self._circuit.close()
+        log.warning("Circuit closed after %.1f s, Kafka answers", seconds)
+        self.recorder.circuit_closed(self._settings.group)
+
+    def _takes_halves(self) -> bool:
+        try:
+            half = self._described_channel().half
+        except KafkaUnreachable:
+            return False
+        except OutboxError:
+            return True  # Kafka answers; the next publication raises what is wrong
+        return takes_records(self._admin_client(), half, _PROBE_SECONDS)
 
     def _ends(self) -> Ends:
         return self._topics.ends if self._topics is not None else {}
 
     def acks(self) -> Acks:
         """For the acknowledgements of one transaction."""
-        return Acks(self._settings.publish_timeout)
+        return Acks(self)
 
-    def produce_half(self, partition: int, half: HalfRecord, acks: Acks, waiting: Waiting = BLOCKING) -> None:
+    def produce_half(self, partition: int, half: HalfRecord, acks: Acks, budget: Budget) -> None:
         """Put a half on its way, without waiting for its acknowledgement.
 
         Args:
             partition: Half partition of the transaction.
             half: The half.
             acks: Takes its acknowledgement.
-            waiting: How to wait while the local queue is full.
+            budget: How long and how to wait while the local queue is full.
 
         Raises:
             PublishFailed: It cannot be sent.
         """
+        began = time.monotonic()
         report = acks.expect()
         produced = False
         try:
-            deadline = time.monotonic() + self._settings.publish_timeout
-            while not (produced := self._produced(partition, half, report)) and time.monotonic() < deadline:
-                waiting.pause(_FULL_QUEUE_SECONDS)  # the polling thread makes room
+            while not (produced := self._produced(partition, half, report, budget)) and not budget.is_spent:
+                budget.pause(_FULL_QUEUE_SECONDS)  # the polling thread makes room
         finally:
             if not produced:
                 acks.forget()
         if not produced:
+            self.unanswered(began, "the local queue of halves is full")
             raise PublishFailed("the local queue of halves is full; the local transaction is rolled back")
 
-    def _produced(self, partition: int, half: HalfRecord, report: Report) -> bool:
+    def _produced(self, partition: int, half: HalfRecord, report: Report, budget: Budget) -> bool:
         """Whether there was room for a half."""
-        producer = self._open()
+        self.connect(budget)
+        producer = self._live_producer()
         topic = self._settings.channel.half_topic
         try:
             producer.produce(topic, half.value, half.key, partition, report, None, 0, half.headers)
@@ -156,24 +272,31 @@ class Sender:
             raise PublishFailed(f"a half message cannot be sent: {error.args[0].str()}") from error
         return True
 
-    def send_halves(self, partition: int, halves: Sequence[HalfRecord], waiting: Waiting = BLOCKING) -> list[int]:
+    def _live_producer(self) -> Producer:
+        producer = self._producer
+        if producer is None:
+            raise PublishFailed("the connection to Kafka was lost; roll the local transaction back and try again")
+        return producer
+
+    def send_halves(self, partition: int, halves: Sequence[HalfRecord], budget: Budget | None = None) -> list[int]:
         """Produce halves and wait for all acknowledgements.
 
         Args:
             partition: Half partition of the transaction.
             halves: In the order of their positions.
-            waiting: How to wait.
+            budget: How long and how to wait; None: `publish_timeout`, and the thread blocks.
 
         Returns:
             Their offsets.
 
         Raises:
-            PublishFailed: Not all were acknowledged with an offset within `publish_timeout`.
+            PublishFailed: Not all were acknowledged with an offset in time.
         """
+        budget = budget or self.budget()
         acks = self.acks()
         for half in halves:
-            self.produce_half(partition, half, acks, waiting)
-        return acks.offsets(waiting)
+            self.produce_half(partition, half, acks, budget)
+        return acks.offsets(budget)
 
     def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER, *, connect: bool = True) -> None:
         """Send an op marker and do not wait for its acknowledgement: if it gets lost, the checker decides.
@@ -186,10 +309,10 @@ class Sender:
         value, headers = encode_op([entry], source)
         failpoint("outbox.op")
         try:
-            if not connect and not self._is_open():
-                raise KafkaUnreachable("the outbox is closed, or lost its connection")
-            self._open().produce(
-                self.channel.op.name,
+            if connect:
+                self.connect(self.budget())
+            self._live_producer().produce(
+                self._settings.channel.op_topic,
                 value,
                 None,
                 entry.partition,
@@ -209,16 +332,22 @@ class Sender:
         self.recorder.ops_dropped(self._settings.group, 1)
         log.warning("op marker of transaction %s was not sent, the checker will decide: %s", transaction_id, reason)
 
-    def ping(self) -> None:
+    def ping(self, waiting: Waiting = BLOCKING) -> None:
         """Ask the cluster for the channel.
+
+        Args:
+            waiting: How to wait.
 
         Raises:
             ChannelError: Its topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
-        self._open()
-        with _in_time():
-            verify_channel(self._admin_client(), self._settings.channel, self._settings.publish_timeout)
+        self.require_answering()
+        budget = self.budget(waiting)
+        if self._producer is None:
+            self.connect(budget)
+        else:
+            self._answer("channel", self._described_channel, budget)
 
     def close(self, timeout: float | None = None) -> None:
         """Flush op markers, and let the producer go.
@@ -230,9 +359,9 @@ class Sender:
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)
-        if self._pid == os.getpid():  # their threads are not in a forked child, which could not end them
-            self._admin = self._topics = None  # a client that nobody holds ends its connections
-        if producer is not None and self._pid == os.getpid():
+        self._enquiries.close()
+        self._admin = self._topics = None  # a client that nobody holds ends its connections
+        if producer is not None:
             left = producer.flush(self._settings.close_timeout if timeout is None else timeout)
             if left:
                 self.recorder.ops_dropped(self._settings.group, left)
@@ -245,45 +374,36 @@ class Sender:
                 if self._producer is producer:
                     self._producer = None
 
-    def _open(self) -> Producer:
-        producer = self._producer
-        if producer is not None and self._is_open():
-            return producer
-        if self._pid not in {None, os.getpid()}:
-            raise UsageError("this outbox was used before a fork: make a new one in the child process")
-        with _in_time():
-            if not self._lock.acquire(timeout=self._settings.publish_timeout):
-                raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
-            try:
-                if self._closed:
-                    raise UsageError("the outbox is closed")
-                return self._producer or self._start()
-            finally:
-                self._lock.release()
+    def _described_channel(self) -> ChannelDescription:
+        timeout = max(_REQUEST_SECONDS, self._settings.publish_timeout)
+        return verify_channel(self._admin_client(), self._settings.channel, timeout)
 
-    def _is_open(self) -> bool:
-        return self._producer is not None and self._pid == os.getpid()
-
-    def _start(self) -> Producer:
-        admin = self._admin_client()
-        self._channel = verify_channel(admin, self._settings.channel, self._settings.publish_timeout)
-        names = self._settings.channel
-        self._topics = TopicCache(admin, self._settings.publish_timeout, beside=(names.op_topic, names.discard_topic))
+    def _start(self) -> None:
+        """Connect; only the thread of the enquiries does."""
+        if self._producer is not None:
+            return
+        channel = self._described_channel()
+        topics = self._topics
+        if topics is None:
+            names, timeout = self._settings.channel, max(_REQUEST_SECONDS, self._settings.publish_timeout)
+            topics = KnownTopics(self._admin_client(), timeout, (names.op_topic, names.discard_topic))
         with checked_properties():
             producer = Producer(
                 {
                     "linger.ms": 0,  # a transaction waits for its halves; batches form by themselves under load
-                    "message.max.bytes": self._channel.half.max_message_bytes,
-                    **self._settings.kafka,
+                    "message.max.bytes": channel.half.max_message_bytes,
+                    **logged(reconnecting(self._settings.kafka)),
                     "acks": "all",
                     "enable.idempotence": True,
                     "message.timeout.ms": int(self._settings.publish_timeout * 1000),
                 }
             )
-        self._producer, self._pid = producer, os.getpid()
+        with self._lock:
+            if self._closed:
+                return
+            self._channel, self._topics, self._producer = channel, topics, producer
         threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
         atexit.register(self.close)
-        return producer
 
     def _admin_client(self) -> AdminClient:
         """The client for questions; made once for a process, and kept."""
@@ -297,12 +417,3 @@ class Sender:
                 producer.poll(_POLL_SECONDS)
             except Exception:  # of a delivery report; the thread serves those of everybody else, too
                 log.exception("a delivery report could not be served")
-
-
-@contextmanager
-def _in_time() -> Iterator[None]:
-    """To a caller who publishes, a cluster that does not answer is a failed publication, the first time as later."""
-    try:
-        yield
-    except KafkaUnreachable as error:
-        raise PublishFailed(f"{error}; roll the local transaction back and try again") from error

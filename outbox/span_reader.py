@@ -12,6 +12,7 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox.client_log import logged
 from outbox.cluster import REQUEST_TIMEOUT, checked_properties, refused
 from outbox.errors import KafkaUnreachable
 
@@ -64,7 +65,7 @@ class SpanReader:
                     "fetch.queue.backoff.ms": 5,
                     "fetch.wait.max.ms": 50,
                     "queued.max.messages.kbytes": 8_192,  # of each partition; by default 64 MB
-                    **kafka,
+                    **logged(kafka),
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "group.id": group,

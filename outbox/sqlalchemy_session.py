@@ -7,7 +7,6 @@ without rollback or error in between: the session's `after_commit`, the pool's `
 
 from __future__ import annotations
 
-import threading
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,12 +19,13 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.pool import PoolResetState
 
 from outbox.errors import CommitOutcomeUnknown, UsageError
+from outbox.forks import ForkSafeLock
 from outbox.local_connection import LocalConnection
 from outbox.message import Message
 from outbox.participant import Participant, Starter
 from outbox.receipt import Receipt
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
 _sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()  # until its transaction ends
 _sealed: dict[int, PublishedTransaction] = {}  # by id of the driver's connection, from the seal to the first sight

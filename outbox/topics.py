@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
 
-from outbox.cluster import REQUEST_TIMEOUT, TopicDescription, describe_topics, end_offsets
+from outbox.cluster import REQUEST_TIMEOUT, TopicDescription, describe_topics
 from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0
-_ENDS_SECONDS = 1.0
-"""How long a look-up may take longer for the ends, which are only good to have."""
 
 
 class TopicCache:
@@ -23,35 +21,15 @@ class TopicCache:
 
     Args:
         admin: Client of the cluster.
-        timeout: Seconds that a look-up may wait for the cluster, or for a thread that is waiting for it.
-        beside: Topics that are looked up along with any other. If there are some, the ends of all are learned, too.
         writing: Whether this process writes to them, see `describe_topics`.
     """
 
-    def __init__(
-        self,
-        admin: AdminClient,
-        timeout: float = REQUEST_TIMEOUT,
-        beside: Collection[str] = frozenset(),
-        *,
-        writing: bool = False,
-    ) -> None:
+    def __init__(self, admin: AdminClient, *, writing: bool = False) -> None:
         self._admin = admin
-        self._timeout = timeout
-        self._beside = frozenset(beside)
         self._writing = writing
         self._known: dict[str, tuple[float, TopicDescription]] = {}
-        self._ends: Mapping[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
         self._changing = threading.Lock()  # never held while the cluster is asked
-
-    @property
-    def ends(self) -> Mapping[str, tuple[int, ...]]:
-        """The end offset of each partition of the topics that were looked up, when they were; it never changes.
-
-        A topic whose ends are not known is missing. What is written after a look-up lies at or behind the ends.
-        """
-        return self._ends
 
     def look_up(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """Those of the topics that exist.
@@ -76,17 +54,12 @@ class TopicCache:
     @contextmanager
     def _asking(self) -> Iterator[None]:
         """One thread asks at a time."""
-        if not self._lock.acquire(timeout=self._timeout):
+        if not self._lock.acquire(timeout=REQUEST_TIMEOUT):
             raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
         try:
             yield
         finally:
             self._lock.release()
-
-    def remembered(self, name: str) -> TopicDescription | None:
-        """A topic, if it need not be asked for; never waits."""
-        at, topic = self._known.get(name, (-math.inf, None))
-        return topic if at >= time.monotonic() - REMEMBER_SECONDS else None
 
     def seen(self) -> dict[str, int]:
         """The topics that were ever seen here, with the partitions that each had; some may be gone."""
@@ -104,22 +77,11 @@ class TopicCache:
         return {name: topic for name, (at, topic) in found.items() if topic is not None and at >= since}
 
     def _ask(self, names: Collection[str]) -> dict[str, TopicDescription]:
-        """Those of the topics that exist, asked for now, and remembered with those beside."""
+        """Those of the topics that exist, asked for now, and remembered."""
         if not names:
             return {}
         now = time.monotonic()
-        described = describe_topics(self._admin, [*self._beside.union(names)], self._timeout, writing=self._writing)
-        if self._beside:
-            self._learn_ends(described)
+        described = describe_topics(self._admin, [*names], REQUEST_TIMEOUT, writing=self._writing)
         with self._changing:
             self._known |= {name: (now, topic) for name, topic in described.items()}
-        return {name: described[name] for name in names if name in described}
-
-    def _learn_ends(self, described: Mapping[str, TopicDescription]) -> None:
-        """Ends that cannot be learned stay what they were, for a topic that is still the same: they only rise."""
-        partitions = {name: topic.partitions for name, topic in described.items()}
-        known = {name: ends for name, ends in self._ends.items() if self._is_same(name, described)}
-        self._ends = known | end_offsets(self._admin, partitions, min(self._timeout, _ENDS_SECONDS))
-
-    def _is_same(self, name: str, described: Mapping[str, TopicDescription]) -> bool:
-        return name not in described or (name in self._known and self._known[name][1].id == described[name].id)
+        return described

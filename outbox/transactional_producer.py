@@ -28,6 +28,7 @@ from outbox.protocol.positions import Positions
 from outbox.recorder import CommitOutcome
 from outbox.sender import HalfRecord
 from outbox.tracing import with_trace
+from outbox.waiting import Budget
 
 log = logging.getLogger("outbox")
 
@@ -181,10 +182,10 @@ class TransactionalProducer:
 
     def _send_alone(self, message: Message, arg: Any) -> TransactionSendResult:
         message = with_trace(message)
-        refuse(message, self._sender)
+        refuse(message, self._sender, budget := self._sender.budget())
         self.start()
         transaction_id = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        partition, offset = self._store(message, transaction_id)
+        partition, offset = self._store(message, transaction_id, budget)
         failpoint("outbox.half_acked")
         half = HalfMessage.of(message, transaction_id)
         outcome = CommitOutcome.UNKNOWN
@@ -198,14 +199,14 @@ class TransactionalProducer:
             self._end(_ENDS[state], transaction_id, partition, Positions.first(1), offset)
         return TransactionSendResult(half.message_id, transaction_id, state, partition, offset)
 
-    def _store(self, message: Message, transaction_id: str) -> tuple[int, int]:
+    def _store(self, message: Message, transaction_id: str, budget: Budget) -> tuple[int, int]:
         """Send the half and await its acknowledgement; its partition and offset."""
         half = self._half(message, transaction_id)
         partitions = self._sender.channel.partitions
         partition = half_partition(self._settings.group, half.key, uuid.UUID(transaction_id).bytes, partitions)
         began = time.monotonic()
         try:
-            (offset,) = self._sender.send_halves(partition, [half])
+            (offset,) = self._sender.send_halves(partition, [half], budget)
         except PublishFailed as error:
             # It may be stored all the same. Where is not known, so the end says that nothing of it counts.
             self._end(OpKind.ROLLBACK, transaction_id, partition, Positions(()), NO_OFFSET)

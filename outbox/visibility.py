@@ -7,7 +7,6 @@ are the reader's sightings in Kafka and the end of the local transaction in this
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from outbox.errors import UsageError
+from outbox.forks import follow
 from outbox.protocol.names import Channel
 from outbox.receipt import Ends, Receipt, VisibleAt
 from outbox.visibility_reader import Troubles, VisibilityReader, Watch
@@ -37,13 +37,21 @@ class Visibility:
         self._kafka = kafka
         self._channel = channel
         self._ends = ends
-        self._lock = threading.Lock()
         self._closed = False
-        self._pid: int | None = None  # of the process that waited first
+        self._begin()
+        follow(self)
+
+    def _begin(self) -> None:
+        """Have no thread, and nobody who waits."""
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._watches: set[Watch] = set()
         self._changed: SimpleQueue[Watch] = SimpleQueue()  # those that came or went, for the thread
         self._troubles: Troubles = {}
+
+    def start_afresh(self) -> None:
+        """Begin again in a forked child: the reader is the parent's (R46)."""
+        self._begin()
 
     def ends(self) -> Ends:
         """How far topics reach, as far as it is known; a moment old."""
@@ -57,7 +65,7 @@ class Visibility:
         """Watch out for a message until the future is done or cancelled. It never waits for Kafka.
 
         Raises:
-            UsageError: The outbox is closed, or its receipts were waited for before a fork.
+            UsageError: The outbox is closed.
         """
         watch = Watch(receipt)
         self._enter(watch)
@@ -66,8 +74,6 @@ class Visibility:
 
     def close(self) -> None:
         """End the thread; those who wait get `UsageError`."""
-        if self._pid not in {None, os.getpid()}:
-            return
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -77,15 +83,12 @@ class Visibility:
         self._changed = SimpleQueue()  # nobody reads it any more, and watches hold what their futures hold
 
     def _enter(self, watch: Watch) -> None:
-        if self._pid not in {None, os.getpid()}:
-            raise UsageError("receipts were waited for before a fork: wait in the process that published")
         with self._lock:
             if self._closed:
                 raise UsageError("the outbox is closed: wait for receipts before close()")
             self._watches.add(watch)
             self._changed.put(watch)
             if self._thread is None:
-                self._pid = os.getpid()
                 self._thread = threading.Thread(target=self._run, name="outbox-visibility", daemon=True)
                 self._thread.start()
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox.client_log import logged
 from outbox.cluster import checked_properties
 from outbox.errors import Discarded, OutboxError, RolledBack
 from outbox.protocol.discard import manifest_key, parse_manifest
@@ -320,8 +321,7 @@ def _properties(kafka: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
         "fetch.wait.max.ms": 50,  # what is newly assigned waits for the fetch before it
         "queued.max.messages.kbytes": 16_384,
         "log_level": 2,  # its errors are told by callback, once
-        "logger": log,
-        **kafka,
+        **logged(kafka),
         "group.id": f"{channel.name}-receipts",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,

@@ -7,8 +7,11 @@ task that is outside. So there is one implementation for both worlds.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -32,9 +35,6 @@ class Waiting(Protocol):
     def pause(self, seconds: float) -> None:
         """Let a moment pass."""
 
-    def call(self, function: Callable[[], T]) -> T:
-        """Call a function that may wait for Kafka by itself."""
-
 
 class BlockingWaiting:
     """The calling thread waits."""
@@ -50,10 +50,6 @@ class BlockingWaiting:
         """Sleep."""
         threading.Event().wait(seconds)
 
-    def call(self, function: Callable[[], T]) -> T:
-        """Call it here."""
-        return function()
-
 
 class EventLoopWaiting:
     """The calling task waits, and the event loop goes on; only inside SQLAlchemy's greenlet."""
@@ -65,10 +61,6 @@ class EventLoopWaiting:
     def pause(self, seconds: float) -> None:
         """Sleep."""
         await_only(asyncio.sleep(seconds))
-
-    def call(self, function: Callable[[], T]) -> T:
-        """Call it in a thread; if the task is cancelled, the thread goes on by itself to its own time limit."""
-        return await_only(asyncio.to_thread(function))
 
 
 async def _notified(tell: Callable[[Notify], None], seconds: float) -> bool:
@@ -90,3 +82,61 @@ async def _notified(tell: Callable[[Notify], None], seconds: float) -> bool:
 
 BLOCKING = BlockingWaiting()
 EVENT_LOOP = EventLoopWaiting()
+
+
+class Budget:
+    """The seconds that one call of the application may still wait for Kafka, and how it waits.
+
+    Only time spent in the methods below counts: how long Postgres takes is not for `publish_timeout` to bound.
+
+    Args:
+        waiting: How to wait.
+        seconds: How long, in all.
+    """
+
+    def __init__(self, waiting: Waiting, seconds: float) -> None:
+        self._waiting = waiting
+        self._left = seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no time is left."""
+        return self._left <= 0
+
+    def until(self, tell: Callable[[Notify], None], seconds: float = math.inf) -> bool:
+        """Wait for a notification as `Waiting.until()`, for what is left or for so many seconds, whichever is less."""
+        began = time.monotonic()
+        try:
+            return self._waiting.until(tell, min(self._left, seconds))
+        finally:
+            self._left -= time.monotonic() - began
+
+    def pause(self, seconds: float) -> None:
+        """Let a moment pass."""
+        self._waiting.pause(seconds)
+        self._left -= seconds
+
+    def result(self, future: Future[T]) -> T:
+        """Wait for a future's result, or raise its exception.
+
+        Raises:
+            TimeoutError: There was none in time.
+        """
+        if not future.done() and not self.until(lambda notify: future.add_done_callback(lambda _: notify())):
+            raise TimeoutError
+        return future.result()
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run a blocking function in a thread of its own; asyncio's default executor belongs to the application."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # who no longer waits does not end the thread
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="outbox-wait", daemon=True).start()
+    return await asyncio.wrap_future(future)

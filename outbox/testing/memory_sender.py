@@ -5,13 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping
 
-from confluent_kafka import Producer
-
 from outbox.channel import ChannelDescription
 from outbox.cluster import TopicDescription
 from outbox.errors import UsageError
 from outbox.sender import Sender
-from outbox.waiting import BLOCKING, Waiting
+from outbox.waiting import BLOCKING, Budget, Waiting
 
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default for `max.message.bytes`."""
@@ -51,31 +49,32 @@ class MemorySender(Sender):
         self._require_open()
         return ChannelDescription(names, _topic(names.half_topic, 1), _topic(names.op_topic, 1), 1)
 
-    def real_topic(self, name: str, waiting: Waiting = BLOCKING) -> TopicDescription | None:
+    def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
         """A real topic, or None if topics are declared and this one is not.
+
+        Raises:
+            UsageError: The outbox is closed.
+        """
+        del budget
+        self._require_open()
+        if self._declared is None:
+            return _topic(name, _ANY_PARTITION_COUNT)
+        return _topic(name, self._declared[name]) if name in self._declared else None
+
+    def ping(self, waiting: Waiting = BLOCKING) -> None:
+        """Nothing that could fail.
 
         Raises:
             UsageError: The outbox is closed.
         """
         del waiting
         self._require_open()
-        if self._declared is None:
-            return _topic(name, _ANY_PARTITION_COUNT)
-        return _topic(name, self._declared[name]) if name in self._declared else None
-
-    def ping(self) -> None:
-        """Nothing that could fail.
-
-        Raises:
-            UsageError: The outbox is closed.
-        """
-        self._require_open()
 
     def _require_open(self) -> None:
         if self._closed:
             raise UsageError("the outbox is closed")
 
-    def _start(self) -> Producer:
+    def _start(self) -> None:
         raise UsageError(
             "an in-memory outbox has no Kafka: with TransactionalProducer, hand over a session= and serve_checks=False"
         )

@@ -456,7 +456,7 @@ def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.Monk
     def lose(name: str) -> None:
         if name == "outbox.committed":
             sender._producer = None
-            monkeypatch.setattr(sender, "_open", lambda: opened.append("opened"))
+            monkeypatch.setattr(sender, "connect", lambda _budget: opened.append("opened"))
 
     monkeypatch.setattr("outbox.seal.failpoint", lose)
 

@@ -193,7 +193,7 @@ def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: Outbox)
 
 
 @pytest.mark.long
-def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() -> None:
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create("orders")
         with site.connect() as connection:
@@ -204,11 +204,8 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why(monk
             stack.kafka.stop()
             with pytest.raises(PublishFailed, match="rolled back"):
                 _sell(site, outbox, Message(site.topic("orders"), "x"))
-            monkeypatch.setattr("outbox.topics.REMEMBER_SECONDS", 0.0)  # as if it had known the topic for long
-            started = time.monotonic()
-            with pytest.raises(PublishFailed, match="Kafka does not answer"):
+            with pytest.raises(PublishFailed, match="circuit is open"):
                 _sell(site, outbox, Message(site.topic("orders"), "x"))
-            assert time.monotonic() - started < 10
             assert _sold(site) == 0
 
 

@@ -64,11 +64,15 @@ def test_a_web_application_writes_and_announces_both_or_neither(site: Site, fram
     assert len(site.read("orders")) == 1
 
 
-def test_a_web_application_without_kafka_is_not_ready(site: Site) -> None:
-    with _served(site, "flask", OUTBOX_BOOTSTRAP_SERVERS="127.0.0.1:9", OUTBOX_PUBLISH_TIMEOUT="1") as client:
-        answer = client.get("/readyz")
-        assert answer.status_code == 503
-        assert "Kafka does not answer" in answer.text
+@pytest.mark.parametrize("framework", APPLICATIONS)
+def test_web_application_without_kafka_is_ready_and_refuses_writes(site: Site, framework: str) -> None:
+    _create_orders(site)
+    with _served(site, framework, OUTBOX_BOOTSTRAP_SERVERS="127.0.0.1:9", OUTBOX_PUBLISH_TIMEOUT="1") as client:
+        answers = [client.post("/orders", json={"id": 7, "what": "tea"}) for _ in range(2)]
+        assert [(answer.status_code, answer.headers["Retry-After"]) for answer in answers] == [(503, "5")] * 2
+        assert "Kafka does not answer" in answers[0].text
+        assert "circuit is open" in answers[1].text
+        assert client.get("/readyz").status_code == 200
 
 
 def _records(site: Site, message_id: str) -> list[VisibleRecord]:

@@ -28,6 +28,7 @@ from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.sender import HalfRecord
 from outbox.testing import read_committed
 from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
+from outbox.waiting import Budget
 from tests.harness import Site, wait_until
 from tests.integration.shop import Shop
 from tests.listeners import COMMIT, ROLLBACK, UNKNOWN, Scripted
@@ -286,8 +287,8 @@ def test_a_half_whose_acknowledgement_is_lost_is_rolled_back(site: Site, monkeyp
     with site.outbox() as outbox:
         send = outbox._sender.send_halves
 
-        def lose(partition: int, halves: Sequence[HalfRecord]) -> list[int]:
-            send(partition, halves)
+        def lose(partition: int, halves: Sequence[HalfRecord], budget: Budget) -> list[int]:
+            send(partition, halves, budget)
             site.relay()
             wait_until(lambda: bool(read_committed(site.kafka(), [site.channel.check_topic])), explain=site.logs)
             raise PublishFailed("the acknowledgement got lost")

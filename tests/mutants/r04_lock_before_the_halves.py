@@ -8,12 +8,13 @@ nothing gets through.
 from __future__ import annotations
 
 from outbox.seal import Seal
+from outbox.waiting import Budget
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _acknowledged(self: Seal) -> list[int]:
+def _acknowledged(self: Seal, budget: Budget) -> list[int]:
     """The offsets of the halves, without a word to the checker meanwhile."""
-    return self._acks.offsets(self._connection.waiting)
+    return self._acks.offsets(budget)
 
 
 MUTANT = Mutant(

@@ -135,6 +135,16 @@ def test_cause_of_earlier_request_is_dropped() -> None:
     assert causes.explain(client) is None
 
 
+def test_token_failure_before_a_request_is_named() -> None:
+    """Librdkafka does not report the same token failure again."""
+    causes, client = Causes(), cast("AdminClient", Silent())
+    causes.properties()["error_cb"](KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token"))
+    causes.forget(client)
+    found = causes.explain(client)
+    assert found is not None
+    assert "token endpoint" in found[1]
+
+
 def test_login_explains_more_than_lost_connection() -> None:
     causes, client = Causes(), cast("AdminClient", Silent())
     for code in (KafkaError._AUTHENTICATION, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):

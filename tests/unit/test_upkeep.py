@@ -14,7 +14,7 @@ from checker.settings import CheckerSettings, DatabaseSettings
 from checker.upkeep import DatabaseUpkeep, Upkeep
 
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
-READER = cast("DeliveryReader", SimpleNamespace(channel=CHANNEL, read=None))
+READER = cast("DeliveryReader", SimpleNamespace(channel=CHANNEL, read=None, rolled_back=None))
 DATABASE = {"dsn": "postgresql://nobody@127.0.0.1:1/none"}
 PURGE = {"outbox_checker_purged_rows_total", "outbox_checker_purge_completed_seconds"}
 AUDIT = {"outbox_checker_undelivered", "outbox_checker_settlement_completed_seconds"}

@@ -1,0 +1,78 @@
+"""The circuit of an outbox: after "Kafka does not answer" nothing is sent until a probe in the background succeeds.
+
+Without it every local transaction of an outage holds its connection for the whole `publish_timeout`, and the pool is
+empty for those that only read.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+
+from outbox.errors import PublishFailed
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    at: float  # s, monotonic
+    clock: str
+    cause: str
+
+
+class Circuit:
+    """Open or closed; threads share it. It closes by `close()` only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answered_at = -math.inf
+        self._opening: _Opening | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether publications are refused."""
+        return self._opening is not None
+
+    def require_closed(self) -> None:
+        """Refuse a publication while the circuit is open; never waits.
+
+        Raises:
+            PublishFailed: It is open.
+        """
+        opening = self._opening
+        if opening is not None:
+            raise PublishFailed(
+                f"The circuit is open: Kafka has not answered since {opening.clock} "
+                f"({time.monotonic() - opening.at:.0f} s ago). Nothing was sent. Roll the local transaction back and "
+                "try again later (HTTP: 503 with Retry-After). The circuit closes by itself when Kafka answers. First "
+                f"failure: {opening.cause}"
+            )
+
+    def answered(self) -> None:
+        """Take note that Kafka answered now."""
+        self._answered_at = time.monotonic()
+
+    def failed(self, since: float, cause: str) -> bool:
+        """Open the circuit, unless Kafka answered anybody since the question was asked.
+
+        Args:
+            since: When it was asked, in seconds of the monotonic clock.
+            cause: What did not come, for people.
+
+        Returns:
+            Whether the circuit was closed and is open now.
+        """
+        with self._lock:
+            if self._opening is not None or self._answered_at >= since:
+                return False
+            clock = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._opening = _Opening(time.monotonic(), clock, cause)
+            return True
+
+    def close(self) -> float:
+        """Close the circuit; return for how many seconds it was open."""
+        with self._lock:
+            self.answered()
+            opening, self._opening = self._opening, None
+        return 0.0 if opening is None else time.monotonic() - opening.at

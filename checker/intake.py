@@ -15,6 +15,7 @@ from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Truth
 from outbox.request_age import STALE_MS, RequestAges
+from outbox.service.rights import refuse_missing_right
 
 LOOK_SECONDS = 5.0
 """Time that Kafka has to name the newest requests when partitions are assigned."""
@@ -32,9 +33,13 @@ class Intake:
     """Read requests of the check topic, and drop those that are stale by the broker's time (R25).
 
     Stale requests are a backlog: the relay has repeated them since. Their databases should not do that work.
+
+    Args:
+        group: The consumer's group.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
+        self._group = group
         self._ages = RequestAges()
         self._dropped_at: float | None = None
         self._warned_at: float | None = None
@@ -50,6 +55,7 @@ class Intake:
         """Return the requests that a database can answer; listeners answer their own.
 
         Raises:
+            ConfigurationError: A right on the group or the topic is missing.
             KafkaException: The consumer cannot go on.
             NewerFormatError: A request is of a newer format.
         """
@@ -66,6 +72,7 @@ class Intake:
     def _read(self, message: Message) -> CheckRequest | None:
         error = message.error()
         if error is not None:
+            refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or ""})
             if error.fatal():
                 raise KafkaException(error)
             log.warning("consumer", error=error.str())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 from pydantic import ValidationError
 
 from checker import metrics
@@ -25,10 +26,13 @@ from outbox.cluster import admin_client, checked_properties
 from outbox.errors import ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
+from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_ops
 from outbox.service.contract_watch import ContractWatch
 from outbox.service.exits import one_line
 from outbox.service.health import Health
+from outbox.service.membership import not_joined
+from outbox.service.rights import refuse_missing_right, require_rights
 from outbox.service.signals import reload_on_signal
 
 POLL_SECONDS = 0.1
@@ -62,7 +66,8 @@ class CheckerService:
         self._stop = stop
         self._health = health
         self._admin = admin_client(settings.connection())
-        self._intake = Intake()
+        self._intake = Intake(settings.channel_names().checker_group)
+        self._op_error: KafkaError | None = None
         self._contract = ContractWatch(
             self._admin,
             settings.channel_names(),
@@ -71,12 +76,18 @@ class CheckerService:
             settings.contract_interval / 1000,
         )
         self._channel = self._contract.description
+        require_rights(self._admin, _needed_rights(self._channel.channel))
         reader = DeliveryReader(settings.connection(), self._admin, self._channel)
         upkeep = Upkeep(settings, reader)
         self._databases = ServedDatabases(self._channel.channel.name, self._report, upkeep, reader.lying)
         with checked_properties():
             self._producer = Producer(
-                {"enable.idempotence": True, "linger.ms": 5, **settings.polled_connection(), "on_delivery": _report_op}
+                {
+                    "enable.idempotence": True,
+                    "linger.ms": 5,
+                    **settings.polled_connection(),
+                    "on_delivery": self._report_op,
+                }
             )
             self._consumer = Consumer(
                 {
@@ -123,8 +134,18 @@ class CheckerService:
         self._producer.poll(0)
         self._databases.check()
         self._contract.check()
-        self._health.not_ready = self._contract.not_ready() or self._intake.not_ready()
+        self._refuse_op_error()
+        self._health.not_ready = self._not_ready()
         self._health.turned()
+
+    def _not_ready(self) -> str | None:
+        joined = not_joined(self._consumer.consumer_group_metadata(), self._channel.channel.checker_group)
+        return joined or self._contract.not_ready() or self._intake.not_ready()
+
+    def _refuse_op_error(self) -> None:
+        """End if op markers may not be written: every decision would be made again and again."""
+        if self._op_error is not None:
+            refuse_missing_right(self._op_error, "WRITE", {"topic": self._channel.op.name})
 
     def _reload(self) -> None:
         """Take the databases of a new configuration; one that is wrong is refused, and the old one goes on."""
@@ -155,7 +176,13 @@ class CheckerService:
         self._producer.flush(10)
         failpoint("checker.answered")
 
+    def _report_op(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._op_error = error
+            log.warning("op markers were not sent, the relay will ask again", error=error.str())
 
-def _report_op(error: KafkaError | None, _message: Message) -> None:
-    if error is not None:
-        log.warning("op markers were not sent, the relay will ask again", error=error.str())
+
+def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
+    """The rights on the channel's topics without which nothing can be decided."""
+    read, write = AclOperation.READ, AclOperation.WRITE
+    return {channel.check_topic: {read}, channel.op_topic: {write}, channel.discard_topic: {read}}

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from outbox.failpoints import failpoint
 from outbox.protocol.record import Record
+from outbox.service.rights import refuse_missing_right
 from relay import metrics
 from relay.batch_size import BatchSize
 from relay.producing import SETTINGS, BatchProducer, DeliveryError, delivery_error
@@ -205,17 +206,28 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
     """A transactional producer that has fenced its predecessor.
 
     Raises:
-        ConfigurationError: Properties do not go together.
+        ConfigurationError: Properties do not go together, or the right on the transactional id is missing.
         DeliveryError: The transaction coordinator could not be reached within 10 s.
     """
     producer = BatchProducer(config)
+    try:
+        _fence(producer)
+    except DeliveryError as error:
+        if error.cause is not None:
+            refuse_missing_right(
+                error.cause, "DESCRIBE and WRITE", {"transactional id": str(config["transactional.id"])}
+            )
+        raise
+    metrics.PRODUCERS.inc()
+    return producer
+
+
+def _fence(producer: BatchProducer) -> None:
     with producer.fatal_errors():
         try:
             call_again(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.client.init_transactions)
         finally:
             producer.listen()
-    metrics.PRODUCERS.inc()
-    return producer
 
 
 def _is_suspicious(seconds: float) -> bool:

@@ -9,6 +9,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from outbox.channel import ChannelDescription
+from outbox.service.rights import refuse_missing_right
 from relay.partition import PartitionWorker
 from relay.restore import outside_the_topic
 
@@ -38,6 +39,7 @@ class Intake:
         self._odd = odd
         self._half_topic = channel.half.name
         self._op_topic = channel.op.name
+        self._group = channel.channel.relay_group
         self._next: dict[Place, int] = {}
         self._gaps: dict[Place, int] = {}  # the offset at which a gap was seen once
         self._ends: dict[Place, int] = {}  # the offset at which the end was seen too early, once
@@ -55,6 +57,7 @@ class Intake:
 
         Raises:
             UnsafeError: A checkpoint lies outside its topic.
+            ConfigurationError: A right on the group or a topic is missing.
             KafkaException: The consumer cannot go on.
         """
         found: dict[Place, list[Message]] = defaultdict(list)
@@ -114,6 +117,7 @@ class Intake:
     def _event(self, message: Message, error: KafkaError) -> None:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
             raise outside_the_topic(message.topic() or "", message.partition() or 0)
+        refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or self._half_topic})
         if error.fatal():
             raise KafkaException(error)
         log.warning("consumer", error=error.str())

@@ -51,12 +51,20 @@ class DeliveryError(Exception):
         message: What failed.
         remedy: What to do; never RETRY.
         undelivered: The records that were reported as not delivered.
+        cause: What librdkafka reported, if it was that.
     """
 
-    def __init__(self, message: str, remedy: Remedy = Remedy.REBUILD, undelivered: Sequence[Undelivered] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        remedy: Remedy = Remedy.REBUILD,
+        undelivered: Sequence[Undelivered] = (),
+        cause: KafkaError | None = None,
+    ) -> None:
         super().__init__(message)
         self.remedy = remedy
         self.undelivered = undelivered
+        self.cause = cause
 
     @property
     def timed_out(self) -> bool:
@@ -75,7 +83,7 @@ def delivery_error(step: Step, error: KafkaError, undelivered: Sequence[Undelive
     if what is Remedy.RETRY:
         what = Remedy.REBUILD
     advice = UNENDED if step is Step.TAKE_OVER and error.code() == KafkaError.CONCURRENT_TRANSACTIONS else ""
-    return DeliveryError(f"{step} failed: {error.name()}: {error.str()}{advice}", what, undelivered)
+    return DeliveryError(f"{step} failed: {error.name()}: {error.str()}{advice}", what, undelivered, error)
 
 
 class Complaints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.cluster import admin_client, checked_properties
 from outbox.errors import KafkaUnreachable, OutboxError
 from outbox.failpoints import failpoint
 from outbox.protocol.errors import ProtocolError
+from outbox.protocol.names import Channel
 from outbox.service.contract_watch import ContractWatch
 from outbox.service.exits import UnsafeError
 from outbox.service.health import Health
+from outbox.service.membership import generation, not_joined
+from outbox.service.rights import require_rights
 from outbox.topics import TopicCache
 from relay import metrics
 from relay.checks import CheckSender
@@ -44,7 +47,6 @@ OP_END_SECONDS = 0.2
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
 DRAIN_SECONDS = 4.0
 """So long the open Kafka transaction may take when the process is asked to stop; then its next owner does it anew."""
-_GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation in this machine's byte order
 
 log = structlog.get_logger()
 
@@ -71,6 +73,7 @@ class RelayService:
             admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval / 1000
         )
         self._channel = self._contract.description
+        require_rights(admin, _needed_rights(self._channel.channel))
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
         self._allowed = settings.allow_list()
@@ -160,7 +163,9 @@ class RelayService:
     def _not_ready(self) -> str | None:
         restoring = (number for number, worker in self._workers.items() if not worker.ready)
         waiting = sorted({*self._ownership.waiting(), *restoring})
-        return f"partitions {waiting} are not served yet" if waiting else self._contract.not_ready()
+        if waiting:
+            return f"partitions {waiting} are not served yet"
+        return not_joined(self._group_metadata, self._channel.channel.relay_group) or self._contract.not_ready()
 
     # --- who owns what ------------------------------------------------------------------------------------------
 
@@ -389,6 +394,12 @@ def _cause(failure: BaseException | None) -> str:
     return "cluster" if isinstance(failure, OutboxError) else "bug"
 
 
-def generation(group_metadata: bytes) -> int:
-    """The generation in a consumer's group metadata, -1 if it is in none."""
-    return int.from_bytes(group_metadata[_GENERATION], sys.byteorder, signed=True)
+def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
+    """The rights on the channel's topics without which nothing can be served."""
+    read, write = AclOperation.READ, AclOperation.WRITE
+    return {
+        channel.half_topic: {read},
+        channel.op_topic: {read},
+        channel.check_topic: {write},
+        channel.discard_topic: {read, write},
+    }

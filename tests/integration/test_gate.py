@@ -21,6 +21,7 @@ from outbox.protocol.discard import DiscardReason, Manifest, message_key, parse_
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import HalfOptions
 from outbox.protocol.op import OpKind
+from outbox.service.exits import Exit
 from outbox.testing import read_committed
 from stack import Stack
 from tests.harness import Service, Site, doubled, wait_until
@@ -253,3 +254,29 @@ def test_a_right_that_is_taken_while_the_relay_knows_the_topic_stops_nobody_for_
     assert {id_: manifest.reason for id_, manifest in manifests.items()} == {refused: DiscardReason.NOT_AUTHORIZED}
     assert _values(own, "closed") == [b"before"]
     assert "taken over anew" in relay.output(), "the relay knew the topic"
+
+
+# --- rights that a service cannot work without ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("service", "kind", "name", "missing"),
+    [
+        ("relay", ResourceType.GROUP, "{0}-relay", "READ on group {0}-relay"),
+        ("relay", ResourceType.TRANSACTIONAL_ID, "{0}-relay-0", "DESCRIBE and WRITE on transactional id {0}-relay-0"),
+        ("relay", ResourceType.TOPIC, "{0}.half", "READ on topic {0}.half"),
+        ("checker", ResourceType.GROUP, "{0}-checker", "READ on group {0}-checker"),
+        ("checker", ResourceType.TOPIC, "{0}.op", "WRITE on topic {0}.op"),
+    ],
+)
+def test_service_without_a_right_ends_and_names_it(
+    own: Site, service: str, kind: ResourceType, name: str, missing: str
+) -> None:
+    """It used to be ready, and to serve nothing (R43)."""
+    own.create(partitions=1)
+    describe = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS] if kind is ResourceType.TOPIC else []
+    allow_only(own, kind, name.format(own.name), *describe)
+    started = own.start(service)
+    wait_until(lambda: not started.running, explain=own.logs)
+    assert started.wait() == Exit.CONFIGURATION
+    assert missing.format(own.name) in started.output()

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from outbox import Message, Outbox
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
+from outbox.service.membership import generation
 from outbox.testing import VisibleRecord
-from relay.service import generation
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk
 from tests.integration.shop import Shop

@@ -46,6 +46,10 @@ class Record:
         """Return the value."""
         return self.content
 
+    def topic(self) -> str:
+        """Return the topic."""
+        return PLACE.topic
+
     def partition(self) -> int:
         """Return the partition."""
         return 0
@@ -56,14 +60,14 @@ class Record:
 
 
 def read(*records: Record, into: Intake | None = None) -> list[CheckRequest]:
-    return (into or Intake()).read(records)  # type: ignore[arg-type]  # as far as it is read
+    return (into or Intake("checkers")).read(records)  # type: ignore[arg-type]  # as far as it is read
 
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> Intake:
     """An intake with a backlog, whose newest request is at offset 100."""
     monkeypatch.setattr(intake, "newest_records", lambda *_: {("check", 0): (100, APPENDED)})
-    made = Intake()
+    made = Intake("checkers")
     made.assigned(Mock(), [PLACE])
     return made
 

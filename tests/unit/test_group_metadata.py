@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from outbox.service.membership import generation
 from relay.producing import DeliveryError
-from relay.service import RelayService, generation
+from relay.service import RelayService
 
 
 def metadata(number: int) -> bytes:

@@ -1,0 +1,48 @@
+"""Whether a service has joined its group, and which errors say that a right is missing."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from confluent_kafka import KafkaError
+
+from outbox.errors import ConfigurationError
+from outbox.service.membership import generation, not_joined
+from outbox.service.rights import refuse_missing_right
+
+NAMES = {"group": "shop-relay", "topic": "shop.half", "transactional id": "shop-relay-0"}
+
+
+def _metadata(number: int) -> bytes:
+    return b"CGMDv2:" + number.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0"
+
+
+@pytest.mark.parametrize("metadata", [b"", _metadata(-1)])
+def test_membership_without_a_generation_is_not_ready(metadata: bytes) -> None:
+    assert generation(metadata) == -1
+    assert not_joined(metadata, "shop-relay") == "the consumer has not joined group shop-relay"
+
+
+@pytest.mark.parametrize("number", [0, 1, 70_000])
+def test_membership_of_a_generation_is_ready(number: int) -> None:
+    assert generation(_metadata(number)) == number
+    assert not_joined(_metadata(number), "shop-relay") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "READ on group shop-relay"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "READ on topic shop.half"),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "READ on transactional id shop-relay-0"),
+    ],
+)
+def test_missing_right_is_refused_by_name(code: int, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        refuse_missing_right(KafkaError(code), "READ", NAMES)
+
+
+def test_missing_right_of_another_error_is_none() -> None:
+    refuse_missing_right(KafkaError(KafkaError._ALL_BROKERS_DOWN), "READ", NAMES)
+    refuse_missing_right(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "READ", {"group": "shop-relay"})

@@ -28,12 +28,16 @@ class ChannelDescription:
         channel: Its names.
         half: Its half topic.
         op: Its op topic.
+        check: Its check topic.
+        discard: Its discard topic.
         partitions: The common partition count of half, op and discard topic.
     """
 
     channel: Channel
     half: TopicDescription
     op: TopicDescription
+    check: TopicDescription
+    discard: TopicDescription
     partitions: int
 
 
@@ -49,8 +53,9 @@ def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUES
     problems = channel_problems(channel, topics)
     if problems:
         raise ChannelError("; ".join(map(str, problems)))
-    half = topics[channel.half_topic]
-    return ChannelDescription(channel, half, topics[channel.op_topic], half.partitions)
+    half, op = topics[channel.half_topic], topics[channel.op_topic]
+    check, discard = topics[channel.check_topic], topics[channel.discard_topic]
+    return ChannelDescription(channel, half, op, check, discard, half.partitions)
 
 
 def create_channel(

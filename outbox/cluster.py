@@ -30,6 +30,9 @@ _FRESH = {"topic.metadata.refresh.interval.ms": 1_000}
 """librdkafka sends admin requests to the broker that the last metadata names. Without a refresh, a client whose broker
 died gets no answer for minutes, although the others are up."""
 
+_COMPRESSED_BY_CLIENTS = frozenset({"producer", "uncompressed"})
+"""Values of `compression.type` with which a broker does not compress batches."""
+
 _UNREACHABLE = {
     KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
     KafkaError._TRANSPORT,  # noqa: SLF001 - as above
@@ -65,8 +68,25 @@ class TopicDescription:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest record that the topic takes."""
+        """The largest record batch that the topic takes."""
         return int(self.settings["max.message.bytes"])
+
+    @property
+    def max_record_bytes(self) -> int:
+        """Return the largest record batch, before compression, that the topic takes whatever it contains.
+
+        A broker that compresses a batch by itself compares what comes out, which may be larger: for random bytes less
+        than 1 % and a header of the format.
+        """
+        limit = self.max_message_bytes
+        if self.settings.get("compression.type", "producer") in _COMPRESSED_BY_CLIENTS:
+            return limit
+        return max(limit - limit // 100 - 128, 0)
+
+    @property
+    def key_required(self) -> bool:
+        """Return whether the topic is compacted: a record without a key is refused."""
+        return "compact" in self.settings.get("cleanup.policy", "")
 
 
 def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from functools import cache, partial
 
 from outbox.errors import MessageRefused
 from outbox.message import Message
+from outbox.preflight import PlannedHalf
 from outbox.protocol.half import HalfOptions, Truth, control_headers
 from outbox.protocol.positions import MAX_POSITION, Positions
 from outbox.receipt import Receipt, Watcher
@@ -15,6 +16,9 @@ from outbox.transaction_end import TransactionEnd
 
 MAX_BYTES = 64_000_000
 """Of one transaction."""
+
+_LONGEST_ID = "00000000-0000-7000-8000-000000000000"
+"""All ids of databases are as long."""
 
 
 class Draft:
@@ -76,6 +80,21 @@ class Draft:
         """Whether there are messages that were not taken yet."""
         return len(self._messages) > self._sent
 
+    def planned(self, message: Message, group: str) -> PlannedHalf:
+        """Return the half that a message would have, at its largest.
+
+        Args:
+            message: A message that is not added yet.
+            group: Producer group.
+        """
+        ordering_key = self.ordering_key if self._messages else message.key_bytes()
+        make = partial(self._largest_half, message, group, ordering_key)
+        return PlannedHalf(make, group, Truth.ROW, ordering_key, len(self._messages) + 1)
+
+    def _largest_half(self, message: Message, group: str, ordering_key: bytes | None) -> HalfRecord:
+        options = partial(_options, _LONGEST_ID, ordering_key)
+        return self._half(MAX_POSITION, message, group, ordering_key, options)
+
     def take_unsent(self, group: str, incarnation: str) -> list[tuple[int, HalfRecord]]:
         """Positions and halves of the messages that were not taken before; they can no longer be struck.
 
@@ -84,12 +103,15 @@ class Draft:
             incarnation: Incarnation of the database that will hold the row.
         """
         taken, self._sent = self._messages[self._sent :], len(self._messages)
-        options = cache(partial(_options, incarnation, self.ordering_key))
-        return [(position, self._half(position, message, group, options)) for position, message in taken]
+        ordering_key = self.ordering_key
+        options = cache(partial(_options, incarnation, ordering_key))
+        return [(position, self._half(position, message, group, ordering_key, options)) for position, message in taken]
 
-    def _half(self, position: int, message: Message, group: str, options: _Options) -> HalfRecord:
+    def _half(
+        self, position: int, message: Message, group: str, ordering_key: bytes | None, options: _Options
+    ) -> HalfRecord:
         key = message.key_bytes()
-        said = options(key == self.ordering_key, message.timestamp, message.immunity_ms())
+        said = options(key == ordering_key, message.timestamp, message.immunity_ms())
         control = control_headers(
             message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, said
         )

@@ -1,28 +1,58 @@
-"""What is refused at `publish()`, before anything is written."""
+"""What is refused at `publish()`, before anything is written: what the relay could not deliver (R24, R48)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+from outbox.channel import ChannelDescription
+from outbox.cluster import TopicDescription
 from outbox.errors import MessageRefused, TransactionsRejected
 from outbox.message import Message
-from outbox.protocol.half import ANY_PARTITION
-from outbox.sender import Sender
+from outbox.protocol.half import ANY_PARTITION, Truth
+from outbox.protocol.size import (
+    check_record_size,
+    discard_record_size,
+    largest_size,
+    manifest_record_size,
+    quoted_size,
+    real_record_size,
+    record_size,
+)
+from outbox.sender import HalfRecord, Sender
 from outbox.waiting import Budget
 
-CONTROL_BYTES = 1_024
-"""Bytes allowed for the control headers of a half."""
+
+class PlannedHalf(NamedTuple):
+    """A half at its largest, before its transaction id and its position are known.
+
+    Args:
+        make: Return the half.
+        group: Producer group.
+        truth: Who knows whether the transaction committed.
+        ordering_key: Ordering key of the transaction.
+        messages: How many messages the transaction has with this one.
+    """
+
+    make: Callable[[], HalfRecord]
+    group: str
+    truth: Truth
+    ordering_key: bytes | None
+    messages: int
 
 
-def refuse(message: Message, sender: Sender, budget: Budget) -> None:
+def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
     """Refuse a message that could not be delivered.
 
     Args:
         message: The message.
-        sender: Knows the cluster.
+        planned: Its half.
+        sender: Connection to the cluster.
         budget: How long and how to wait if the cluster must be asked.
 
     Raises:
         TransactionsRejected: The outbox was told to reject transactions.
-        MessageRefused: Its topic does not exist, its partition is out of range, or it is too large.
+        MessageRefused: Its topic does not exist or needs a key, its partition is out of range, or it is too large.
         ChannelError: The channel's topics are missing or wrong.
         PublishFailed: Kafka does not answer.
     """
@@ -35,6 +65,43 @@ def refuse(message: Message, sender: Sender, budget: Budget) -> None:
         raise MessageRefused(
             f"the message names partition {message.partition}, topic {message.topic!r} has {topic.partitions}"
         )
-    limit = min(topic.max_message_bytes, sender.channel.half.max_message_bytes) - CONTROL_BYTES
-    if message.size() > limit:
-        raise MessageRefused(f"the message has {message.size()} bytes, topic {message.topic!r} takes at most {limit}")
+    if topic.key_required and message.key_bytes() is None:
+        raise MessageRefused(f"Topic {message.topic!r} is compacted and the message has no key. Give it a key.")
+    channel, max_half_bytes = sender.channel, sender.max_half_bytes
+    limits = (topic, channel.check, channel.discard)
+    size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
+    if size > min(max_half_bytes, *(limit.max_record_bytes for limit in limits)):
+        _refuse_large(message, planned, topic)
+        _refuse_large_half(planned, channel, max_half_bytes)
+
+
+def _refuse_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> None:
+    size = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), planned.group)
+    if size > topic.max_record_bytes:
+        raise MessageRefused(
+            f"The message would have {size} bytes with its headers on topic {message.topic!r}, which takes at most "
+            f"{topic.max_record_bytes} (max.message.bytes). Make the message smaller, or raise the topic's limit."
+        )
+
+
+def _refuse_large_half(planned: PlannedHalf, channel: ChannelDescription, max_half_bytes: int) -> None:
+    """Refuse a half that the half topic could not take, or that could not leave it for the other internal topics."""
+    half, group = planned.make(), planned.group
+    _require_room(planned, "half message", record_size(*half), channel.half, max_half_bytes)
+    _require_room(planned, "half message in an envelope", discard_record_size(*half), channel.discard)
+    if planned.truth is Truth.LISTENER:
+        _require_room(planned, "check request", check_record_size(*half, group), channel.check)
+    manifest = manifest_record_size(planned.messages, planned.ordering_key, group)
+    _require_room(planned, f"manifest of a transaction of {planned.messages} messages", manifest, channel.discard)
+
+
+def _require_room(
+    planned: PlannedHalf, what: str, size: int, topic: TopicDescription, limit: int | None = None
+) -> None:
+    limit = topic.max_record_bytes if limit is None else limit
+    if size > limit:
+        raise MessageRefused(
+            f"The {what} would have {size} bytes with its control headers, of which the ordering key takes "
+            f"{quoted_size(planned.ordering_key)}, and topic {topic.name!r} takes at most {limit} (max.message.bytes). "
+            "Make the message, its headers or the key of the transaction's first message smaller, or raise the limit."
+        )

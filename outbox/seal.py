@@ -144,7 +144,7 @@ class Seal:
         self._require_own_process()
         message = with_trace(message)
         budget = self._sender.budget(self._connection.waiting)
-        refuse(message, self._sender, budget)
+        refuse(message, self.draft.planned(message, self._settings.group), self._sender, budget)
         receipt = self.draft.add(message)
         if early:
             self._send(budget, eager=True)

@@ -106,6 +106,15 @@ class Sender:
         return self._channel
 
     @property
+    def max_half_bytes(self) -> int:
+        """Return the largest half that the half topic takes, and the client sends (`message.max.bytes`), bytes."""
+        return self._max_half_bytes(self.channel)
+
+    def _max_half_bytes(self, channel: ChannelDescription) -> int:
+        limit = channel.half.max_record_bytes
+        return min(limit, int(self._settings.kafka.get("message.max.bytes", limit)))
+
+    @property
     def rejects(self) -> bool:
         """Whether nothing may be published now (RocketMQ: `rejectTransactionMessage`)."""
         return self._settings.reject_transactions
@@ -391,8 +400,8 @@ class Sender:
             producer = Producer(
                 {
                     "linger.ms": 0,  # a transaction waits for its halves; batches form by themselves under load
-                    "message.max.bytes": channel.half.max_message_bytes,
                     **logged(reconnecting(self._settings.kafka)),
+                    "message.max.bytes": self._max_half_bytes(channel),
                     "acks": "all",
                     "enable.idempotence": True,
                     "message.timeout.ms": int(self._settings.publish_timeout * 1000),

@@ -19,7 +19,7 @@ from outbox.failpoints import failpoint
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionListener
 from outbox.message import Message
 from outbox.outbox import Outbox
-from outbox.preflight import refuse
+from outbox.preflight import PlannedHalf, refuse
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
@@ -182,10 +182,12 @@ class TransactionalProducer:
 
     def _send_alone(self, message: Message, arg: Any) -> TransactionSendResult:
         message = with_trace(message)
-        refuse(message, self._sender, budget := self._sender.budget())
-        self.start()
         transaction_id = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        partition, offset = self._store(message, transaction_id, budget)
+        half_record = self._half(message, transaction_id)
+        planned = PlannedHalf(lambda: half_record, self._settings.group, Truth.LISTENER, half_record.key, 1)
+        refuse(message, planned, self._sender, budget := self._sender.budget())
+        self.start()
+        partition, offset = self._store(half_record, transaction_id, budget)
         failpoint("outbox.half_acked")
         half = HalfMessage.of(message, transaction_id)
         outcome = CommitOutcome.UNKNOWN
@@ -199,9 +201,8 @@ class TransactionalProducer:
             self._end(_ENDS[state], transaction_id, partition, Positions.first(1), offset)
         return TransactionSendResult(half.message_id, transaction_id, state, partition, offset)
 
-    def _store(self, message: Message, transaction_id: str, budget: Budget) -> tuple[int, int]:
+    def _store(self, half: HalfRecord, transaction_id: str, budget: Budget) -> tuple[int, int]:
         """Send the half and await its acknowledgement; its partition and offset."""
-        half = self._half(message, transaction_id)
         partitions = self._sender.channel.partitions
         partition = half_partition(self._settings.group, half.key, uuid.UUID(transaction_id).bytes, partitions)
         began = time.monotonic()

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
-from outbox.protocol.half import ANY_PARTITION
+from outbox.protocol.half import ANY_PARTITION, user_headers
 from outbox.protocol.names import Channel, is_internal_topic, looks_internal
+from outbox.protocol.size import real_record_size
 from relay.allow import EVERYTHING, AllowList
 from relay.half import Half, Target
 from relay.transaction import Finding, Transaction
 
 if TYPE_CHECKING:  # it talks to Kafka, this module must not
     from outbox.cluster import TopicDescription
-
-RECORD_OVERHEAD = 256
-"""Bytes allowed for the record's own fields and the headers that the relay adds."""
 
 UNDER_MIN_ISR = "it has partitions with fewer in-sync replicas than min.insync.replicas"
 
@@ -44,7 +42,7 @@ class RealTopic:
 
     Args:
         partitions: How many it has.
-        max_message_bytes: Its `max.message.bytes`.
+        max_message_bytes: The largest record batch that it takes.
         key_required: Whether it is compacted.
         oldest: How far a timestamp may lie behind the broker's time, ms.
         newest: How far it may lie ahead, ms.
@@ -77,13 +75,18 @@ def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopi
     if description.under_min_isr:
         unavailable = unavailable or UNDER_MIN_ISR
     settings = description.settings
-    compacted = "compact" in settings.get("cleanup.policy", "")
     oldest = newest = MAX_INT64
     if settings.get("message.timestamp.type") != "LogAppendTime":  # there the broker writes its own time
         oldest = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))
         newest = int(settings.get("message.timestamp.after.max.ms", MAX_INT64))
-    size = description.max_message_bytes
-    return RealTopic(description.partitions, size, compacted, oldest, newest, unavailable=unavailable)
+    return RealTopic(
+        description.partitions,
+        description.max_record_bytes,
+        description.key_required,
+        oldest,
+        newest,
+        unavailable=unavailable,
+    )
 
 
 def targets(transaction: Transaction) -> set[str]:
@@ -177,11 +180,11 @@ def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
 
 
 def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int | None) -> Finding | None:
-    name = half.control.topic if half.control else ""
-    topic = topics.get(name)
-    if topic is None:
+    control = half.control
+    topic = None if control is None else topics.get(control.topic)
+    if control is None or topic is None:
         return Finding(DiscardReason.MALFORMED, half.error)
-    size = record_size(half)
+    name, size = control.topic, real_record_size(half.key, half.value, user_headers(half.headers), control.group)
     age = 0 if now is None else now - half.timestamp()
     if topic.key_required and half.key is None:
         return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")
@@ -193,11 +196,3 @@ def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int
             f"its timestamp is {age} ms old, topic {name} allows {-topic.newest} to {topic.oldest}",
         )
     return None
-
-
-def record_size(half: Half) -> int:
-    """An upper bound of the real record's size in bytes."""
-    size = len(half.key or b"") + len(half.value or b"") + RECORD_OVERHEAD
-    for name, value in half.headers:
-        size += len(name.encode()) + len(value or b"") + 10
-    return size

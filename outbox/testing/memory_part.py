@@ -97,7 +97,8 @@ class MemoryPart:
         """
         del early
         message = with_trace(message)
-        refuse(message, self._sender, self._sender.budget(self._connection.waiting))
+        planned = self.draft.planned(message, self._group)
+        refuse(message, planned, self._sender, self._sender.budget(self._connection.waiting))
         if self._memory.publication_fails():
             raise PublishFailed("Kafka does not answer; roll the local transaction back and try again")
         receipt = self.draft.add(message)

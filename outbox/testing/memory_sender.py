@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from outbox.channel import ChannelDescription
 from outbox.cluster import TopicDescription
+from outbox.contract import ENVELOPE_BYTES
 from outbox.errors import UsageError
 from outbox.sender import Sender
 from outbox.waiting import BLOCKING, Budget, Waiting
@@ -47,7 +48,9 @@ class MemorySender(Sender):
         """
         names = self._settings.channel
         self._require_open()
-        return ChannelDescription(names, _topic(names.half_topic, 1), _topic(names.op_topic, 1), 1)
+        half, op = _topic(names.half_topic, 1), _topic(names.op_topic, 1)
+        check, discard = (_topic(name, 1, ENVELOPE_BYTES) for name in (names.check_topic, names.discard_topic))
+        return ChannelDescription(names, half, op, check, discard, 1)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
         """A real topic, or None if topics are declared and this one is not.
@@ -80,5 +83,5 @@ class MemorySender(Sender):
         )
 
 
-def _topic(name: str, partitions: int) -> TopicDescription:
-    return TopicDescription(name, _ID, partitions, 1, {"max.message.bytes": str(MAX_MESSAGE_BYTES)})
+def _topic(name: str, partitions: int, max_message_bytes: int = MAX_MESSAGE_BYTES) -> TopicDescription:
+    return TopicDescription(name, _ID, partitions, 1, {"max.message.bytes": str(max_message_bytes)})

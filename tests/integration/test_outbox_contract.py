@@ -367,6 +367,27 @@ def test_what_is_refused_leaves_the_transaction_alone(place: Place) -> None:
     assert place.has(number)
 
 
+def test_message_with_too_many_headers_is_refused(place: Place) -> None:
+    """Key, value and headers have 600,000 bytes; their lengths have as many again."""
+    topic = place.topic()
+    headers = [("hh", None)] * 300_000
+    with place.session() as session:
+        with pytest.raises(MessageRefused, match=rf"{topic}.*at most 1048588"):
+            place.outbox.publish(session, Message(topic, "v", headers=headers))
+        place.publish(session, topic, "kept")
+    assert place.published(topic) == ["kept"]
+
+
+def test_message_is_refused_for_its_ordering_key(place: Place) -> None:
+    """Each half carries the ordering key of 2,000 bytes, percent-encoded: 6,000."""
+    topic = place.topic()
+    with place.session() as session:
+        place.outbox.publish(session, Message(topic, "first", "\u00e4" * 1_000))
+        with pytest.raises(MessageRefused, match=r"ordering key takes 6000.*at most 1048588"):
+            place.outbox.publish(session, Message(topic, "x" * 1_045_000, "k"))
+    assert place.published(topic) == ["first"]
+
+
 def test_publishing_after_the_seal_is_refused(place: Place) -> None:
     topic, number = place.topic(), place.number()
 

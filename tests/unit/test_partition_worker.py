@@ -50,6 +50,8 @@ WINDOW = 4
 EARLY = 2
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
 OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
+CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
+DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {})
 REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"})
 
 
@@ -100,7 +102,7 @@ def lessons() -> Lessons:
 def _worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
     return PartitionWorker(
         PARTITION,
-        ChannelDescription(CHANNEL, HALF, OP, 4),
+        ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4),
         ledger,
         delivery,
         Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),

@@ -19,7 +19,9 @@ from tests.unit.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
 
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
 OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
-DESCRIPTION = ChannelDescription(CHANNEL, HALF, OP, 4)
+CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
+DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {})
+DESCRIPTION = ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4)
 
 
 class Group:

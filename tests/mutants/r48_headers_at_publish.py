@@ -1,0 +1,32 @@
+"""R48: `publish()` accepts only what the relay can deliver.
+
+A message that only the relay finds too large is committed with its transaction and discarded: nobody reads it, and
+nothing told the application.
+"""
+
+from __future__ import annotations
+
+from outbox.cluster import TopicDescription
+from outbox.errors import MessageRefused
+from outbox.message import Message
+from outbox.preflight import PlannedHalf, _refuse_large
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _refuse_large_content(message: Message, planned: PlannedHalf, topic: TopicDescription) -> None:
+    """Count key, value and headers, without the bytes that a record adds to each."""
+    del planned
+    if message.size() > topic.max_record_bytes:
+        raise MessageRefused("the message is too large")
+
+
+MUTANT = Mutant(
+    "R48",
+    Harm.LOST,
+    _refuse_large,
+    _refuse_large_content,
+    (
+        "tests/unit/test_publish_limits.py::test_relay_delivers_each_message_that_publish_accepts",
+        "tests/unit/test_publish_limits.py::test_relay_discards_as_too_large_what_publish_refuses",
+    ),
+)

@@ -75,7 +75,7 @@ RUN mkdir -p $XDG_CACHE_HOME && { outbox stack fetch || echo "this image has no 
 FROM jars AS spark-files
 ARG OUTBOX_MAVEN_MIRROR
 # Without them the image is of no use: it is not built, and the last line says what could not be fetched.
-RUN jars="$(outbox land jars --sink delta)" \
+RUN jars="$(outbox land jars)" \
  && mkdir -p /opt/spark/jars /opt/spark/conf && echo "$jars" | tr , '\n' | xargs -I{} cp {} /opt/spark/jars/ \
  && { echo "spark.jars $(ls -d /opt/spark/jars/*.jar | paste -sd,)"; \
       echo "spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension"; \

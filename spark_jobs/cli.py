@@ -45,7 +45,7 @@ def run(
     checkpoint: Annotated[str | None, typer.Option(help="Folder of checkpoints, one for each job id.")] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     job_id: JobId = None,
-    sink: Annotated[SinkName | None, typer.Option(help="How tables are written. Default: parquet.")] = None,
+    sink: Annotated[SinkName | None, typer.Option(help="How tables are written. Default: delta.")] = None,
     parse: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,20 +122,33 @@ def run_compact(
     target_file_bytes: Annotated[
         int | None, typer.Option(help="Size that files are to have, bytes. Default: 268435456.")
     ] = None,
+    manifest_readers_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--manifest-readers-only",
+            help="Compact Parquet tables, too: every reader uses read_table or read_landed.",
+        ),
+    ] = None,
 ) -> None:
-    """Write the many small files of closed days into few, and check them before they take the others' place."""
+    """Write the many small files of closed days into few: with Delta's OPTIMIZE, or Parquet folders by a swap.
+
+    Readers of Delta tables always read each row once. Of Parquet tables, every reader but read_table and read_landed
+    reads compacted rows twice while the command runs, and after it was killed until it runs again; a stream over the
+    folder reads them again for good. So Parquet tables need --manifest-readers-only.
+    """
     given = {
         "output": output,
         "job_id": job_id,
         "closed_days": closed_days,
         "min_folders": min_folders,
         "target_file_bytes": target_file_bytes,
+        "manifest_readers_only": manifest_readers_only,
     }
 
     def serve() -> None:
         settings = CompactSettings(**only_given(given))
         _configure(settings)
-        with spark_session(settings.name, settings.spark, ()) as spark:
+        with spark_session(settings.name, settings.spark, [DELTA_LOCK]) as spark:
             try:
                 compact(spark, settings, datetime.now(UTC).date(), stop_on_signals().is_set)
             except JobFailedError as error:
@@ -149,7 +162,7 @@ def run_compact(
 @app.command("jars")
 def show_jars(
     *,
-    sink: Annotated[SinkName, typer.Option(help="How tables will be written.")] = SinkName.PARQUET,
+    sink: Annotated[SinkName, typer.Option(help="How tables will be written.")] = SinkName.DELTA,
 ) -> None:
     """Print the jars that spark-submit needs, for --jars; those that are missing are fetched."""
     guarded(lambda: typer.echo(",".join(str(jar) for lock in _locks(sink) for jar in fetch(lock))))

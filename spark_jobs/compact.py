@@ -1,4 +1,7 @@
-"""The job `land compact`: the many small folders of a closed day into one, checked before it takes their place.
+"""The job `land compact`: many small files of closed days into few.
+
+Delta tables are rewritten by Delta's OPTIMIZE, which no reader notices. Of Parquet tables, the folders of a closed day
+become one, checked before it takes their place:
 
     1  the rows of a unit's folders, counted and compared with the manifests
     2  written into a folder that nobody reads, counted again there: rows and the checksum of all that is in them
@@ -25,7 +28,7 @@ from pyspark.sql.types import StructType
 from outbox.failpoints import failpoint
 from spark_jobs.compaction import Compaction, Folders, due, live_folders, origin
 from spark_jobs.counting import content, identities
-from spark_jobs.delta import LOG
+from spark_jobs.delta import LOG, optimize
 from spark_jobs.errors import JobFailedError, OutputError, reason
 from spark_jobs.folder import Folder, read_texts
 from spark_jobs.jvm import JAVA_ERRORS
@@ -52,28 +55,65 @@ log = structlog.get_logger()
 
 
 def compact(spark: SparkSession, settings: CompactSettings, today: date, stop: Callable[[], bool]) -> int:
-    """Compact all closed days.
+    """Compact all closed days of Delta tables, or of Parquet tables.
 
     Args:
         spark: Session to read and write with.
         settings: What is closed, and how large files are to be.
         today: The day that it is, by UTC.
-        stop: Tells whether the job is asked to stop; it is asked before each unit.
+        stop: Tells whether the job is asked to stop; it is asked before each table or unit.
 
     Returns:
-        How many units were compacted.
+        How many tables (Delta) or units (Parquet) were compacted.
 
     Raises:
-        OutputError: The tables cannot be read or written, or are not what the manifests say.
+        OutputError: The tables cannot be read or written, or are not what the manifests say; or they are Parquet tables
+            and the settings do not allow to compact them.
         JobFailedError: Spark failed.
     """
     output = Folder(spark, settings.output)
-    if output.exists(f"{RECORDS}/{LOG}"):
-        raise OutputError(f"{output} holds Delta tables: Delta's own OPTIMIZE compacts them")
-    compactor = Compactor(spark, output, settings.target_file_bytes)
-    compactor.tidy()
+    closed = today - timedelta(days=settings.closed_days)
+    is_delta = output.exists(f"{RECORDS}/{LOG}")
+    done = (_optimize if is_delta else _swap)(spark, settings, output, closed, stop)
+    log.info("compacted", output=settings.output, **{"tables" if is_delta else "units": done})
+    return done
+
+
+def _optimize(
+    spark: SparkSession, settings: CompactSettings, output: Folder, before: date, stop: Callable[[], bool]
+) -> int:
     done = 0
-    for unit, ids in due(compactor.folders, today - timedelta(days=settings.closed_days), settings.min_folders).items():
+    for table in (RECORDS, QUARANTINE, *map(parsed_table, output.names(PARSED))):
+        if stop():
+            break
+        if not output.exists(f"{table}/{LOG}"):
+            continue
+        began = time.monotonic()
+        try:
+            removed, added = optimize(spark, output.path(table), before, settings.target_file_bytes)
+        except JAVA_ERRORS as error:
+            raise JobFailedError(f"OPTIMIZE of {table} in {output} failed: {reason(error)}") from error
+        seconds = round(time.monotonic() - began, 2)
+        log.info("table optimized", table=table, before=str(before), replaced=removed, written=added, seconds=seconds)
+        done += bool(added)
+    return done
+
+
+def _swap(
+    spark: SparkSession, settings: CompactSettings, output: Folder, before: date, stop: Callable[[], bool]
+) -> int:
+    compactor = Compactor(spark, output, settings.target_file_bytes)
+    compactor.tidy()  # also where nothing may be compacted: what a killed run left is what readers read twice
+    if not settings.manifest_readers_only:
+        raise OutputError(
+            f"{output} has Parquet tables, and nothing was compacted. While compact runs, and after it was killed "
+            "until it runs again, every reader but read_table() and read_landed() reads rows twice; a stream over the "
+            "folder reads them again for good. Land into another output with --sink delta, or add "
+            "--manifest-readers-only if every reader is one of these two"
+        )
+    log.warning("compacting Parquet tables; only read_table() and read_landed() read rows once", output=str(output))
+    done = 0
+    for unit, ids in due(compactor.folders, before, settings.min_folders).items():
         if stop():
             break
         try:
@@ -81,7 +121,6 @@ def compact(spark: SparkSession, settings: CompactSettings, today: date, stop: C
         except JAVA_ERRORS as error:
             raise JobFailedError(f"{unit.topic} of {unit.day} in {unit.table} failed: {reason(error)}") from error
         done += 1
-    log.info("compacted", output=settings.output, units=done)
     return done
 
 

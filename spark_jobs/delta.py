@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from datetime import date
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,6 +34,43 @@ FORMAT = "delta"
 LOG = "_delta_log"
 
 
+def require_delta(spark: SparkSession) -> None:
+    """Check that a session can use Delta tables.
+
+    Raises:
+        ConfigurationError: It cannot; the message has the options of `spark-submit`.
+    """
+    has_jars = not isinstance(jvm(spark).io.delta.tables.DeltaTable, JavaPackage)
+    lacking = {name: value for name, value in DELTA_SETTINGS.items() if value not in (spark.conf.get(name, None) or "")}
+    if has_jars and not lacking:
+        return
+    settings = " ".join(f"--conf {name}={value}" for name, value in DELTA_SETTINGS.items())
+    raise ConfigurationError(
+        f"Spark has no Delta, or not the settings for it. Start it with spark-submit "
+        f'--jars "$(outbox land jars)" {settings}'
+    )
+
+
+def optimize(spark: SparkSession, path: str, before: date, file_bytes: int) -> tuple[int, int]:
+    """Rewrite the small files of a Delta table into few; its readers and streams notice nothing.
+
+    Args:
+        spark: Session with Delta.
+        path: The table, partitioned by `day`.
+        before: Days before this one.
+        file_bytes: Size that files are to have, bytes.
+
+    Returns:
+        How many files were replaced, and how many took their place. Delta's VACUUM deletes replaced files.
+    """
+    require_delta(spark)
+    for name in ("minFileSize", "maxFileSize"):
+        spark.conf.set(f"spark.databricks.delta.optimize.{name}", str(file_bytes))
+    quoted = path.replace("`", "``")
+    metrics = spark.sql(f"OPTIMIZE delta.`{quoted}` WHERE day < DATE'{before}'").collect()[0].metrics
+    return metrics.numFilesRemoved, metrics.numFilesAdded
+
+
 class DeltaSink:
     """Delta tables: each write is one Delta transaction that carries the writer's name and the batch's number.
 
@@ -51,11 +89,7 @@ class DeltaSink:
     name: ClassVar = SinkName.DELTA
 
     def __init__(self, spark: SparkSession, output: Folder, application: Callable[[], str]) -> None:
-        if isinstance(jvm(spark).io.delta.tables.DeltaTable, JavaPackage):
-            settings = " ".join(f"--conf {name}={value}" for name, value in DELTA_SETTINGS.items())
-            raise ConfigurationError(
-                f'Spark has no Delta: start it with spark-submit --jars "$(outbox land jars --sink delta)" {settings}'
-            )
+        require_delta(spark)
         self._spark = spark
         self._output = output
         self._application = application

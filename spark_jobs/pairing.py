@@ -57,8 +57,8 @@ def _check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: M
     found = _sink_of(output, last)
     if found not in (None, sink):
         raise OutputError(
-            f"{output} holds tables of the sink {found}, and this job has the sink {sink}: say --sink {found}, or name "
-            "another output with another checkpoint"
+            f"{output} has {found} tables, and this job writes {sink} tables. Go on with --sink {found} (or "
+            f"OUTBOX_SINK={found}), or use another output with another checkpoint"
         )
     owner = owner_of(output)
     began = owner or last
@@ -78,8 +78,10 @@ def _sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
     owner = owner_of(output)
     if owner is not None:
         return owner.sink
-    # Without an owner and a log, what has a manifest was landed as Parquet files, if only as batches without rows.
-    return SinkName.PARQUET if last is not None else None
+    # Without an owner and a log, what has a manifest was landed as Parquet files, if only as batches without rows. So
+    # was what has a folder of a batch, although its writer was killed before the manifest.
+    folders = (name.startswith("batch_id=") for name in output.names(RECORDS))
+    return SinkName.PARQUET if last is not None or any(folders) else None
 
 
 def check_ids(before: Mapping[str, str], now: Mapping[str, str], landed: Offsets, when: str) -> None:

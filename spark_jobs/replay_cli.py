@@ -50,7 +50,7 @@ def run(
     ] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     channel: Annotated[str | None, typer.Option(help="Channel whose ledger is kept. Default: outbox.")] = None,
-    sink: Annotated[SinkName | None, typer.Option(help="How land wrote the table. Default: parquet.")] = None,
+    sink: Annotated[SinkName | None, typer.Option(help="How land wrote the table. Default: delta.")] = None,
     transaction_rows: Annotated[
         int | None, typer.Option(help="Most records in a Kafka transaction. Default: 10000.")
     ] = None,

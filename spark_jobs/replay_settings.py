@@ -33,7 +33,7 @@ class ReplaySettings(JobSettings):
         description="Names the replay for ever: what it has written, it never writes again.",
     )
     table: str = Field(description="Output of land: the folder of the tables.")
-    sink: SinkName = Field(SinkName.PARQUET, description="How land wrote them: parquet or delta.")
+    sink: SinkName = Field(SinkName.DELTA, description="How land wrote them: delta or parquet.")
     ids: str = Field("", description="Message ids and transaction ids, separated by commas.")
     where: str = Field("", description="Condition in SQL over the columns of the table.")
     verdicts: str = Field("", description="Verdicts of an audit, separated by commas.")

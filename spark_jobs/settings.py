@@ -69,8 +69,8 @@ class JobSettings(ServiceSettings):
 class SinkName(enum.StrEnum):
     """How tables are written."""
 
-    PARQUET = "parquet"
     DELTA = "delta"
+    PARQUET = "parquet"
 
 
 class OutputSettings(JobSettings):
@@ -88,7 +88,7 @@ class LandSettings(OutputSettings):
         "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
     )
     checkpoint: str = Field(description="Folder of checkpoints; the job's own is the one with its id in there.")
-    sink: SinkName = Field(SinkName.PARQUET, description="How tables are written: parquet or delta.")
+    sink: SinkName = Field(SinkName.DELTA, description="How tables are written: delta or parquet.")
     parse: dict[str, str] = Field(
         default_factory=dict,
         description="JSON values to land typed, too: a table of topics and schemas (id bigint NOT NULL, name string).",
@@ -158,8 +158,12 @@ class CompactSettings(OutputSettings):
 
     bootstrap_servers: str = Field("", description="Not needed here.")
     closed_days: int = Field(1, ge=0, description="So many whole days must lie between a day and today, by UTC.")
-    min_folders: int = Field(2, ge=2, description="So many folders of a day are worth a compaction.")
+    min_folders: int = Field(2, ge=2, description="So many folders of a day are worth a compaction (Parquet).")
     target_file_bytes: Bytes = Field(256 * 1024 * 1024, ge=1024, description="Size that a file is to have.")
+    manifest_readers_only: bool = Field(
+        default=False,
+        description="Compact Parquet tables, although other readers than read_table and read_landed read rows twice.",
+    )
 
     @property
     def name(self) -> str:

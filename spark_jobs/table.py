@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from outbox.errors import ConfigurationError
 from spark_jobs.compaction import Compaction, Folders, live_folders
-from spark_jobs.delta import FORMAT, LOG
+from spark_jobs.delta import FORMAT, LOG, require_delta
 from spark_jobs.errors import OutputError
 from spark_jobs.folder import Folder, read_texts
 from spark_jobs.jvm import JAVA_ERRORS
@@ -83,11 +83,12 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
         table: `records`, `quarantine` or `parsed/<topic>`.
 
     Raises:
-        ConfigurationError: There are no parsed values of the topic.
+        ConfigurationError: There are no parsed values of the topic, or the session has no Delta and the table is one.
         OutputError: `compact` removed folders again and again while they were listed.
     """
     root = path.rstrip("/")
     if _is_delta(spark, root, table):
+        require_delta(spark)
         return spark.read.format(FORMAT).load(f"{root}/{table}")
 
     def read(compactions: Compactions) -> DataFrame:
@@ -125,7 +126,7 @@ def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -
 
 
 def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The records of all complete batches, as an Arrow table; without Spark.
+    """Return the records of all complete batches as an Arrow table, without Spark; of Parquet tables only.
 
     Args:
         path: Output of the job: a local path, or a URI that pyarrow knows (`s3://…`, `hdfs://…`, `gs://…`).
@@ -139,7 +140,10 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     filesystem, root = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
     root = root.rstrip("/")
     if filesystem.get_file_info(f"{root}/{RECORDS}/{LOG}").type != fs.FileType.NotFound:
-        raise ConfigurationError(f"{path} holds Delta tables: read them with read_table(), or with a reader of Delta")
+        raise ConfigurationError(
+            f"{path} has Delta tables. Read them with read_table(), or without Spark with a reader of Delta such as "
+            "delta-rs or DuckDB"
+        )
 
     def listed(compactions: Compactions) -> list[str]:
         folders = _folders(_texts(filesystem, f"{root}/{MANIFESTS}"), compactions)

@@ -88,7 +88,7 @@ class Landing:
 
 def compact_settings(landing: Landing, **given: Any) -> CompactSettings:
     """Settings of `compact` for an output."""
-    return CompactSettings(**{"output": str(landing.table), **given})
+    return CompactSettings(**{"output": str(landing.table), "manifest_readers_only": True, **given})
 
 
 def place(row: dict[str, object]) -> Place:

@@ -120,6 +120,7 @@ def _settings(site: Site, topic: str, folder: str) -> dict[str, str]:
         "output": f"{folder}/table",
         "checkpoint": f"{folder}/checkpoint",
         "bootstrap_servers": site.bootstrap_servers,
+        "sink": "parquet",
     }
 
 

@@ -204,6 +204,7 @@ def _reconcile(folder: Path, environ: Mapping[str, str]) -> None:
     engine = make_engine(environ["OUTBOX_POSTGRES_URL"])
     told = places.told_in(engine)
     kills = load_kills(folder / "kills.json")
+    landed = places.landed_rows(folder / "landed")
     summary = Summary(
         len(told),
         _committed(engine),
@@ -212,11 +213,11 @@ def _reconcile(folder: Path, environ: Mapping[str, str]) -> None:
         kills,
         places.states(environ["OUTBOX_POSTGRES_URL"], [kill.transaction_id for kill in kills]),
         reconcile(told, places.visible_on(_kafka(environ))),
-        reconcile(told, places.landed_in(folder / "landed")),
+        reconcile(told, places.landed_in(landed)),
     )
     (folder / "summary.json").write_text(json.dumps(summary.as_json(), indent=2) + "\n")
     picture = folder / "departures.png"
-    draw_chart(folder / "landed", picture)
+    draw_chart(landed, picture)
     _show(summary)
     console.print(f"chart: {picture}\nfigures: {folder / 'summary.json'}")
     if not summary.clean:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
 from examples.flights.application import DEPARTURES
 from examples.flights.plan import LATE_MINUTES
-from spark_jobs.table import read_landed
 
 
-def draw_chart(table: Path, picture: Path) -> None:
+def draw_chart(rows: Iterable[Mapping[str, Any]], picture: Path) -> None:
     """Draw landed departures per carrier, with the share that was late, as a PNG."""
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - after the backend is chosen
 
     departures: Counter[str] = Counter()
     late: Counter[str] = Counter()
-    for row in read_landed(str(table)).select(["topic", "value"]).to_pylist():
+    for row in rows:
         if row["topic"] == DEPARTURES:
             body = json.loads(row["value"])
             departures[body["carrier"]] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from sqlalchemy import Engine, select
@@ -18,7 +18,11 @@ from outbox.protocol.half import Header, user_headers
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpSource, parse_op
 from outbox.testing import VisibleRecord, read_committed
-from spark_jobs.table import read_landed
+from spark_jobs.delta import DELTA_LOCK
+from spark_jobs.session import spark_session
+from spark_jobs.table import read_table
+
+LANDED = ("topic", "partition", "offset", "key", "value", "headers", "message_id")
 
 
 def told_in(engine: Engine) -> dict[str, Told]:
@@ -32,9 +36,16 @@ def visible_on(kafka: Mapping[str, str]) -> list[Seen]:
     return [_seen(record) for record in read_committed(kafka, TOPICS)]
 
 
-def landed_in(path: Path) -> list[Seen]:
-    """What Spark landed."""
-    return [_landed(row) for row in read_landed(str(path)).to_pylist()]
+def landed_rows(path: Path) -> list[Mapping[str, Any]]:
+    """Return the rows that Spark landed, from its Delta table."""
+    with spark_session("flights", {}, [DELTA_LOCK]) as spark:
+        found = read_table(spark, str(path)).select(*LANDED).toArrow()
+    return cast("list[Mapping[str, Any]]", found.to_pylist())
+
+
+def landed_in(rows: Iterable[Mapping[str, Any]]) -> list[Seen]:
+    """Return landed rows in the form that is compared."""
+    return [_landed(row) for row in rows]
 
 
 def decided_by_checker(kafka: Mapping[str, str], channel: Channel) -> Counter[str]:

@@ -13,23 +13,33 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from outbox.service.exits import Exit
-from spark_jobs.table import read_landed
+from spark_jobs.settings import SinkName
+from spark_jobs.table import read_landed, read_table
 from tests.harness import Site, wait_until
 from tests.relaying import RelayedTopics
-from tests.spark import SETTINGS
+from tests.spark import SETTINGS, session
 
 RUN_SECONDS = 120
 DEAD_SECONDS = 30
 
 Landed = tuple[str, int, int, bytes | None, bytes | None, str | None]
+_COLUMNS = ("topic", "partition", "offset", "key", "value", "message_id")
 
 
 class Land:
-    """One topic of a site, and a job that lands it in a folder of the test."""
+    """One topic of a site, and a job that lands it in a folder of the test.
 
-    def __init__(self, site: Site, folder: Path, partitions: int = 3) -> None:
+    Args:
+        site: Where the topic is.
+        folder: Of the test.
+        partitions: Of the topic.
+        sink: Of the job; None: the default of `outbox land`.
+    """
+
+    def __init__(self, site: Site, folder: Path, partitions: int = 3, sink: SinkName | None = SinkName.PARQUET) -> None:
         site.create_topics("orders", partitions=partitions)
         self.site = site
+        self.sink = sink
         self.topic = site.topic("orders")
         self.table = folder / "table"
         self.checkpoint = folder / "checkpoint"
@@ -38,7 +48,8 @@ class Land:
     def arguments(self, *more: str) -> list[str]:
         """The options of the command."""
         places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
-        return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *more]
+        sink = [] if self.sink is None else ["--sink", self.sink]
+        return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *sink, *more]
 
     def start(self, *more: str, extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start `outbox land`."""
@@ -50,7 +61,10 @@ class Land:
 
     def landed(self) -> list[Landed]:
         """The table's rows, in order."""
-        rows = read_landed(str(self.table)).to_pylist()
+        if self.sink is SinkName.PARQUET:
+            rows = read_landed(str(self.table)).to_pylist()
+        else:
+            rows = read_table(session(), str(self.table)).select(*_COLUMNS).toArrow().to_pylist()
         return sorted(
             (row["topic"], row["partition"], row["offset"], row["key"], row["value"], row["message_id"]) for row in rows
         )

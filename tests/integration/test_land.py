@@ -17,7 +17,9 @@ from outbox.service.exits import Exit
 from outbox.service.java import find_java, spark_java_home
 from outbox.service.maven import fetch
 from spark_jobs import land as land_module
+from spark_jobs.delta import DELTA_LOCK, DELTA_SETTINGS
 from spark_jobs.session import SPARK_LOCK
+from spark_jobs.settings import SinkName
 from spark_jobs.table import read_landed, read_table
 from tests.harness import Site, wait_until
 from tests.integration.land_job import RUN_SECONDS, Land, commands, finish, start
@@ -26,11 +28,20 @@ from tests.spark import session
 
 @pytest.fixture
 def job(site: Site, tmp_path: Path) -> Land:
+    """A job with Parquet tables, which a test reads without Spark."""
     return Land(site, tmp_path)
 
 
+@pytest.fixture
+def default(site: Site, tmp_path: Path) -> Land:
+    """A job with the default sink."""
+    return Land(site, tmp_path, sink=None)
+
+
 @pytest.mark.long
-def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
+@pytest.mark.parametrize("name", ["job", "default"])
+def test_committed_records_land_once_and_aborted_ones_never(request: pytest.FixtureRequest, name: str) -> None:
+    job: Land = request.getfixturevalue(name)
     job.produce(20)
     job.produce(10, commit=False)
     job.produce(1)
@@ -85,10 +96,12 @@ def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wh
 
 
 @pytest.mark.long
-def test_spark_submit_lands_the_same(job: Land) -> None:
+def test_spark_submit_lands_the_same(default: Land) -> None:
+    job = default
     job.produce(10)
-    jars = ",".join(map(str, fetch(SPARK_LOCK)))
+    jars = ",".join(str(jar) for lock in (SPARK_LOCK, DELTA_LOCK) for jar in fetch(lock))
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", jars]
+    submit += [part for name, value in DELTA_SETTINGS.items() for part in ("--conf", f"{name}={value}")]
     command = [*submit, str(land_module.__file__), *job.arguments("--available-now")]
     java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
     finish(start(command, java), Exit.OK)
@@ -167,16 +180,27 @@ def test_a_topic_that_librdkafka_is_not_asked_for_is_named_by_spark(job: Land) -
 
 
 @pytest.mark.long
-def test_delta_tables_hold_each_record_once_after_a_kill(job: Land) -> None:
+def test_restart_without_sink_over_parquet_is_refused(job: Land) -> None:
+    job.produce(10)
+    job.run()
+    job.sink = None
+    said = job.run(code=Exit.CONFIGURATION).splitlines()[-1]
+    assert "has parquet tables, and this job writes delta tables. Go on with --sink parquet" in said
+    job.sink = SinkName.PARQUET
+    assert len(job.landed()) == 10
+
+
+@pytest.mark.long
+def test_delta_tables_hold_each_record_once_after_a_kill(default: Land) -> None:
+    job = default
     for _ in range(3):
         job.produce(10)
-    options = ("--sink", "delta", "--max-offsets-per-trigger", "20")
+    options = ("--max-offsets-per-trigger", "20")
     job.run(*options, extra={FAILPOINT: "land.data_written:2"}, code=-signal.SIGKILL)
     assert len(job.manifests()) == 1
     job.await_no_jvm()
     job.run(*options)
-    rows = read_table(session(), str(job.table)).select("topic", "partition", "offset").collect()
-    assert sorted(map(tuple, rows)) == [row[:3] for row in job.visible()]
+    assert job.landed() == job.visible()
     assert sum(int(str(manifest["rows"])) for manifest in job.manifests()) == 30
 
 
@@ -203,7 +227,7 @@ def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land
     assert (failed.topic, bytes(failed.value)) == (job.topic, b"{")
     before = sorted(read_landed(str(job.table)).drop_columns(["batch_id"]).to_pylist(), key=str)
     command = [sys.executable, "-m", "outbox", "land", "compact", "--output", str(job.table), "--job-id", job.site.name]
-    said = finish(start(command, {}), Exit.OK)
+    said = finish(start([*command, "--manifest-readers-only"], {}), Exit.OK)
     assert '"event": "day compacted"' in said
     after = read_landed(str(job.table))
     assert sorted(after.drop_columns(["batch_id"]).to_pylist(), key=str) == before

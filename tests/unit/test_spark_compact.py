@@ -206,5 +206,28 @@ def test_all_tables_are_compacted_to_files_of_a_size(tmp_path: Path) -> None:
     assert len(list((landing.table / "records").rglob("part-*.parquet"))) > 1
 
 
+def test_compact_of_parquet_without_the_option_is_refused(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed run left is removed all the same: other readers read it twice."""
+    before = content(landing)
+
+    def die(name: str) -> None:
+        if name == "compact.swapped":
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compact_module, "failpoint", die)
+        with pytest.raises(KilledError):
+            run(landing)
+    listed = str(landing.table / "records")
+    assert pq.read_table(listed).num_rows == 6 + 5
+    left = folders(landing)
+    settings = compact_settings(landing, manifest_readers_only=False)
+    with pytest.raises(OutputError, match=r"has Parquet tables, and nothing was compacted\. .* --sink delta"):
+        compact(session(), settings, TODAY, lambda: False)
+    assert pq.read_table(listed).num_rows == 6
+    assert folders(landing) == COMPACTED < left
+    assert content(landing) == before
+
+
 def test_a_job_that_is_asked_to_stop_ends_between_two_days(landing: Landing) -> None:
     assert compact(session(), compact_settings(landing), TODAY, lambda: True) == 0

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from spark_jobs.replay_settings import ReplaySettings
 from spark_jobs.replays.selection import Selection
-from spark_jobs.settings import LandSettings
+from spark_jobs.settings import LandSettings, SinkName
 from spark_jobs.source import source_options
 
 
@@ -137,3 +137,8 @@ def test_a_replay_selects_by_all_that_is_given() -> None:
     made = replay_settings(ids=f"{id_}/3, {id_}", where="offset > 1", verdicts="LOST,TORN", findings="report")
     assert made.selection() == Selection((f"{id_}/3", id_), "offset > 1", ("LOST", "TORN"))
     assert made.name == "outbox-replay-again"
+
+
+def test_sink_without_a_setting_is_delta() -> None:
+    assert settings().sink is SinkName.DELTA
+    assert replay_settings(where="true").sink is SinkName.DELTA

@@ -14,7 +14,7 @@ from spark_jobs.compact import compact
 from spark_jobs.errors import LostRecordsError, OutputError
 from spark_jobs.layout import QUARANTINE
 from spark_jobs.manifest import Manifest
-from spark_jobs.settings import SinkName
+from spark_jobs.settings import LandSettings, SinkName
 from spark_jobs.table import read_landed, read_table
 from tests.landing import Landing, compact_settings, identified, span
 from tests.spark import Record, session
@@ -107,7 +107,7 @@ def test_a_table_of_the_other_sink_is_refused(landing: Landing, monkeypatch: pyt
         landing.land(0, *span(0, 2))
     ours = landing.kind
     landing.kind = next(kind for kind in SinkName if kind is not ours)
-    with pytest.raises(OutputError, match=rf"holds tables of the sink {ours}, .*: say --sink {ours}, or name another"):
+    with pytest.raises(OutputError, match=rf"has {ours} tables, .* Go on with --sink {ours} \(or OUTBOX_SINK={ours}\)"):
         landing.restart()
 
 
@@ -117,7 +117,7 @@ def test_a_table_of_the_other_sink_is_refused_though_it_has_no_row_and_no_owner(
     (landing.table / "_owner.json").unlink()
     landing.restart()
     landing.kind = next(kind for kind in SinkName if kind is not landing.kind)
-    with pytest.raises(OutputError, match="holds tables of the sink"):
+    with pytest.raises(OutputError, match=r"has .* tables, and this job writes"):
         landing.restart()
 
 
@@ -202,13 +202,66 @@ def test_a_wider_schema_is_read_over_what_a_narrower_one_wrote(landing: Landing)
 
 
 @pytest.mark.long
-def test_delta_tables_are_left_to_delta(tmp_path: Path) -> None:
-
+def test_compact_of_delta_tables_writes_one_file_a_day(tmp_path: Path) -> None:
     landing = Landing(tmp_path, SinkName.DELTA)
-    landing.plan(0, 3)
-    landing.land(0, *span(0, 2))
-    with pytest.raises(ConfigurationError, match="Delta tables"):
+    for batch_id in range(3):
+        landing.plan(batch_id, batch_id + 1)
+        landing.land(batch_id, *span(batch_id, batch_id))
+    with pytest.raises(ConfigurationError, match="has Delta tables"):
         read_landed(str(landing.table))
-    with pytest.raises(OutputError, match="OPTIMIZE"):
-        compact(session(), compact_settings(landing), date(2026, 12, 1), lambda: False)
+    path = str(landing.table / "records")
+    stream = Stream(path, tmp_path / "stream")
+    assert stream.read() == 3
+    settings = compact_settings(landing, manifest_readers_only=False)
+    assert compact(session(), settings, date(2026, 11, 22), lambda: False) == 0
+    assert len(session().read.format("delta").load(path).inputFiles()) == 3
+    assert compact(session(), settings, date(2026, 12, 1), lambda: False) == 1
+    assert len(session().read.format("delta").load(path).inputFiles()) == 1
     assert landing.places() == ALL
+    assert stream.read() == 0
+    landing.restart()
+    landing.plan(3, 4)
+    landing.land(3, *span(3, 3))
+    assert len(landing.places()) == 4
+    assert stream.read() == 1
+
+
+class Stream:
+    """A stream over a Delta table, as a user has it.
+
+    Args:
+        path: The table.
+        checkpoint: Of the stream.
+    """
+
+    def __init__(self, path: str, checkpoint: Path) -> None:
+        self._path = path
+        self._checkpoint = checkpoint
+
+    def read(self) -> int:
+        """Return how many rows it gives since it was last read."""
+        counts: list[int] = []
+        rows = session().readStream.format("delta").load(self._path)
+        query = rows.writeStream.foreachBatch(lambda batch, _: counts.append(batch.count()))
+        query = query.option("checkpointLocation", str(self._checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+        return sum(counts)
+
+
+def test_job_without_sink_over_killed_parquet_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a version without the owner's file left it: rows of a batch, no manifest."""
+    landing = Landing(tmp_path)
+    landing.plan(0, 3)
+
+    def die(name: str) -> None:
+        if name == "land.data_written":
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "failpoint", die)
+        with pytest.raises(KilledError):
+            landing.land(0, *span(0, 2))
+    (landing.table / "_owner.json").unlink()
+    landing.kind = LandSettings.model_fields["sink"].default
+    with pytest.raises(OutputError, match=r"has parquet tables, .* Go on with --sink parquet"):
+        landing.restart()

@@ -24,7 +24,7 @@ from spark_jobs.jvm import JAVA_ERRORS
 from spark_jobs.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
 from spark_jobs.manifest import Manifest, PartitionRows, UnitRows
 from spark_jobs.owner import Owner, claim
-from spark_jobs.pairing import check_ids, check_pair
+from spark_jobs.pairing import check_ids, check_pair, last_manifest, retirement
 from spark_jobs.parsing import failed_rows, parse_values, parsed_rows
 from spark_jobs.quarantine import quarantined_headers, quarantined_values
 from spark_jobs.sinks import Sink
@@ -110,7 +110,23 @@ class BatchWriter:
         # Before anything is written: what a sink has committed at once cannot be taken back.
         self._check_topics(batch_id, f"before batch {batch_id} was read")
         claim(self._output, Owner(self._sink.name, self._checkpoint.query_id() or ""))
-        records = self._sink.write(RECORDS, batch_id, batch)
+        self._land_rest(self._sink.write(RECORDS, batch_id, batch), batch_id, began)
+
+    def finish(self) -> None:
+        """Land the planned batch without Kafka, if a killed run has written its records for good.
+
+        Raises:
+            LostRecordsError: A topic was deleted and made again: whose records they are is not known.
+        """
+        last = last_manifest(self._output)
+        batch_id = 0 if last is None else last.batch_id + 1
+        if self._checkpoint.planned(batch_id) is None:
+            return
+        if (records := self._sink.kept(RECORDS, batch_id)) is not None:
+            self._land_rest(records, batch_id, time.monotonic())
+
+    def _land_rest(self, records: DataFrame, batch_id: int, began: float) -> None:
+        """Land a batch whose records are written."""
         counts = count_records(records)
         failpoint("land.records_written")
         beside = tuple(self._write_beside(records, counts, batch_id))
@@ -146,7 +162,7 @@ class BatchWriter:
             now = self._topic_ids()
         except SourceError as error:
             raise JobFailedError(f"batch {batch_id} failed: {error}") from error
-        check_ids(self._topics, now, self._checkpoint.start(batch_id), when)
+        check_ids(self._topics, now, self._checkpoint.start(batch_id), when, retirement)
 
     def _is_landed(self, batch_id: int) -> bool:
         text = self._output.text(manifest_file(batch_id))

@@ -13,6 +13,8 @@ from spark_jobs.folder import Folder
 from spark_jobs.manifest import Offsets
 
 _VERSION = "v1"
+_NO_SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+_COMMITTED = '{"nextBatchWatermarkMs":0}'
 
 
 class Checkpoint:
@@ -51,7 +53,7 @@ class Checkpoint:
         Raises:
             OutputError: The batch is not planned.
         """
-        offsets = self._offsets(f"offsets/{batch_id}")
+        offsets = self.planned(batch_id)
         if offsets is None:
             raise OutputError(f"{self} has no plan of batch {batch_id}")
         return offsets
@@ -59,6 +61,26 @@ class Checkpoint:
     def start(self, batch_id: int) -> Offsets:
         """First offsets that a batch reads; a partition that is new is absent."""
         return self._offsets(f"offsets/{batch_id - 1}" if batch_id else "sources/0/0") or {}
+
+    def planned(self, batch_id: int) -> Offsets | None:
+        """Return the first offsets that a batch does not read any more; None if Spark has not planned it."""
+        return self._offsets(f"offsets/{batch_id}")
+
+    def skip(self, batch_id: int, end: Offsets) -> None:
+        """Record a batch that reads nothing, as planned and committed, in the form that Spark writes.
+
+        Spark goes on with the next batch, which begins at `end`. No query may run.
+
+        Args:
+            batch_id: The batch; Spark must not have committed it.
+            end: First offsets that the next batch reads.
+        """
+        settings = next((lines[1] for lines in map(self._lines, _plans(batch_id)) if len(lines) > 1), _NO_SETTINGS)
+        self._folder.put_text(f"offsets/{batch_id}", f"{_VERSION}\n{settings}\n{json.dumps(end)}")
+        self._folder.put_text(f"commits/{batch_id}", f"{_VERSION}\n{_COMMITTED}")
+
+    def _lines(self, name: str) -> list[str]:
+        return (self._folder.text(name) or "").splitlines()
 
     def _offsets(self, name: str) -> Offsets | None:
         text = self._folder.text(name)
@@ -71,3 +93,8 @@ class Checkpoint:
         # The one source's offsets stand in the last line, below the batch's settings.
         offsets: Offsets = json.loads(lines[-1])
         return offsets
+
+
+def _plans(batch_id: int) -> tuple[str, str]:
+    """Where the settings of a batch may be: in its own plan, or in that of the batch before."""
+    return f"offsets/{batch_id}", f"offsets/{batch_id - 1}"

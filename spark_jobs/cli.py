@@ -1,4 +1,4 @@
-"""`outbox land`: land topics in tables; `outbox land compact`: keep the tables; `outbox land jars`: for clusters."""
+"""`outbox land` and its commands: `compact`, `retire`, and `jars` and `java-home` for clusters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from spark_jobs.compact import compact
 from spark_jobs.delta import DELTA_LOCK
 from spark_jobs.errors import JobFailedError
 from spark_jobs.jvm import JVM_GONE
-from spark_jobs.land import land
+from spark_jobs.land import DELETED, land
 from spark_jobs.options import only_given, pairs
+from spark_jobs.retire import retire
 from spark_jobs.session import SPARK_LOCK, spark_session
-from spark_jobs.settings import CompactSettings, LandSettings, OutputSettings, SinkName
+from spark_jobs.settings import CompactSettings, LandSettings, OutputSettings, RetireSettings, SinkName
 from spark_jobs.topics import check_topics
 
 _JAVA_GONE = "the job ended: Spark's Java process is gone, killed or out of memory; start it again"
@@ -68,6 +69,13 @@ def run(
     starting_offsets: Annotated[
         Literal["earliest", "latest"] | None, typer.Option(help="Where a new job begins. Default: earliest.")
     ] = None,
+    accept_gap: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Go on without records of this topic that Kafka removed before they were landed; repeatable.",
+        ),
+    ] = None,
     kafka: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Property of Kafka's Java client; repeatable.")
     ] = None,
@@ -90,6 +98,7 @@ def run(
         "min_offsets_per_trigger": min_offsets_per_trigger,
         "max_trigger_delay": max_trigger_delay,
         "starting_offsets": starting_offsets,
+        "accept_gap": ",".join(accept_gap) if accept_gap else None,
     }
 
     def serve() -> None:
@@ -97,7 +106,7 @@ def run(
         given["parse"] = {name: _schema(text) for name, text in (pairs("--parse", parse) or {}).items()} or None
         settings = LandSettings(**only_given(given))
         _configure(settings)
-        check_topics(settings, settings.topic_names())
+        check_topics(settings, settings.topic_names(), DELETED)
         with spark_session(settings.name, settings.spark, _locks(settings.sink)) as spark:
             try:
                 # After the start of Spark, which sets a handler of its own for Ctrl-C.
@@ -153,6 +162,33 @@ def run_compact(
                 compact(spark, settings, datetime.now(UTC).date(), stop_on_signals().is_set)
             except JobFailedError as error:
                 fail(str(error), Exit.FAILED)
+            except JVM_GONE:
+                fail(_JAVA_GONE, Exit.FAILED)
+
+    guarded(serve)
+
+
+@app.command("retire")
+def run_retire(
+    topic: Annotated[str, typer.Argument(help="Topic that is not landed any more.", show_default=False)],
+    *,
+    output: Output = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Folder of checkpoints, as of the job.")] = None,
+    job_id: JobId = None,
+) -> None:
+    """End the landing of one topic, also of one that is gone from Kafka; the job goes on with the others.
+
+    Stop the job first, and start it without the topic afterwards. What is landed of the topic stays in the tables. The
+    first offsets that are not landed are recorded in a manifest. It needs no Kafka.
+    """
+    given = {"output": output, "checkpoint": checkpoint, "job_id": job_id}
+
+    def serve() -> None:
+        settings = RetireSettings(**only_given(given))
+        _configure(settings)
+        with spark_session(settings.name, settings.spark, [DELTA_LOCK]) as spark:
+            try:
+                retire(spark, settings, topic)
             except JVM_GONE:
                 fail(_JAVA_GONE, Exit.FAILED)
 

@@ -36,19 +36,16 @@ from spark_jobs.layout import (
     COMPACTING,
     COMPACTIONS,
     MANIFESTS,
-    PARSED,
     PARTITIONED_BY,
-    QUARANTINE,
     RECORDS,
     Unit,
     batch_folder,
     compaction_file,
-    parsed_table,
     unit_folder,
 )
 from spark_jobs.manifest import Checksum, Manifest
 from spark_jobs.settings import CompactSettings
-from spark_jobs.sinks import FILES
+from spark_jobs.sinks import FILES, tables_of
 from spark_jobs.table import read_folders
 
 log = structlog.get_logger()
@@ -83,7 +80,7 @@ def _optimize(
     spark: SparkSession, settings: CompactSettings, output: Folder, before: date, stop: Callable[[], bool]
 ) -> int:
     done = 0
-    for table in (RECORDS, QUARANTINE, *map(parsed_table, output.names(PARSED))):
+    for table in tables_of(output):
         if stop():
             break
         if not output.exists(f"{table}/{LOG}"):
@@ -156,11 +153,7 @@ class Compactor:
     def tidy(self) -> None:
         """Remove what killed runs left: folders that a compaction stands for, and those of compactions untold of."""
         self._output.delete(COMPACTING)
-        there = {
-            (table, name)
-            for table in (RECORDS, QUARANTINE, *map(parsed_table, self._output.names(PARSED)))
-            for name in self._output.names(table)
-        }
+        there = {(table, name) for table in tables_of(self._output) for name in self._output.names(table)}
         for each in self._compactions.values():
             stood_for = {*each.replaces, each.batch_id}.difference(self.folders[each.unit])
             self._remove(each.unit, [id_ for id_ in stood_for if (each.unit.table, f"batch_id={id_}") in there])

@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import ClassVar
 
+import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -15,6 +16,7 @@ from spark_jobs.folder import Folder
 from spark_jobs.jvm import JavaPackage, jvm
 from spark_jobs.layout import PARTITIONED_BY
 from spark_jobs.settings import SinkName
+from spark_jobs.sinks import tables_of
 
 DELTA_LOCK = Path(__file__).with_name("delta.lock")
 
@@ -29,6 +31,8 @@ DELTA_DEFAULTS = {"spark.databricks.delta.snapshotPartitions": "1"}
 
 By default Delta reads a table's log with 50 tasks, several times for each batch, which takes most of a small batch.
 """
+
+log = structlog.get_logger()
 
 FORMAT = "delta"
 LOG = "_delta_log"
@@ -104,7 +108,26 @@ class DeltaSink:
         # The first column: Delta keeps statistics of the first 32, and the look at this batch is to skip older files.
         numbered = rows.select(f.lit(batch_id).cast("bigint").alias("batch_id"), "*")
         numbered.write.format(FORMAT).partitionBy(*PARTITIONED_BY).options(**options).mode("append").save(path)
-        return self._spark.read.format(FORMAT).load(path).where(f.col("batch_id") == batch_id).drop("batch_id")
+        return self._rows(table, batch_id)
 
     def publish(self, batch_id: int, tables: Collection[str]) -> None:
         """Do nothing: what was written is there."""
+
+    def kept(self, table: str, batch_id: int) -> DataFrame | None:
+        """Return the rows of the batch's Delta transaction, if a killed run has committed it."""
+        if not self._output.exists(f"{table}/{LOG}"):
+            return None
+        rows = self._rows(table, batch_id)
+        return None if rows.isEmpty() else rows
+
+    def discard(self, batch_id: int) -> None:
+        """Delete the rows of the batch, by a Delta transaction for each table that has some."""
+        for table in tables_of(self._output):
+            if self.kept(table, batch_id) is not None:
+                quoted = self._output.path(table).replace("`", "``")
+                self._spark.sql(f"DELETE FROM delta.`{quoted}` WHERE batch_id = {batch_id}").collect()  # noqa: S608
+                log.warning("rows of an unfinished batch deleted", table=table, batch=batch_id)
+
+    def _rows(self, table: str, batch_id: int) -> DataFrame:
+        rows = self._spark.read.format(FORMAT).load(self._output.path(table))
+        return rows.where(f.col("batch_id") == batch_id).drop("batch_id")

@@ -6,6 +6,7 @@ Also the file to give to `spark-submit`; it takes the options of `outbox land`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 
 import structlog
@@ -19,15 +20,20 @@ from spark_jobs.columns import landed_columns
 from spark_jobs.delta import DeltaSink
 from spark_jobs.errors import JobFailedError, LostRecordsError, is_data_loss, reason
 from spark_jobs.folder import Folder
+from spark_jobs.gaps import GapWriter, catch_up
 from spark_jobs.jvm import JVM_GONE
-from spark_jobs.pairing import needed_offsets
+from spark_jobs.manifest import Offsets
+from spark_jobs.pairing import needed_offsets, retirement
 from spark_jobs.parsing import parse_schema
-from spark_jobs.settings import LandSettings, SinkName
+from spark_jobs.settings import LandSettings, SinkName, names_in
 from spark_jobs.sinks import ParquetSink, Sink
 from spark_jobs.source import KafkaView, source_options
-from spark_jobs.spans import lost_spans
+from spark_jobs.spans import behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
 
 WATCH_SECONDS = 1
+
+DELETED = f". If it was landed and then deleted, {retirement(['it'])}"
+"""What to do about a topic that does not exist, besides."""
 
 log = structlog.get_logger()
 
@@ -51,10 +57,14 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
     checkpoint = Checkpoint(Folder(spark, settings.checkpoint_path))
     schemas = {topic: parse_schema(spark, topic, text) for topic, text in settings.parse.items()}
     with KafkaView(spark, settings, settings.topic_names()) as kafka:
-        kafka.check_topics()
+        kafka.check_topics(DELETED)
         sink = make_sink(spark, settings, output, checkpoint)
         writer = BatchWriter(settings.job_id, output, checkpoint, sink, kafka.topic_ids, schemas)
+        catch_up(output, checkpoint)
         writer.prepare()
+        if accepted := names_in(settings.accept_gap):
+            writer.finish()
+            accept_gaps(kafka, GapWriter(settings.job_id, output, checkpoint, sink), output, checkpoint, accepted)
         refuse_lost(kafka, output, checkpoint)
         query = start(landed_columns(read(spark, settings), settings.internal_names()), settings, writer)
         log.info("landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
@@ -85,19 +95,50 @@ def make_sink(spark: SparkSession, settings: LandSettings, output: Folder, check
     return ParquetSink(spark, output)
 
 
+def accept_gaps(
+    kafka: KafkaView, gap_writer: GapWriter, output: Folder, checkpoint: Checkpoint, topics: Collection[str]
+) -> None:
+    """Record what Kafka removed from the beginning of topics, so that the job goes on behind it.
+
+    Args:
+        kafka: The topics.
+        gap_writer: Records it.
+        output: The output of the job.
+        checkpoint: The checkpoint.
+        topics: Topics of which a gap is accepted.
+
+    Raises:
+        LostRecordsError: More than that is gone; nothing was recorded.
+    """
+    if needed := needed_offsets(output, checkpoint):
+        beginnings, ends = kafka.offsets()
+        needed = with_added(needed, beginnings)
+        gaps = gaps_at_beginnings(needed, beginnings, ends, topics)
+        _refuse(behind(needed, gaps), beginnings, ends)
+        if gaps:
+            gap_writer.accept(gaps, kafka.topic_ids())
+
+
 def refuse_lost(kafka: KafkaView, output: Folder, checkpoint: Checkpoint) -> None:
-    """See that Kafka still has all that is not landed.
+    """Check that Kafka still has all that is not landed.
 
     Raises:
         LostRecordsError: Some of it is gone; the message names the offsets.
     """
     if needed := needed_offsets(output, checkpoint):
         beginnings, ends = kafka.offsets()
-        if spans := lost_spans(needed, beginnings, ends):
-            raise LostRecordsError(
-                f"records that were to be landed are gone from Kafka: {spans}. What is there is to be landed into "
-                "another output with another checkpoint"
-            )
+        _refuse(with_added(needed, beginnings), beginnings, ends)
+
+
+def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets) -> None:
+    if spans := lost_spans(needed, beginnings, ends):
+        lost = lost_topics(needed, beginnings, ends)
+        hopeless = lost_topics(behind(needed, gaps_at_beginnings(needed, beginnings, ends, lost)), beginnings, ends)
+        accept = ",".join(topic for topic in lost if topic not in hopeless)
+        go_on = f"To go on without them, start the job once with --accept-gap {accept}. " if accept else ""
+        raise LostRecordsError(
+            f"records that were to be landed are gone from Kafka: {spans}. {go_on}Or {retirement(lost)}"
+        )
 
 
 def read(spark: SparkSession, settings: LandSettings) -> DataFrame:

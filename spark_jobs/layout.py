@@ -5,6 +5,7 @@
     <output>/parsed/orders/batch_id=7/topic=orders/day=2026-11-21/part-….parquet   typed values of a topic
     <output>/_owner.json                                                           the sink and the checkpoint
     <output>/_manifests/7.json                                                     batch 7 is complete; what is in it
+    <output>/_retired/orders.json                                                  the topic is not landed any more
     <output>/_compactions/3.json                                                   folders that batch_id=-3 stands for
     <output>/_writing/, <output>/_compacting/                                      what is being written
 
@@ -25,6 +26,7 @@ PARSED = "parsed"
 OWNER = "_owner.json"
 MANIFESTS = "_manifests"
 COMPACTIONS = "_compactions"
+RETIRED = "_retired"
 WRITING = "_writing"
 COMPACTING = "_compacting"
 
@@ -75,6 +77,11 @@ def unit_folder(unit: Unit, batch_id: int) -> str:
 def manifest_file(batch_id: int) -> str:
     """Where the manifest of a batch is."""
     return f"{MANIFESTS}/{batch_id}.json"
+
+
+def retired_file(topic: str) -> str:
+    """Return where it is recorded that a topic is retired."""
+    return f"{RETIRED}/{topic}.json"
 
 
 def compaction_file(number: int) -> str:

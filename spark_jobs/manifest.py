@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from spark_jobs.errors import OutputError
 from spark_jobs.layout import QUARANTINE, RECORDS, Unit
@@ -98,8 +98,36 @@ class UnitRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets of a Kafka partition that are not landed, and never will be: an operator accepted their loss.
+
+    Args:
+        topic: Topic.
+        partition: Partition.
+        first_offset: First offset of the gap.
+        last_offset: Last offset of the gap.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets; markers and aborted records count."""
+        return self.last_offset - self.first_offset + 1
+
+    def __str__(self) -> str:
+        """The gap for people: `orders/0 31..50`."""
+        return f"{self.topic}/{self.partition} {self.first_offset}..{self.last_offset}"
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What one batch landed.
+
+    A batch with gaps or retired topics lands nothing. Its end is behind the gaps, and without the retired topics.
 
     Args:
         job_id: The job.
@@ -110,6 +138,8 @@ class Manifest:
         topics: Ids of the topics, as Kafka's Java client writes them.
         partitions: The records by Kafka partition and day.
         beside: The rows of the other tables.
+        gaps: Offsets from `start` to `end` whose loss was accepted.
+        retired: Topics whose landing ended: the first offsets that were not landed, by topic and partition.
     """
 
     job_id: str
@@ -120,6 +150,8 @@ class Manifest:
     topics: Mapping[str, str]
     partitions: tuple[PartitionRows, ...]
     beside: tuple[UnitRows, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    retired: Offsets = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -169,10 +201,12 @@ class Manifest:
             check_format(content["format"])
             partitions = tuple(PartitionRows(**part) for part in content["partitions"])
             beside = tuple(UnitRows(**part) for part in content["beside"])
+            gaps = tuple(Gap(**part) for part in content.get("gaps", ()))  # older versions wrote none
+            retired = content.get("retired", {})
             fields = {name: content[name] for name in _FIELDS}
         except (ValueError, KeyError, TypeError) as error:
             raise OutputError(f"a manifest cannot be read: {error!r}") from error
-        return cls(**fields, partitions=partitions, beside=beside)
+        return cls(**fields, partitions=partitions, beside=beside, gaps=gaps, retired=retired)
 
 
 def check_format(version: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.delta import LOG
 from spark_jobs.errors import LostRecordsError, OutputError
 from spark_jobs.folder import Folder
-from spark_jobs.layout import MANIFESTS, RECORDS, manifest_file
+from spark_jobs.layout import MANIFESTS, RECORDS, manifest_file, retired_file
 from spark_jobs.manifest import Manifest, Offsets
 from spark_jobs.owner import owner_of
 from spark_jobs.settings import SinkName
@@ -36,14 +36,19 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
     """
     last = last_manifest(output)
     landed = -1 if last is None else last.batch_id
-    _check_owner(output, checkpoint, sink, last)
+    check_owner(output, checkpoint, sink, last)
     if last is not None:
         if gone := sorted(set(last.topics) - set(topics)):
             raise OutputError(
-                f"topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more: "
-                "name it, or land the others into another output with another checkpoint"
+                f"topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more. Name "
+                f"it, or {retirement(gone)}"
             )
-        check_ids(last.topics, topics, last.end, f"since batch {landed}")
+        check_ids(last.topics, topics, last.end, f"since batch {landed}", retirement)
+    if retired := [name for name in topics if output.exists(retired_file(name))]:
+        raise OutputError(
+            f"topic {', '.join(retired)} is retired from {output}. Leave it out of the topics, or land it into another "
+            "output with another checkpoint"
+        )
     committed = checkpoint.last_commit()
     if committed is not None and committed > landed:
         raise OutputError(
@@ -52,9 +57,13 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
         )
 
 
-def _check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Manifest | None) -> None:
-    """Refuse an output of another sink or checkpoint, also one of which the first batch has no manifest yet."""
-    found = _sink_of(output, last)
+def check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Manifest | None) -> None:
+    """Refuse an output of another sink or checkpoint, also one of which the first batch has no manifest yet.
+
+    Raises:
+        OutputError: It is one.
+    """
+    found = sink_of(output, last)
     if found not in (None, sink):
         raise OutputError(
             f"{output} has {found} tables, and this job writes {sink} tables. Go on with --sink {found} (or "
@@ -70,8 +79,8 @@ def _check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: M
         )
 
 
-def _sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
-    """What the tables of an output are; None if it has none yet."""
+def sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
+    """Return what the tables of an output are; None if it has none yet."""
     # The log first: it is what readers go by.
     if output.exists(f"{RECORDS}/{LOG}"):
         return SinkName.DELTA
@@ -84,7 +93,21 @@ def _sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
     return SinkName.PARQUET if last is not None or any(folders) else None
 
 
-def check_ids(before: Mapping[str, str], now: Mapping[str, str], landed: Offsets, when: str) -> None:
+def retirement(topics: Sequence[str]) -> str:
+    """Say for people how the landing of topics is ended."""
+    names = ", ".join(topics)
+    return (
+        f"end the landing of {names}: stop the job, run outbox land retire TOPIC, and leave the topic out from then on"
+    )
+
+
+def check_ids(
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    landed: Offsets,
+    when: str,
+    way_on: Callable[[Sequence[str]], str],
+) -> None:
     """Refuse topics that were deleted and made again: their offsets mean other records.
 
     Args:
@@ -92,6 +115,7 @@ def check_ids(before: Mapping[str, str], now: Mapping[str, str], landed: Offsets
         now: Ids by name, as they are; a topic that is missing is gone.
         landed: Ends of what is landed of the topics as they were.
         when: Since when, for people.
+        way_on: Says what to do about topics, for people.
 
     Raises:
         LostRecordsError: One has another id; the message names what was not landed.
@@ -99,7 +123,8 @@ def check_ids(before: Mapping[str, str], now: Mapping[str, str], landed: Offsets
     if gone := [name for name, topic_id in before.items() if now.get(name) != topic_id]:
         raise LostRecordsError(
             f"topic {', '.join(gone)} was deleted {when}; not landed of it: {needed_text(landed, gone) or 'anything'}. "
-            "If it was made again, land the new one into another output with another checkpoint"
+            f"To go on without it, {way_on(gone)}. Land a new topic of that name into another output with another "
+            "checkpoint"
         )
 
 

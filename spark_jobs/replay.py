@@ -34,7 +34,7 @@ from spark_jobs.replays.plan import Lane, Part, Place, Plan, Target
 from spark_jobs.replays.preflight import changed, closed_topics, complaints, internal_topics, warnings
 from spark_jobs.replays.selection import absent_ids, select, up_to
 from spark_jobs.source import refuse_missing
-from spark_jobs.table import read_table
+from spark_jobs.table import accepted_gaps, read_table
 
 log = structlog.get_logger()
 
@@ -84,6 +84,9 @@ class ReplayJob:
         chosen = self._chosen(entries.plan).persist(StorageLevel.DISK_ONLY)  # one selection, however often it is used
         sources = [row.topic for row in chosen.select("topic").distinct().collect()]
         self._refuse_unclear(chosen, sources)
+        for gap in accepted_gaps(self._spark, self._settings.table):
+            if gap.topic in sources:
+                log.warning("table has an accepted gap; its records cannot be replayed", offsets=str(gap))
         targets = self._targets([self._settings.target] if self._settings.target else sources, entries.plan)
         counts = {name: topic.partitions for name, topic in targets.items()}
         if entries.plan is not None:

@@ -80,14 +80,35 @@ class OutputSettings(JobSettings):
     output: str = Field(description="Folder of the tables; any file system that Spark knows.")
 
 
-class LandSettings(OutputSettings):
+class CheckpointedSettings(OutputSettings):
+    """What jobs have that use the checkpoint of `land`."""
+
+    checkpoint: str = Field(description="Folder of checkpoints; the job's own is the one with its id in there.")
+
+    @property
+    def checkpoint_path(self) -> str:
+        """The job's own checkpoint."""
+        return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
+
+
+class RetireSettings(CheckpointedSettings):
+    """Settings of `land retire`; it needs no Kafka."""
+
+    bootstrap_servers: str = Field("", description="Not needed here.")
+
+    @property
+    def name(self) -> str:
+        """Name of the application."""
+        return f"outbox-{self.job_id}-retire"
+
+
+class LandSettings(CheckpointedSettings):
     """Settings of `land`."""
 
     topics: TopicNames = Field("", description="Topics to land, separated by commas.")
     internal: str = Field(
         "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
     )
-    checkpoint: str = Field(description="Folder of checkpoints; the job's own is the one with its id in there.")
     sink: SinkName = Field(SinkName.DELTA, description="How tables are written: delta or parquet.")
     parse: dict[str, str] = Field(
         default_factory=dict,
@@ -105,6 +126,9 @@ class LandSettings(OutputSettings):
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a job begins that has no checkpoint yet."
     )
+    accept_gap: TopicNames = Field(
+        "", description="Topics of which the job goes on without records that Kafka removed before they were landed."
+    )
 
     @field_validator("internal")
     @classmethod
@@ -119,6 +143,8 @@ class LandSettings(OutputSettings):
             raise ValueError("name at least one topic, in topics or internal")
         if unknown := sorted(set(self.parse) - set(self.topic_names())):
             raise ValueError(f"parse names topic {unknown[0]}, which is not landed")
+        if unknown := sorted(set(names_in(self.accept_gap)) - set(self.topic_names())):
+            raise ValueError(f"accept_gap names topic {unknown[0]}, which is not landed")
         most, fewest = self.max_offsets_per_trigger, self.min_offsets_per_trigger
         if most is not None and fewest is not None and fewest > most:
             raise ValueError("min_offsets_per_trigger exceeds max_offsets_per_trigger")
@@ -146,11 +172,6 @@ class LandSettings(OutputSettings):
             options["minOffsetsPerTrigger"] = str(self.min_offsets_per_trigger)
             options["maxTriggerDelay"] = f"{self.max_trigger_delay}s"
         return options
-
-    @property
-    def checkpoint_path(self) -> str:
-        """The job's own checkpoint."""
-        return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
 
 
 class CompactSettings(OutputSettings):

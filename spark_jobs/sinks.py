@@ -21,6 +21,11 @@ FILES = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 """The manifest says that a batch is complete; no other marker does."""
 
 
+def tables_of(output: Folder) -> Iterator[str]:
+    """Yield the tables that an output can have."""
+    yield from (RECORDS, QUARANTINE, *map(parsed_table, output.names(PARSED)))
+
+
 class Sink(Protocol):
     """Writes the batches of one query; tests/unit/test_spark_sinks.py states what every sink must do.
 
@@ -52,6 +57,12 @@ class Sink(Protocol):
             batch_id: The batch.
             tables: The tables of which it has rows; what else was written for it vanishes.
         """
+
+    def kept(self, table: str, batch_id: int) -> DataFrame | None:
+        """Return the rows of a batch without a manifest that are in a table for good; None if there are none."""
+
+    def discard(self, batch_id: int) -> None:
+        """Remove all rows of a batch without a manifest."""
 
 
 class ParquetSink:
@@ -90,8 +101,16 @@ class ParquetSink:
                 self._output.delete(batch_folder(table, batch_id))
         self._output.delete(self._work(batch_id))
 
+    def kept(self, _table: str, _batch_id: int) -> DataFrame | None:
+        """Return None: what has no manifest is replaced."""
+        return None
+
+    def discard(self, batch_id: int) -> None:
+        """Remove the folders of the batch."""
+        self.publish(batch_id, ())
+
     def _tables(self) -> Iterator[str]:
-        yield from (RECORDS, QUARANTINE, *map(parsed_table, self._output.names(PARSED)))
+        return tables_of(self._output)
 
     def _work(self, batch_id: int) -> str:
         return f"{WRITING}/{self._run}-{batch_id}"

@@ -35,14 +35,19 @@ def source_options(settings: JobSettings, topics: Sequence[str]) -> dict[str, st
     }
 
 
-def refuse_missing(wanted: Iterable[str], found: Container[str]) -> None:
+def refuse_missing(wanted: Iterable[str], found: Container[str], more: str = "") -> None:
     """Name the topics that do not exist.
+
+    Args:
+        wanted: Topics that the job needs.
+        found: Topics that exist.
+        more: What else to do about it, for people.
 
     Raises:
         SourceError: There are some.
     """
     if missing := [name for name in wanted if name not in found]:
-        raise SourceError(f"topic {', '.join(missing)} does not exist: create it, or correct its name")
+        raise SourceError(f"topic {', '.join(missing)} does not exist: create it, or correct its name{more}")
 
 
 class KafkaView(JavaAdmin):
@@ -65,9 +70,16 @@ class KafkaView(JavaAdmin):
         """Ids of those topics that exist; a topic that was deleted and made again has another one."""
         return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
 
-    def check_topics(self) -> None:
-        """See that all topics exist."""
-        refuse_missing(self._topics, self.topic_ids())
+    def check_topics(self, more: str = "") -> None:
+        """Check that all topics exist.
+
+        Args:
+            more: What else to do about one that does not, for people.
+
+        Raises:
+            SourceError: One does not.
+        """
+        refuse_missing(self._topics, self.topic_ids(), more)
 
     def offsets(self) -> tuple[Offsets, Offsets]:
         """The first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""

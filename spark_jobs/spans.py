@@ -2,9 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from spark_jobs.manifest import Offsets
+from spark_jobs.manifest import Gap, Offsets
+
+
+def with_added(needed: Offsets, beginnings: Offsets) -> Offsets:
+    """Return what a job needs, with the partitions that it has not read yet, each from offset 0.
+
+    Spark reads a partition that is new to a checkpoint from its beginning, and fails if that is not offset 0.
+    """
+    return {
+        topic: {**dict.fromkeys(beginnings.get(topic, {}), 0), **needed.get(topic, {})}
+        for topic in sorted({*needed, *beginnings})
+    }
+
+
+def gaps_at_beginnings(needed: Offsets, beginnings: Offsets, ends: Offsets, topics: Collection[str]) -> tuple[Gap, ...]:
+    """Return what Kafka removed from the beginning of partitions before it was landed.
+
+    Partitions that are gone, and those that end before what was landed, have no gap that ends somewhere.
+
+    Args:
+        needed: The first offset that is not landed, by topic and partition.
+        beginnings: The first offsets that Kafka has.
+        ends: The first offsets that Kafka has not yet written.
+        topics: Topics to look at.
+    """
+    return tuple(
+        Gap(topic, int(partition), offset, beginning - 1)
+        for topic, partition, offset in _flat(needed)
+        if topic in topics
+        and (beginning := _at(beginnings, topic, partition)) is not None
+        and offset < beginning <= (_at(ends, topic, partition) or 0)
+    )
+
+
+def behind(needed: Offsets, gaps: Iterable[Gap]) -> Offsets:
+    """Return what a job needs once it has accepted gaps."""
+    moved = {topic: dict(partitions) for topic, partitions in needed.items()}
+    for gap in gaps:
+        moved.setdefault(gap.topic, {})[str(gap.partition)] = gap.last_offset + 1
+    return moved
+
+
+def lost_topics(needed: Offsets, beginnings: Offsets, ends: Offsets) -> tuple[str, ...]:
+    """Return the topics of which something is gone."""
+    return tuple(topic for topic in sorted(needed) if lost_spans({topic: needed[topic]}, beginnings, ends))
 
 
 def lost_spans(needed: Offsets, beginnings: Offsets, ends: Offsets) -> str:

@@ -31,7 +31,7 @@ from spark_jobs.layout import (
     RECORDS,
     unit_folder,
 )
-from spark_jobs.manifest import Manifest
+from spark_jobs.manifest import Gap, Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +96,17 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
         return read_folders(spark, root, table, _folders(read_texts(spark, f"{root}/{MANIFESTS}"), compactions))
 
     return _undisturbed(path, lambda: _compactions(read_texts(spark, f"{root}/{COMPACTIONS}"), table), read)
+
+
+def accepted_gaps(spark: SparkSession, path: str) -> list[Gap]:
+    """Return the offsets that the tables will never have, because an operator accepted their loss; in order of batches.
+
+    Args:
+        spark: Session to read with.
+        path: Output of the job.
+    """
+    manifests = map(Manifest.parse, read_texts(spark, f"{path.rstrip('/')}/{MANIFESTS}"))
+    return [gap for manifest in sorted(manifests, key=lambda each: each.batch_id) for gap in manifest.gaps]
 
 
 def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -> DataFrame:

@@ -14,11 +14,16 @@ from spark_jobs.source import refuse_missing
 ANSWER_SECONDS = 5.0
 
 
-def check_topics(settings: JobSettings, topics: Sequence[str]) -> None:
+def check_topics(settings: JobSettings, topics: Sequence[str], more: str = "") -> None:
     """See whether the topics exist, where librdkafka knows how to reach Kafka.
 
     A job that has properties for Kafka's Java client only, such as passwords, is not looked at: librdkafka would be
     refused where Spark is not.
+
+    Args:
+        settings: How to reach Kafka.
+        topics: The topics.
+        more: What else to do about a topic that does not exist, for people.
 
     Raises:
         SourceError: Kafka does not answer, or a topic does not exist.
@@ -34,4 +39,4 @@ def check_topics(settings: JobSettings, topics: Sequence[str]) -> None:
             f"Kafka at {settings.bootstrap_servers} cannot be used: {error.args[0].str()}: start it, or correct "
             "bootstrap_servers, the network or the credentials"
         ) from error
-    refuse_missing(topics, found)
+    refuse_missing(topics, found, more)

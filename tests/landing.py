@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.columns import landed_columns
 from spark_jobs.delta import DeltaSink
 from spark_jobs.folder import Folder
+from spark_jobs.manifest import Offsets
 from spark_jobs.parsing import parse_schema
 from spark_jobs.settings import CompactSettings, SinkName
 from spark_jobs.sinks import ParquetSink, Sink
@@ -52,9 +54,20 @@ class Landing:
             return DeltaSink(session(), output, lambda: f"land-{checkpoint.query_id()}")
         return ParquetSink(session(), output)
 
-    def plan(self, batch_id: int, end: int) -> None:
-        """Spark plans a batch."""
-        self._write(f"offsets/{batch_id}", f'v1\n{{"batchWatermarkMs":0}}\n{{"orders":{{"0":{end}}}}}')
+    def plan(self, batch_id: int, end: int, **others: int) -> None:
+        """Spark plans a batch.
+
+        Args:
+            batch_id: The batch.
+            end: Where it ends in partition 0 of orders.
+            others: Where it ends in partition 0 of other topics.
+        """
+        ends = {topic: {"0": offset} for topic, offset in {"orders": end, **others}.items()}
+        self._write(f"offsets/{batch_id}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(ends)}')
+
+    def planned(self, batch_id: int) -> Offsets:
+        """Return where a planned batch ends."""
+        return Checkpoint(Folder(session(), str(self.checkpoint))).end(batch_id)
 
     def commit(self, batch_id: int) -> None:
         """Spark is done with a batch."""

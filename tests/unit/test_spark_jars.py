@@ -29,7 +29,7 @@ def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path)
 
 def test_without_delta_the_command_and_its_settings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "JavaPackage", object)  # what py4j gives for a class that is not there
-    with pytest.raises(ConfigurationError, match=r"outbox land jars --sink delta\)\" --conf spark\.sql") as told:
+    with pytest.raises(ConfigurationError, match=r"outbox land jars\)\" --conf spark\.sql") as told:
         DeltaSink(session(), Folder(session(), str(tmp_path)), lambda: "land")
     assert "\n" not in str(told.value)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.errors import OutputError
-from spark_jobs.manifest import Checksum, Manifest, PartitionRows, UnitRows
+from spark_jobs.manifest import Checksum, Gap, Manifest, PartitionRows, UnitRows
 
 HASHES = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
@@ -32,6 +33,17 @@ MANIFEST = Manifest(
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
     assert Manifest.parse(MANIFEST.encode()) == MANIFEST
+
+
+def test_manifest_with_gaps_is_read_as_it_was_written() -> None:
+    nothing = replace(MANIFEST, partitions=(), beside=(), gaps=(Gap("orders", 0, 10, 14),), retired={"stock": {"0": 3}})
+    assert Manifest.parse(nothing.encode()) == nothing
+
+
+def test_manifest_of_an_older_version_has_no_gaps() -> None:
+    content = json.loads(MANIFEST.encode())
+    del content["gaps"], content["retired"]
+    assert Manifest.parse(json.dumps(content)) == MANIFEST
 
 
 def test_a_manifest_says_the_totals() -> None:

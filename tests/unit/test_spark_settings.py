@@ -50,6 +50,7 @@ def test_topics_of_the_channel_are_named_by_what_they_are() -> None:
         ({"topics": "", "internal": ""}, "at least one topic"),
         ({"internal": "halves"}, "'halves' is none of half, op"),
         ({"parse": {"stock": "id bigint"}}, "stock, which is not landed"),
+        ({"accept_gap": "stock"}, "stock, which is not landed"),
         ({"min_offsets_per_trigger": 2_000_000}, "exceeds"),
         ({"sink": "iceberg"}, "parquet"),
     ],

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.manifest import Offsets
-from spark_jobs.spans import lost_spans, needed_text, read_text
+from spark_jobs.manifest import Gap, Offsets
+from spark_jobs.spans import (
+    behind,
+    gaps_at_beginnings,
+    lost_spans,
+    lost_topics,
+    needed_text,
+    read_text,
+    with_added,
+)
 
 NEEDED = {"orders": {"0": 30, "10": 7, "2": 5}}
 
@@ -36,3 +44,32 @@ def test_what_is_needed_of_some_topics_is_told() -> None:
 
 def test_what_a_batch_read_is_told_without_what_stood_still() -> None:
     assert read_text({"orders": {"0": 1, "2": 5}}, NEEDED) == "orders/0 1..30, orders/10 0..7"
+
+
+def test_gaps_of_accepted_topics_end_before_the_beginning() -> None:
+    beginnings = {"orders": {"0": 31, "2": 0, "10": 9}, "stock": {"0": 5}}
+    ends = {"orders": {"0": 40, "2": 9, "10": 9}, "stock": {"0": 5}}
+    needed = {**NEEDED, "stock": {"0": 1}}
+    gaps = gaps_at_beginnings(needed, beginnings, ends, ["orders"])
+    assert gaps == (Gap("orders", 0, 30, 30), Gap("orders", 10, 7, 8))
+    assert [gap.offsets for gap in gaps] == [1, 2]
+    moved = behind(needed, gaps)
+    assert moved == {"orders": {"0": 31, "10": 9, "2": 5}, "stock": {"0": 1}}
+    assert lost_topics(moved, beginnings, ends) == ("stock",)
+
+
+@pytest.mark.parametrize(
+    ("beginnings", "ends"),
+    [({}, {}), ({"0": 0, "2": 0, "10": 0}, {"0": 12, "2": 5, "10": 7})],
+    ids=["partition gone", "partition cut behind"],
+)
+def test_loss_without_an_end_is_no_gap(beginnings: dict[str, int], ends: dict[str, int]) -> None:
+    assert gaps_at_beginnings(NEEDED, {"orders": beginnings}, {"orders": ends}, ["orders"]) == ()
+
+
+def test_added_partitions_are_needed_from_their_first_offset() -> None:
+    """Spark fails where a partition that is new to its checkpoint does not begin at 0."""
+    there: Offsets = {"orders": {"0": 30, "2": 5, "10": 7, "11": 4}, "new": {"0": 9}}
+    needed = with_added(NEEDED, there)
+    assert needed == {"orders": {**NEEDED["orders"], "11": 0}, "new": {"0": 0}}
+    assert lost_spans(needed, there, there) == "new/0 0..8, orders/11 0..3"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Message
@@ -19,7 +21,8 @@ def decode_half(message: Message) -> Half:
     Raises:
         NewerFormatError: It is of a newer format; the partition must stop.
     """
-    return _half(_offset(message), message.timestamp()[1], message.key(), message.value(), _headers(message))
+    with _placed(message):
+        return _half(_offset(message), message.timestamp()[1], message.key(), message.value(), _headers(message))
 
 
 def decode_envelope(value: bytes | None) -> Half:
@@ -50,12 +53,23 @@ def decode_op(message: Message) -> OpRecord:
         NewerFormatError: It is of a newer format; the partition must stop.
     """
     try:
-        source, entries = parse_op(message.value(), _headers(message))
+        with _placed(message):
+            source, entries = parse_op(message.value(), _headers(message))
     except NewerFormatError:
         raise
     except ProtocolError as problem:
         return OpRecord(_offset(message), message.timestamp()[1], None, (), str(problem))
     return OpRecord(_offset(message), message.timestamp()[1], source, tuple(entries))
+
+
+@contextmanager
+def _placed(message: Message) -> Iterator[None]:
+    """Name the place of a record of a newer format."""
+    try:
+        yield
+    except NewerFormatError as error:
+        place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+        raise NewerFormatError(f"{place}: {error}") from error
 
 
 def _headers(message: Message) -> tuple[Header, ...]:

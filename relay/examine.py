@@ -11,7 +11,7 @@ from outbox.cluster import admin_client, checked_properties
 from outbox.finding import Finding
 from outbox.service.exits import UnsafeError
 from outbox.service.findings import examine_channel
-from relay.restore import read_checkpoints, verify_checkpoints, why_unreadable
+from relay.restore import lost_ops, read_checkpoints, verify_checkpoints, why_unreadable
 from relay.settings import RelaySettings
 
 
@@ -44,12 +44,20 @@ def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterat
 def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDescription, number: int) -> Finding:
     what = f"partition {number}"
     try:
-        half, op = verify_checkpoints(consumer, channel, number, read_checkpoints(consumer, channel, number))
+        committed = read_checkpoints(consumer, channel, number)
+        skip_lost = settings.skips_lost(number)
+        half, op = verify_checkpoints(consumer, channel, number, committed, skip_lost=skip_lost)
+        lost = lost_ops(consumer, channel, number, op)
     except UnsafeError as error:
         return Finding(what, str(error), "see docs/operations.md: starting at a guess would lose or double")
     except KafkaException as error:
         why = why_unreadable(error, settings.connection(), channel, number)
         return Finding(what, f"its checkpoint cannot be read: {why}", "look at the group's coordinator")
+    if lost:
+        problem = f"{lost} offsets of {channel.op.name}/{number} are gone before they were read"
+        return Finding(
+            what, problem, "start the relay: check-back decides instead; then raise the op topic's retention"
+        )
     unsettled = sum(map(len, half.unsettled))
     waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
     return Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {waiting}; op offset {op.offset}")

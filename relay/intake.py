@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from outbox.channel import ChannelDescription
 from outbox.service.rights import refuse_missing_right
 from relay.partition import PartitionWorker
-from relay.restore import outside_the_topic
 
 log = structlog.get_logger()
 
@@ -44,6 +43,7 @@ class Intake:
         self._gaps: dict[Place, int] = {}  # the offset at which a gap was seen once
         self._ends: dict[Place, int] = {}  # the offset at which the end was seen too early, once
         self._paused: set[Place] = set()
+        self._outside: set[Place] = set()
 
     def start_at(self, number: int, half: int, op: int) -> None:
         """Reading of a partition number begins at these offsets; what a former worker saw there is no first look."""
@@ -56,7 +56,6 @@ class Intake:
         """Feed the workers.
 
         Raises:
-            UnsafeError: A checkpoint lies outside its topic.
             ConfigurationError: A right on the group or a topic is missing.
             KafkaException: The consumer cannot go on.
         """
@@ -116,12 +115,18 @@ class Intake:
 
     def _event(self, message: Message, error: KafkaError) -> None:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
-            raise outside_the_topic(message.topic() or "", message.partition() or 0)
+            self._outside.add((message.topic() or "", message.partition() or 0))
+            return
         refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or self._half_topic})
         if error.fatal():
             raise KafkaException(error)
         log.warning("consumer", error=error.str())
         self._odd()
+
+    def take_outside(self) -> set[Place]:
+        """Return the partitions whose next offset Kafka does not have any more, once each."""
+        found, self._outside = self._outside, set()
+        return found
 
     def is_at_op_end(self, number: int) -> bool:
         """Whether everything that the op partition holds now was handed over."""

@@ -61,6 +61,23 @@ NOT_SERVED = Gauge(
     registry=REGISTRY,
 )
 
+HALTED = Gauge(
+    "outbox_relay_partitions_halted",
+    "Half partitions that stand still until somebody has looked: a checkpoint or a record cannot be read",
+    registry=REGISTRY,
+)
+
+LOST_HALVES = Counter(
+    "outbox_relay_lost_halves",
+    "Halves that were gone from the half topic before they were settled, and were skipped by skip_lost",
+    registry=REGISTRY,
+)
+LOST_OPS = Counter(
+    "outbox_relay_lost_ops",
+    "Offsets of the op topic that were gone before they were read; check-back decides instead",
+    registry=REGISTRY,
+)
+
 # Decisions and checks.
 OPS = Counter(
     "outbox_relay_ops",

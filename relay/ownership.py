@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from relay.halts import LOOK_AGAIN_SECONDS
+
 RETRY_SECONDS = 1.0
 """Before the first attempt to take a partition over again; each further one waits twice as long."""
 RETRY_SECONDS_MAX = 16.0
@@ -79,6 +81,10 @@ class Ownership:
         pause = min(2 * self._pauses[number], RETRY_SECONDS_MAX) if number in self._pauses else RETRY_SECONDS
         self._pauses[number] = pause
         self._due[number] = now + pause
+
+    def halted(self, number: int, now: float) -> None:
+        """Try a number again after a while: nothing but an operator ends what halts it (R36)."""
+        self._due[number] = now + LOOK_AGAIN_SECONDS
 
     def fenced(self, number: int, now: float, generation: int) -> None:
         """Another owner is there, or has been: to fence it in turn would go on for ever."""

@@ -20,6 +20,7 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.service.exits import UnsafeError
+from relay import metrics
 from relay.bodies import BodyPolicy
 from relay.ledger import Ledger
 from relay.overdue import CheckPolicy
@@ -105,6 +106,7 @@ def restore_ledger(
     *,
     ordered: bool,
     deliver_again: bool = False,
+    skip_lost: bool = False,
 ) -> Ledger:
     """The ledger that the checkpoints of a half and an op partition describe; see `verify_checkpoints`.
 
@@ -112,7 +114,10 @@ def restore_ledger(
         KafkaException: The end of the half partition cannot be seen now.
         UnsafeError: A checkpoint cannot be trusted; the message says why.
     """
-    half, op = verify_checkpoints(consumer, channel, number, committed, deliver_again=deliver_again)
+    half, op = verify_checkpoints(
+        consumer, channel, number, committed, deliver_again=deliver_again, skip_lost=skip_lost
+    )
+    op = _with_ops_that_are_there(consumer, channel, number, op)
     return Ledger(channel.half.id, number, half, op, policy, parking, bodies, ordered=ordered)
 
 
@@ -123,6 +128,7 @@ def verify_checkpoints(
     committed: Sequence[TopicPartition],
     *,
     deliver_again: bool = False,
+    skip_lost: bool = False,
 ) -> tuple[HalfCheckpoint, OpCheckpoint]:
     """What the committed offsets of a half and an op partition say.
 
@@ -134,6 +140,7 @@ def verify_checkpoints(
         deliver_again: Whether one that cannot be trusted is replaced by one that knows of nothing settled, at the
             beginning of the topic. It doubles what the topic still has; its offset is not believed, for that was
             perhaps moved forward by hand, and what lies before it would be lost.
+        skip_lost: Whether to go on without halves that were not settled and are gone from the topic.
 
     Raises:
         KafkaException: The ends of the half partition cannot be seen now.
@@ -157,8 +164,57 @@ def verify_checkpoints(
             "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
         )
     if start > half_checkpoint.offset:
-        raise outside_the_topic(channel.half.name, number)
+        half_checkpoint = _without_lost_halves(channel.half.name, number, half_checkpoint, start, skip_lost=skip_lost)
     return half_checkpoint, op_checkpoint
+
+
+def _without_lost_halves(
+    topic: str, number: int, checkpoint: HalfCheckpoint, start: int, *, skip_lost: bool
+) -> HalfCheckpoint:
+    """Return a checkpoint that begins where the topic does, if an operator wants that (R38).
+
+    Raises:
+        UnsafeError: Nobody wants it: halves that were not settled are gone.
+    """
+    kept, lost = checkpoint.without(start)
+    if not skip_lost:
+        raise UnsafeError(
+            f"the checkpoint of {topic}/{number} is outside the topic: it is at offset {checkpoint.offset}, the topic "
+            f"begins at {start}. {lost} halves that were not settled are gone (retention, or the topic was cut by "
+            f"hand); nothing was skipped. To go on without them set OUTBOX_SKIP_LOST={number} and restart the relay"
+        )
+    log.error("lost halves are skipped", topic=topic, partition=number, lost=lost, before=start)
+    metrics.LOST_HALVES.inc(lost)
+    return kept
+
+
+def lost_ops(consumer: Consumer, channel: ChannelDescription, number: int, checkpoint: OpCheckpoint) -> int:
+    """Return how many ops were removed from the topic that the checkpoint still needs.
+
+    Raises:
+        KafkaException: The beginning of the op partition cannot be seen now.
+    """
+    start, _ = consumer.get_watermark_offsets(TopicPartition(channel.op.name, number), _TIMEOUT)
+    return max(start - checkpoint.offset, 0)
+
+
+def _with_ops_that_are_there(
+    consumer: Consumer, channel: ChannelDescription, number: int, checkpoint: OpCheckpoint
+) -> OpCheckpoint:
+    """Return an op checkpoint that does not begin before its topic: check-back finds what a lost op said (R38)."""
+    lost = lost_ops(consumer, channel, number, checkpoint)
+    if not lost:
+        return checkpoint
+    start = checkpoint.offset + lost
+    log.warning(
+        "ops are gone that were not read, check-back decides instead",
+        topic=channel.op.name,
+        partition=number,
+        lost=lost,
+        before=start,
+    )
+    metrics.LOST_OPS.inc(lost)
+    return OpCheckpoint(start, max(checkpoint.head, start))
 
 
 def _string(place: TopicPartition) -> str:
@@ -209,11 +265,3 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
             f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable}: "
             "docs/operations.md says what to do if it stays so"
         )
-
-
-def outside_the_topic(topic: str, number: int) -> UnsafeError:
-    """Records that were not settled are gone."""
-    return UnsafeError(
-        f"the checkpoint of {topic}/{number} is outside the topic: records that were not settled are gone "
-        "(retention, or the topic was cut by hand); nothing was skipped"
-    )

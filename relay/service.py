@@ -28,6 +28,7 @@ from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelive
 from relay.discard_reader import DiscardReader
 from relay.gate import Gate
 from relay.half_reader import HalfReader
+from relay.halts import Halts
 from relay.intake import Intake
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers, NoLeftovers, TransactionalLeftovers
@@ -82,6 +83,7 @@ class RelayService:
         self._workers: dict[int, PartitionWorker] = {}
         self._lessons: dict[int, Lessons] = {}
         self._ownership = Ownership()
+        self._halts = Halts()
         self._op_end_asked = 0.0
         self._group_metadata = b""
         self._commits = OffsetCommits()
@@ -141,7 +143,9 @@ class RelayService:
         self._commits.send(self._consumer)
         self._watch_workers()
         self._rejoin_if_fenced()
+        self._look_at_what_is_outside()
         self._take_over(self._ownership.due(time.monotonic(), generation(self._group_metadata)))
+        self._end_if_all_are_halted()
         self._intake.throttle(self._workers)
         self._look_for_op_ends()
         self._checks.poll()
@@ -155,12 +159,15 @@ class RelayService:
         """How far the workers are behind what was fetched last."""
         metrics.SERVED.set(len(self._workers))
         metrics.NOT_SERVED.set(len(self._ownership.waiting()))
+        metrics.HALTED.set(len(self._halts))
         for number, worker in self._workers.items():
             place = TopicPartition(self._channel.half.name, number)
             _, end = self._consumer.get_watermark_offsets(place, cached=True)
             metrics.LAG.labels(number).set(max(end - worker.head(), 0))
 
     def _not_ready(self) -> str | None:
+        if why := self._halts.why():
+            return why
         restoring = (number for number, worker in self._workers.items() if not worker.ready)
         waiting = sorted({*self._ownership.waiting(), *restoring})
         if waiting:
@@ -209,6 +216,7 @@ class RelayService:
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         failpoint("relay.revoking")
         numbers = self._ownership.revoked((tp.topic, tp.partition) for tp in partitions)
+        self._halts.end(numbers)
         self._give_up(numbers)
         for number in numbers:
             self._lessons.pop(number, None)
@@ -240,8 +248,10 @@ class RelayService:
             metrics.FAILURES.labels(_cause(failure)).inc()
             self._topics.forget()
             self._contract.soon()
-            if isinstance(failure, ProtocolError):
-                raise failure  # a newer format, or a checkpoint that cannot be written: nothing may be skipped
+            if isinstance(failure, ProtocolError):  # a newer format, or a checkpoint that cannot be written
+                self._intake.pause(number)
+                self._halt(number, failure)
+                continue
             if not isinstance(failure, (DeliveryError, OutboxError)):
                 raise RuntimeError(f"partition {number} failed: {failure!r}") from failure  # noqa: TRY004 - not about a type
             log.warning("a partition is taken over anew", partition=number, reason=str(failure))
@@ -250,6 +260,32 @@ class RelayService:
                 self._give_way(number)
             else:
                 self._ownership.try_later(number, time.monotonic())
+
+    def _halt(self, number: int, cause: Exception) -> None:
+        """Serve a partition no more, until what halts it is settled: nothing may be skipped (R36)."""
+        log.error("a half partition is halted", topic=self._channel.half.name, partition=number, reason=str(cause))
+        self._halts.halt(number, cause)
+        self._ownership.halted(number, time.monotonic())
+        self._contract.soon()
+
+    def _end_if_all_are_halted(self) -> None:
+        """End the process if it has nothing else to do.
+
+        Raises:
+            UnsafeError: All partitions are halted, the first one because of its checkpoint.
+            ProtocolError: All partitions are halted, the first one because of a record.
+        """
+        cause = self._halts.of_all(self._channel.partitions)
+        if cause is not None:
+            raise cause
+
+    def _look_at_what_is_outside(self) -> None:
+        """Take partitions over anew whose next offset is gone: their checkpoints show what is lost."""
+        for topic, number in self._intake.take_outside():
+            if number in self._workers:
+                self._give_up([number])
+                self._intake.pause(number)
+                self._try_later(number, f"the next offset of {topic}/{number} is gone from the topic")
 
     def _give_way(self, number: int) -> None:
         """Another owner is there: serve the partition again only in a new generation of the group."""
@@ -324,12 +360,17 @@ class RelayService:
                 self._settings.body_policy(),
                 ordered=self._settings.ordering == "key",
                 deliver_again=deliver_again,
+                skip_lost=self._settings.skips_lost(number),
             )
             # What lies below the head and is unsettled is fetched by the worker.
             committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
             committed[1] = TopicPartition(committed[1].topic, number, ledger.op_checkpoint().offset)
             if not assign:
                 self._intake.read_from(committed)
+        except (UnsafeError, ProtocolError) as error:
+            delivery.close()
+            self._halt(number, error)
+            return {}
         except KafkaUnreachable as error:
             delivery.close()
             self._try_later(number, str(error))
@@ -359,6 +400,7 @@ class RelayService:
         )
         self._workers[number] = worker
         self._ownership.served(number)
+        self._halts.end([number])
         worker.start()
         return {(tp.topic, tp.partition): tp.offset for tp in committed}
 

@@ -68,6 +68,11 @@ class RelaySettings(ServiceSettings):
         "stop",
         description="Where a checkpoint is damaged or foreign. deliver_again, for one start: doubles all of its topic.",
     )
+    skip_lost: str = Field(
+        "",
+        pattern=r"^(\d+(,\d+)*)?$",
+        description="Half partitions, such as 0,3, that go on without halves that are gone from the topic.",
+    )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(
         60_000,
@@ -94,6 +99,10 @@ class RelaySettings(ServiceSettings):
     group_instance_id: str = Field(
         "", description="Name of this relay that stays (KIP-345): its restart moves no partitions. Unique per process."
     )
+
+    def skips_lost(self, partition: int) -> bool:
+        """Return whether a half partition goes on without halves that are gone from the topic."""
+        return str(partition) in self.skip_lost.split(",")
 
     @field_validator("kafka")
     @classmethod

@@ -68,6 +68,17 @@ class HalfCheckpoint:
     head: int
     unsettled: tuple[range, ...] = ()
 
+    def without(self, start: int) -> tuple[HalfCheckpoint, int]:
+        """Return this checkpoint without the offsets below `start`, and how many of those were not settled.
+
+        Args:
+            start: Beginning of the topic: what was below it is gone.
+        """
+        kept = tuple(range(max(run.start, start), run.stop) for run in self.unsettled if run.stop > start)
+        head = max(self.head, start)
+        lost = sum(map(len, self.unsettled)) - sum(map(len, kept)) + head - self.head
+        return HalfCheckpoint(kept[0].start if kept else head, head, kept), lost
+
     def encode(self, topic_id: str, partition: int) -> str:
         """Return the metadata string for a half partition.
 

@@ -220,7 +220,11 @@ def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
             site.kafka(), site.channel.relay_group, [(site.channel.half_topic, n) for n in (0, 1)]
         )
         assert {place[1] for place in committed} == {0, 1} - used, "only what was never written to is new"
-        assert _stops(site, "no checkpoint", "Lost checkpoints")
+        halted = site.relay()
+        wait_until(lambda: "a half partition is halted" in halted.output(), explain=site.logs)
+        assert "no checkpoint" in halted.output()
+        assert "Lost checkpoints" in halted.output()
+        halted.terminate()
         assert len(site.read(topic)) == 4, "nothing was delivered twice"
         site.relay(extra=TOLERANT)
         wait_until(lambda: len(site.read(topic)) == 8, explain=site.logs)

@@ -30,7 +30,7 @@ def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
 
 def test_a_checkpoint_beyond_the_end_of_the_half_partition_stops_the_relay(site: Site) -> None:
     """As after an unclean election: new records would take the places of lost ones, and pass for settled."""
-    half = site.create("orders").half
+    half = site.create("orders", partitions=1).half
     metadata = HalfCheckpoint(0, 10, runs_of([0])).encode(half.id, 0)
     consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
     consumer.commit(offsets=[TopicPartition(half.name, 0, 0, metadata)], asynchronous=False)

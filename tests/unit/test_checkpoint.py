@@ -112,6 +112,20 @@ def test_the_shorter_encoding_is_written(checkpoint: HalfCheckpoint) -> None:
 
 
 @some.relaxed
+@given(checkpoint=windows(), beyond=st.integers(-50, 50))
+def test_checkpoint_without_lost_offsets_keeps_the_others(checkpoint: HalfCheckpoint, beyond: int) -> None:
+    """What was settled stays so, what is still there and unsettled is kept, and the rest is counted (R38)."""
+    start = max(checkpoint.head + beyond, checkpoint.offset)
+    kept, lost = checkpoint.without(start)
+    before = set(chain.from_iterable(checkpoint.unsettled)) | set(range(checkpoint.head, max(start, checkpoint.head)))
+    assert set(chain.from_iterable(kept.unsettled)) == {offset for offset in before if offset >= start}
+    assert lost == sum(offset < start for offset in before)
+    assert kept.head == max(checkpoint.head, start)
+    assert kept.offset == min(chain.from_iterable(kept.unsettled), default=kept.head)
+    assert parse_half_checkpoint(kept.encode(TOPIC, PARTITION), kept.offset, TOPIC, PARTITION) == kept
+
+
+@some.relaxed
 @given(offset=st.integers(0, 2**60), ahead=st.integers(0, 2**60))
 def test_every_op_checkpoint_is_read_as_it_was_written(offset: int, ahead: int) -> None:
     checkpoint = OpCheckpoint(offset, offset + ahead)

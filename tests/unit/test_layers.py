@@ -27,6 +27,7 @@ PURE = sorted(
                 "early",
                 "gate",
                 "half",
+                "halts",
                 "lanes",
                 "ledger",
                 "obeyed",

@@ -22,6 +22,7 @@ from outbox.outbox import Outbox, OutboxOptions
 from outbox.outcome import Outcome
 from outbox.receipt import Receipt
 from outbox.recorder import Recorder
+from outbox.session_connection import BindArguments
 from outbox.transaction import Transaction
 from outbox.waiting import EVENT_LOOP, in_thread
 
@@ -86,9 +87,14 @@ class AsyncOutbox:
         return made
 
     async def publish(
-        self, session: AsyncSession | async_scoped_session[Any], message: Message, *, eager: bool | None = None
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        message: Message,
+        *,
+        eager: bool | None = None,
+        bind_arguments: BindArguments | None = None,
     ) -> Receipt:
-        """Publish a message with a session's transaction; as `Outbox.publish()`.
+        """Publish a message with the transaction of a session or a connection; as `Outbox.publish()`.
 
         In a listener of flush events, which is no coroutine, use `outbox.sync.publish(session, …)` with the session
         that the event hands over.
@@ -100,22 +106,26 @@ class AsyncOutbox:
         """
         if isinstance(session, async_scoped_session):
             session = session()
-        if not isinstance(session, AsyncSession):
+        if not isinstance(session, AsyncSession | AsyncConnection):
             raise UsageError(
-                f"publish() takes a SQLAlchemy AsyncSession, not {type(session).__name__}: "
-                "for a connection use outbox.transaction(connection)"
+                f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}: "
+                "for a connection of psycopg use outbox.transaction(connection)"
             )
-        return await session.run_sync(lambda inner: self.sync.publish(inner, message, eager=eager))
+        inner = session.sync_session if isinstance(session, AsyncSession) else _unwrapped(session)
+        return await greenlet_spawn(self.sync.publish, inner, message, eager=eager, bind_arguments=bind_arguments)
 
     async def publish_many(
         self,
-        session: AsyncSession | async_scoped_session[Any],
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
         messages: Iterable[Message],
         *,
         eager: bool | None = None,
+        bind_arguments: BindArguments | None = None,
     ) -> list[Receipt]:
         """Publish several messages; as `Outbox.publish_many()`."""
-        return [await self.publish(session, message, eager=eager) for message in messages]
+        return [
+            await self.publish(session, message, eager=eager, bind_arguments=bind_arguments) for message in messages
+        ]
 
     def transaction(
         self, connection: psycopg.AsyncConnection[Any] | AsyncConnection, *, eager: bool | None = None

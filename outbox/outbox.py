@@ -23,6 +23,7 @@ from outbox.receipt import Receipt
 from outbox.recorder import Recorder
 from outbox.seal import Sealer
 from outbox.sender import Sender
+from outbox.session_connection import BindArguments
 from outbox.settings import Settings, TableNames, channel_names
 from outbox.sqlalchemy_session import StoredHalf, publish, store_half
 from outbox.transaction import Transaction, core_transaction, own_transaction
@@ -119,28 +120,37 @@ class Outbox:
         return Sealer(self.settings, self._sender, self._table)
 
     def publish(
-        self, session: Session | scoped_session[Any], message: Message, *, eager: bool | None = None
+        self,
+        session: Session | scoped_session[Any] | Connection,
+        message: Message,
+        *,
+        eager: bool | None = None,
+        bind_arguments: BindArguments | None = None,
     ) -> Receipt:
-        """Publish a message with a session's transaction.
+        """Publish a message with the transaction of a SQLAlchemy session or connection.
 
         It is sent when the transaction commits, and becomes visible on its real topic only if it did. A message
         published inside a SAVEPOINT that is rolled back is never delivered.
 
         Args:
-            session: A session on `postgresql+psycopg://`; its transaction begins here if it has not yet.
+            session: A session or a Core connection on `postgresql+psycopg://`; its transaction begins here if it has
+                not yet.
             message: The message.
             eager: Whether its half goes out now; None: as the outbox was told. Inside a SAVEPOINT it waits for COMMIT.
+            bind_arguments: By which a session of several engines chooses one, as in `session.connection()`. None: its
+                only open connection that can write, else its engine for an UPDATE, else that of its pending objects.
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
             TransactionsRejected: The outbox was told to reject transactions.
-            UsageError: It is no session, two-phase, in autocommit, on two connections, or already being committed.
+            UsageError: It is neither, two-phase, in autocommit, read-only, already being committed, or writes on two
+                connections.
             ConfigurationError: The channel is not what the library needs.
             PublishFailed: Kafka does not answer.
 
-        At COMMIT these may come out of the session: `PublishFailed`, `TransactionFenced`, `CallbackTableError`, and
-        what SQLAlchemy raises for an error of Postgres; then all is rolled back. `CommitOutcomeUnknown` comes out of
-        it when COMMIT was sent and no reply came; `outcome()` resolves that.
+        At COMMIT the session or connection may raise `PublishFailed`, `TransactionFenced`, `CallbackTableError`, and
+        what SQLAlchemy raises for an error of Postgres; then all is rolled back. It raises `CommitOutcomeUnknown` when
+        COMMIT was sent and no reply came; `outcome()` resolves that.
 
         Example:
             with Session(engine) as session, session.begin():
@@ -148,7 +158,8 @@ class Outbox:
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
         self._sender.require_answering()  # before a connection leaves the pool
-        return publish(session, self._starter, message, eager=self.settings.eager if eager is None else eager)
+        eager = self.settings.eager if eager is None else eager
+        return publish(session, self._starter, message, eager=eager, bind_arguments=bind_arguments)
 
     def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
         """Publish a message and wait until its half is stored: what `TransactionalProducer` does with a session.
@@ -165,7 +176,12 @@ class Outbox:
         return store_half(session, self._starter, message)
 
     def publish_many(
-        self, session: Session | scoped_session[Any], messages: Iterable[Message], *, eager: bool | None = None
+        self,
+        session: Session | scoped_session[Any] | Connection,
+        messages: Iterable[Message],
+        *,
+        eager: bool | None = None,
+        bind_arguments: BindArguments | None = None,
     ) -> list[Receipt]:
         """Publish several messages; if one is refused, those before it stay published with the transaction.
 
@@ -173,11 +189,12 @@ class Outbox:
             session: As for `publish()`.
             messages: The messages, in their order.
             eager: As for `publish()`.
+            bind_arguments: As for `publish()`.
 
         Raises:
             OutboxError: As `publish()`.
         """
-        return [self.publish(session, message, eager=eager) for message in messages]
+        return [self.publish(session, message, eager=eager, bind_arguments=bind_arguments) for message in messages]
 
     def transaction(
         self, connection: psycopg.Connection[Any] | Connection, *, eager: bool | None = None

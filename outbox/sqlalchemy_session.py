@@ -24,6 +24,15 @@ from outbox.local_connection import LocalConnection
 from outbox.message import Message
 from outbox.participant import Participant, Starter
 from outbox.receipt import Receipt
+from outbox.session_connection import (
+    BindArguments,
+    commits_itself,
+    driver_of,
+    is_read_only,
+    plain_session,
+    two_connections,
+    writing_connection,
+)
 
 _lock = ForkSafeLock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
@@ -184,55 +193,51 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
         UsageError: A SAVEPOINT is open: nothing was published.
         PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
     """
-    session = _plain_session(session)
-    if _innermost_savepoint(session.connection()):
+    session = plain_session(session)
+    connection = writing_connection(session)
+    if _innermost_savepoint(connection):
         raise UsageError("a half is stored at once only while no SAVEPOINT is open: release it first")
     receipt = publish(session, starter, message, eager=True)
-    published = published_transaction(session.connection(), starter)
+    published = published_transaction(connection, starter)
     return StoredHalf(receipt, *published.part(starter).acknowledged_half())
 
 
 def publish(
-    session: Session | scoped_session[Any], starter: Starter, message: Message, *, eager: bool = False
+    session: Session | scoped_session[Any] | Connection,
+    starter: Starter,
+    message: Message,
+    *,
+    eager: bool = False,
+    bind_arguments: BindArguments | None = None,
 ) -> Receipt:
-    """Publish a message with a session's transaction, begun if there is none.
+    """Publish a message with the transaction of a session or a connection, begun if there is none.
 
     Args:
-        session: The session.
+        session: The session or connection.
         starter: Of the outbox.
         message: The message.
         eager: Whether the half goes out now.
+        bind_arguments: By which a session chooses the connection; None: see `writing_connection`.
 
     Raises:
-        UsageError: It is no session, two-phase, in autocommit, on two connections, not on psycopg, or already being
-            committed.
+        UsageError: It is neither, two-phase, in autocommit, read-only, writes on two connections, is not on psycopg, or
+            is already being committed.
         MessageRefused: The message cannot be published.
     """
-    session = _plain_session(session)
-    connection = session.connection()
-    _require_one_connection(session)
+    if isinstance(session, Connection):
+        return _publish_on_connection(session, starter, message, eager=eager)
+    session = plain_session(session)
+    connection = writing_connection(session, bind_arguments)
     published = published_transaction(connection, starter)
     _sessions[session] = published
     _listen_to_sessions()
     return publish_on(connection, published, starter, message, eager=eager)
 
 
-def _plain_session(session: Session | scoped_session[Any]) -> Session:
-    """The session itself, if one can publish with it.
-
-    Raises:
-        UsageError: It is no session, or two-phase.
-    """
-    if isinstance(session, scoped_session):
-        session = session()
-    if not isinstance(session, Session):
-        raise UsageError(
-            f"publish() takes a SQLAlchemy Session, not {type(session).__name__}: "
-            "for a connection use outbox.transaction(connection)"
-        )
-    if session.twophase:
-        raise UsageError("a two-phase session cannot publish: its COMMIT is not the library's to see")
-    return session
+def _publish_on_connection(connection: Connection, starter: Starter, message: Message, *, eager: bool) -> Receipt:
+    if not connection.in_transaction():
+        connection.begin()  # as the connection itself does at its first statement
+    return publish_on(connection, published_transaction(connection, starter), starter, message, eager=eager)
 
 
 def publish_on(
@@ -261,45 +266,15 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
     """
     root = connection.get_transaction()
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
-        raise UsageError("the session's connection is in no plain transaction: two-phase cannot be used with publish()")
+        raise UsageError("the connection is in no plain transaction: two-phase cannot be used with publish()")
     if root not in _published:
-        driver = _driver(connection.connection.dbapi_connection)
+        driver = driver_of(connection.connection.dbapi_connection)
         local = starter.connection(driver)
         if getattr(driver, "autocommit", False) is True:
-            raise UsageError("the session's connection is in AUTOCOMMIT: the database would not wait for the messages")
+            raise UsageError("the connection is in AUTOCOMMIT: the database would not wait for the messages")
         _published[root] = PublishedTransaction(local)
         _listen(connection)
     return _published[root]
-
-
-def _require_one_connection(session: Session) -> None:
-    """Refuse a session whose transaction spans connections: they commit one after the other, not both or neither."""
-    if len({connection for connection, *_ in _connections_of(session)}) > 1:
-        raise _two_connections()
-
-
-def _commits_itself(session: Session) -> bool:
-    """Whether COMMIT is the session's: one that is joined to a connection's transaction never saw it."""
-    return all(
-        should_commit and isinstance(transaction, RootTransaction)
-        for _, transaction, should_commit, *_ in _connections_of(session)
-    )
-
-
-def _connections_of(session: Session) -> list[tuple[Any, ...]]:
-    """Connection, transaction, whether the session ends it, and more, of each connection in a session's transaction.
-
-    That is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice if it went.
-    """
-    transaction = session.get_transaction()
-    return [] if transaction is None else [*transaction._connections.values()]  # noqa: SLF001 - told nowhere else
-
-
-def _two_connections() -> UsageError:
-    return UsageError(
-        "the session's transaction spans two connections, whose COMMITs are not one: publish with a session of one "
-        "database, or in a transaction of its own"
-    )
 
 
 def _innermost_savepoint(connection: Connection) -> int:
@@ -341,13 +316,8 @@ def _listen(connection: Connection) -> None:
             event.listen(connection.engine.pool, "invalidate", _invalidate)
 
 
-def _driver(dbapi_connection: Any) -> Any:
-    """The driver's own connection, also of one that was detached from its pool."""
-    return getattr(dbapi_connection, "driver_connection", dbapi_connection)
-
-
 def _sealed_on(dbapi_connection: Any) -> PublishedTransaction | None:
-    return _sealed.get(id(_driver(dbapi_connection)))
+    return _sealed.get(id(driver_of(dbapi_connection)))
 
 
 def _listen_to_savepoints(connection: Connection) -> None:
@@ -438,13 +408,13 @@ def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | Non
 def _after_commit(session: Session) -> None:
     published = _sessions.get(session)
     if published is not None:
-        published.look(told=_commits_itself(session))
+        published.look(told=commits_itself(session))
 
 
 def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
     published = _sessions.get(session)
-    if published is not None and published is not _current(connection):
-        raise _two_connections()
+    if published is not None and published is not _current(connection) and not is_read_only(connection):
+        raise two_connections()
 
 
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:

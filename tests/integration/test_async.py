@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import AsyncOutbox, Message, PublishFailed, UsageError
+from outbox import AsyncOutbox, Message, PublishFailed, Receipt, UsageError
 from outbox.async_outbox import AsyncTransaction
 from outbox.cluster import admin_client
 from outbox.protocol.op import OpKind, OpSource
@@ -222,14 +222,42 @@ def test_one_outbox_serves_one_event_loop_after_the_other(shop: Shop) -> None:
     assert shop.delivered(3, topic) == ["v"] * 3
 
 
+def test_engine_begin_publishes_with_its_commit(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+
+    async def body(application: AsyncShop) -> None:
+        async with application.engine.begin() as connection:
+            await application.insert(connection, number)
+            receipts.append(await application.outbox.publish(connection, application.message(topic, "a")))
+        with pytest.raises(_BadError):
+            await fail(application)
+
+    async def fail(application: AsyncShop) -> None:
+        async with application.engine.begin() as connection:
+            await application.outbox.publish(connection, application.message(topic, "never"))
+            raise _BadError
+
+    receipts: list[Receipt] = []
+    _run(shop, body)
+    assert shop.delivered(1, topic) == ["a"]
+    assert shop.has(number)
+    wait_until(lambda: (OpSource.PRODUCER, receipts[0].transaction_id) in _ends(shop))
+
+
+def _ends(shop: Shop) -> list[tuple[OpSource, str]]:
+    return [(source, entry.transaction_id) for source, entry in shop.site.ops()]
+
+
 def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
     async def body(application: AsyncShop) -> None:
         message = application.message(shop.topic(), "v")
-        with Session(shop.engine) as session, pytest.raises(UsageError, match="AsyncSession, not Session"):
+        with Session(shop.engine) as session, pytest.raises(UsageError, match=r"AsyncSession .* not Session"):
             await application.outbox.publish(session, message)  # type: ignore[arg-type]  # that is what is tested
-        async with application.engine.connect() as connection:
+        async with await psycopg.AsyncConnection.connect(shop.site.postgres_url) as connection:
             with pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
                 await application.outbox.publish(connection, message)  # type: ignore[arg-type]  # as above
+        with pytest.raises(UsageError, match="not open"):
+            await application.outbox.publish(application.engine.connect(), message)
         with pytest.raises(UsageError, match="not open"):
             application.outbox.transaction(application.engine.connect())
         with shop.engine.connect() as blocking, pytest.raises(UsageError, match="async connection"):
@@ -241,7 +269,7 @@ def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
 def test_an_async_session_is_refused_by_the_blocking_outbox(shop: Shop) -> None:
     async def body(application: AsyncShop) -> None:
         async with AsyncSession(application.engine) as session:
-            with pytest.raises(UsageError, match="Session, not AsyncSession"):
+            with pytest.raises(UsageError, match=r"Session .* not AsyncSession"):
                 shop.outbox.publish(session, application.message(shop.topic(), "v"))  # type: ignore[arg-type]  # tested
 
     _run(shop, body)

@@ -324,6 +324,50 @@ def test_a_core_connection(place: Place) -> None:
         tx.publish(Message(topic, "too late"))
 
 
+def test_core_connection_publishes_with_its_commit(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+    with place.engine.begin() as connection:
+        place.insert(connection, number)
+        place.outbox.publish(connection, Message(topic, "1", topic))
+        with connection.begin_nested() as nested:
+            place.outbox.publish(connection, Message(topic, "struck", topic))
+            nested.rollback()
+        place.outbox.publish_many(connection, [Message(topic, "2", topic), Message(topic, "3", topic)])
+    with pytest.raises(_BadError), place.engine.begin() as connection:
+        _publish_on_connection_and_raise(place, connection, topic)
+    assert place.published(topic) == ["1", "2", "3"]
+    assert place.has(number)
+
+
+def _publish_on_connection_and_raise(place: Place, connection: Connection, topic: str) -> None:
+    place.outbox.publish(connection, Message(topic, "never", topic))
+    raise _BadError
+
+
+def test_core_connection_that_commits_as_it_goes_publishes(place: Place) -> None:
+    """Its transaction begins at `publish()`, as at any first statement."""
+    topic, number = place.topic(), place.number()
+    with place.engine.connect() as connection:
+        place.outbox.publish(connection, Message(topic, "1", topic))
+        place.insert(connection, number)
+        connection.commit()
+        place.outbox.publish(connection, Message(topic, "never", topic))
+        connection.rollback()
+        place.outbox.publish(connection, Message(topic, "2", topic))
+        connection.commit()
+        place.outbox.publish(connection, Message(topic, "never", topic))
+    assert place.published(topic) == ["1", "2"]
+    assert place.has(number)
+
+
+def test_core_connection_publishes_inside_outbox_transaction(place: Place) -> None:
+    topic = place.topic()
+    with place.engine.connect() as connection, place.outbox.transaction(connection) as tx:
+        tx.publish(Message(topic, "1", topic))
+        place.outbox.publish(connection, Message(topic, "2", topic))
+    assert place.published(topic) == ["1", "2"]
+
+
 def _publish_and_roll_back(tx: Transaction, topic: str, connection: psycopg.Connection[Any]) -> None:
     tx.publish(Message(topic, "never", topic))
     connection.rollback()
@@ -405,10 +449,8 @@ def test_publishing_after_the_seal_is_refused(place: Place) -> None:
     assert not place.has(number)
 
 
-def test_a_bare_connection_and_two_phase_sessions_are_refused(place: Place) -> None:
+def test_two_phase_sessions_are_refused(place: Place) -> None:
     topic = place.topic()
-    with place.engine.connect() as connection, pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
-        place.outbox.publish(connection, Message(topic, b"v"))  # type: ignore[arg-type]  # that is what is tested
     with Session(place.engine, twophase=True) as session, pytest.raises(UsageError, match="two-phase"):
         place.publish(session, topic, "v")
     with place.engine.connect() as connection, connection.begin():

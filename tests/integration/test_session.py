@@ -291,9 +291,9 @@ def test_two_phase_transactions_are_refused(shop: Shop) -> None:
         shop.publish(session, topic, "v")
 
 
-def test_a_bare_connection_is_refused_and_the_error_says_what_to_use(shop: Shop) -> None:
+def test_connection_of_psycopg_is_refused_with_what_to_use(shop: Shop) -> None:
     message = Message(shop.site.topic(shop.topic()), b"v")
-    with shop.engine.connect() as connection, pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
+    with shop.site.connect() as connection, pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
         shop.outbox.publish(connection, message)  # type: ignore[arg-type]
 
 

@@ -9,8 +9,9 @@ from contextlib import closing
 
 import psycopg
 import pytest
+from sqlalchemy import create_engine, text
 
-from outbox import CommitOutcomeUnknown
+from outbox import CommitOutcomeUnknown, Message
 from outbox.testing import VisibleRecord
 from stack import Stack
 from stack.postgres import Postgres
@@ -20,6 +21,7 @@ from tests.integration.shop import Shop
 from tests.integration.test_checker import insert_row
 from tests.integration.test_kill_relay import is_serving, numbered
 from tests.integration.test_restarts import Load, assert_that_topic_and_table_agree
+from tests.integration.test_session_routing import RoutingSession
 from tests.integration.test_stack import waits_for_standby
 from tests.proxies.fault import Armed, Fault, FaultKind
 from tests.proxies.loop import LoopThread
@@ -200,3 +202,16 @@ def test_a_standby_never_gives_a_verdict(pair: Pair, site: Site) -> None:
         site.wait_settled()
     assert _fenced(site) == {entry.transaction_id for entry in orphans}
     assert site.read("orders") == []
+
+
+def test_routing_session_publishes_beside_a_standby(pair: Pair, site: Site) -> None:
+    """It reads on the standby, which Postgres itself keeps from writing, and publishes with the primary's COMMIT."""
+    _services(site)
+    follower = create_engine(pair.standby.url.replace("postgresql://", "postgresql+psycopg://", 1))
+    with site.outbox() as outbox, RoutingSession(site.engine(), follower) as session:
+        assert session.scalar(text("SELECT pg_is_in_recovery()"))
+        outbox.publish(session, Message(site.topic("orders"), b"v", b"k"))
+        assert session.scalar(text("SELECT pg_is_in_recovery()"))
+        session.commit()
+    follower.dispose()
+    assert [record.value for record in site.wait_visible(1, "orders")] == [b"v"]

@@ -1,0 +1,124 @@
+"""Which of a session's connections a message commits with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from sqlalchemy import inspect, table, update
+from sqlalchemy.engine import Connection, Engine, RootTransaction
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session, scoped_session
+
+from outbox.errors import UsageError
+
+BindArguments = Mapping[str, Any]
+"""As those of `Session.connection()`."""
+
+_WRITE = update(table("outbox_transaction"))
+"""A statement that writes: a session that routes reads and writes returns the engine for it."""
+
+_HOW = (
+    "flush before you publish, or give publish() bind_arguments, as session.connection() takes them: "
+    '{"mapper": Order}, or {"bind": engine}'
+)
+
+
+def plain_session(session: Session | scoped_session[Any]) -> Session:
+    """Return the session itself, if one can publish with it.
+
+    Raises:
+        UsageError: It is no session, or two-phase.
+    """
+    if isinstance(session, scoped_session):
+        session = session()
+    if not isinstance(session, Session):
+        raise UsageError(
+            f"publish() takes a Session or a Connection of SQLAlchemy, not {type(session).__name__}: "
+            "for a connection of psycopg use outbox.transaction(connection)"
+        )
+    if session.twophase:
+        raise UsageError("a two-phase session cannot publish: its COMMIT is not the library's to see")
+    return session
+
+
+def writing_connection(session: Session, bind_arguments: BindArguments | None = None) -> Connection:
+    """Return the connection to which a session's transaction writes, opened if there is none.
+
+    That is the only open one that can write; else the session chooses, as for an UPDATE; else it is the one for its
+    pending objects.
+
+    Args:
+        session: The session.
+        bind_arguments: What to choose by instead.
+
+    Raises:
+        UsageError: The session cannot choose, the connection is read-only, or another open one can write, too.
+    """
+    writers = _writers(session)
+    if len(writers) == 1 and bind_arguments is None:
+        return session.connection(bind_arguments={"bind": writers.pop().engine})
+    connection = session.connection(bind_arguments=dict(bind_arguments or {"bind": _engine(session)}))
+    if is_read_only(connection):
+        raise UsageError(f"The session's connection is read-only, and publish() writes a row: {_HOW}")
+    if writers - {connection}:
+        raise two_connections()
+    return connection
+
+
+def _engine(session: Session) -> Engine | Connection:
+    """Return what a session chooses for an UPDATE, or else for its pending objects."""
+    try:
+        return session.get_bind(clause=_WRITE)
+    except UnboundExecutionError as error:
+        pending = {session.get_bind(mapper=inspect(one).mapper) for one in (*session.new, *session.dirty)}
+        if len(pending) != 1:
+            raise UsageError(f"The session has no engine for publish() to choose: {_HOW}") from error
+        return pending.pop()
+
+
+def _writers(session: Session) -> set[Connection]:
+    connections = {connection for connection, *_ in _connections_of(session)}
+    return {connection for connection in connections if not is_read_only(connection)}
+
+
+def is_read_only(connection: Connection) -> bool:
+    """Return whether nothing can be written on a connection: it was made read-only, or it is one to a standby."""
+    if connection.invalidated:
+        return False
+    driver = driver_of(connection.connection.dbapi_connection)
+    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+        return False
+    return driver.read_only is True or driver.info.parameter_status("in_hot_standby") == "on"
+
+
+def driver_of(dbapi_connection: Any) -> Any:
+    """Return the driver's own connection, also of one that was detached from its pool."""
+    return getattr(dbapi_connection, "driver_connection", dbapi_connection)
+
+
+def commits_itself(session: Session) -> bool:
+    """Return whether COMMIT is the session's: one that is joined to a connection's transaction does not send it."""
+    return all(
+        should_commit and isinstance(transaction, RootTransaction)
+        for _, transaction, should_commit, *_ in _connections_of(session)
+    )
+
+
+def _connections_of(session: Session) -> list[tuple[Any, ...]]:
+    """Return connection, transaction, whether the session ends it, and more, of each connection in its transaction.
+
+    That is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice if it went.
+    """
+    transaction = session.get_transaction()
+    return [] if transaction is None else [*transaction._connections.values()]  # noqa: SLF001 - told nowhere else
+
+
+def two_connections() -> UsageError:
+    """Return the error for a transaction whose COMMITs are not one."""
+    return UsageError(
+        "The session's transaction writes on two connections, whose COMMITs are not one. Publish with a session of one "
+        "database, or in a transaction of its own. An engine that only reads may be beside it: make it with "
+        'create_engine(url, execution_options={"postgresql_readonly": True}), or connect it to a standby'
+    )

@@ -6,9 +6,11 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AclOperation,
     NewPartitions,
@@ -24,10 +26,12 @@ from outbox.protocol.op import OpKind
 from outbox.service.exits import Exit
 from outbox.testing import read_committed
 from stack import Stack
+from tests.commands import run_command
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.raw import RawLog, RawMessage
 from tests.integration.rights import AUTHORIZER, allow_all, allow_only
 from tests.integration.shop import Shop
+from tests.probes import free_port, metrics
 
 GOOD = 3_000
 KEYS = 20
@@ -280,3 +284,37 @@ def test_service_without_a_right_ends_and_names_it(
     wait_until(lambda: not started.running, explain=own.logs)
     assert started.wait() == Exit.CONFIGURATION
     assert missing.format(own.name) in started.output()
+
+
+def test_describe_on_the_relays_group_is_enough_to_look(own: Site) -> None:
+    """With READ a client could join the group, and move a checkpoint (R36)."""
+    own.create(partitions=1)
+    with Shop(own) as shop:
+        with shop.session() as session:
+            shop.publish(session, shop.topic(), "one")
+        relay = own.relay()
+        own.wait_settled()
+        relay.terminate()
+        allow_only(own, ResourceType.GROUP, own.channel.relay_group, AclOperation.DESCRIBE)
+        for words in (["doctor"], ["discarded", "list"], ["pending"], ["checker", "settlement"]):
+            done = run_command(own, *words)
+            assert done.returncode == Exit.OK, done.stdout + done.stderr
+        port = free_port()
+        own.checker(extra={"OUTBOX_SETTLEMENT_INTERVAL": "500", "OUTBOX_HTTP_PORT": str(port)})
+        for name in ("settlement_completed_seconds", "purge_completed_seconds"):
+            wait_until(partial(_is_known, port, f"outbox_checker_{name}"), explain=own.logs)
+        with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
+            _move_checkpoint(own)
+
+
+def _is_known(port: int, name: str) -> bool:
+    """Return whether a metric has a value."""
+    return any(found == name and value > 0 for (found, _), value in metrics(port).items())
+
+
+def _move_checkpoint(site: Site) -> None:
+    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
+    try:
+        consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 1)], asynchronous=False)
+    finally:
+        consumer.close()

@@ -9,6 +9,8 @@ with Session(engine) as session, session.begin():
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from outbox.libpq import missing_libpq
+
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.async_outbox import AsyncTransaction as AsyncTransaction
@@ -119,6 +121,8 @@ def __getattr__(name: str) -> object:
     try:
         found: object = getattr(import_module(home), name)
     except ImportError as error:
+        if why := missing_libpq():
+            raise ImportError(why) from None
         if home != "outbox.async_outbox":
             raise
         raise ImportError(

@@ -8,6 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from typing import Any
 
+from outbox.libpq import missing_libpq
+
 GROUP = "outbox.commands"
 _URL_OPTION = "--postgres-url"
 # Subcommands of kafka-transactional-outbox-services, and the extra that brings what each needs.
@@ -40,8 +42,11 @@ def main() -> None:
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if called in _EXTRAS and called not in commands:
         sys.exit(f"outbox: `outbox {called}` is not installed: {_how_to_install(_EXTRAS[called])}")
-    for command in [commands[called]] if called in commands else commands.values():
-        _add(app, command)
+    missing = [_add(app, command) for command in ([commands[called]] if called in commands else commands.values())]
+    if called in commands and missing[0]:
+        sys.exit(f"outbox: `outbox {called}` cannot start: {missing[0]}")
+    for reason in dict.fromkeys(filter(None, missing)):
+        sys.stderr.write(f"outbox: some commands cannot start: {reason}\n")
     app()
 
 
@@ -69,7 +74,8 @@ def _root() -> None:
     """Transactional messages for Kafka and Postgres: change the database and tell others, both or neither."""
 
 
-def _add(app: object, command: EntryPoint) -> None:
+def _add(app: object, command: EntryPoint) -> str | None:
+    """Add a command to the application; return why it cannot be loaded, if so."""
     import typer  # noqa: PLC0415 - as above
 
     if not isinstance(app, typer.Typer):
@@ -77,8 +83,13 @@ def _add(app: object, command: EntryPoint) -> None:
     try:
         app.add_typer(command.load(), name=command.name)
     except ModuleNotFoundError as error:
-        if command.name in sys.argv:
-            sys.exit(f"outbox: `outbox {command.name}` cannot start: {_missing(command, error)}")
+        return _missing(command, error)
+    except ImportError:
+        why = missing_libpq()
+        if why is None:
+            raise
+        return why
+    return None
 
 
 def _missing(command: EntryPoint, error: ModuleNotFoundError) -> str:

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from configparser import ConfigParser
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import MappingProxyType
 from zipfile import ZipFile
 
 import pytest
@@ -42,7 +44,9 @@ def _entry_points(wheel: Path) -> ConfigParser:
     return parser
 
 
-def _run(*command: str, path: Path) -> subprocess.CompletedProcess[str]:
+def _run(
+    *command: str, path: Path, environ: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         check=False,
@@ -50,7 +54,7 @@ def _run(*command: str, path: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         timeout=60,
         cwd=path,
-        env={**os.environ, "PYTHONPATH": str(path)},
+        env={**os.environ, **environ, "PYTHONPATH": str(path)},
     )
 
 
@@ -130,6 +134,30 @@ def test_a_command_that_is_not_installed_names_its_extra(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["outbox", "relay"])
     with pytest.raises(SystemExit, match=r"`outbox relay` is not installed: pip install '.*\[relay\]'"):
         cli.main()
+
+
+NO_LIBPQ = {"PSYCOPG_IMPL": "c"}  # psycopg's variable: an implementation that is not installed
+INSTALL = "pip install 'kafka-transactional-outbox[binary]', or install the system's libpq (Debian: libpq5)"
+
+
+def test_import_without_libpq_says_what_to_install(tmp_path: Path) -> None:
+    done = _run(sys.executable, "-c", "from outbox import Outbox", path=tmp_path, environ=NO_LIBPQ)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: psycopg cannot load libpq (")
+    assert done.stderr.splitlines()[-1].endswith(INSTALL)
+
+
+def test_command_without_libpq_says_what_to_install(tmp_path: Path) -> None:
+    done = _run(sys.executable, "-m", "outbox", "doctor", path=tmp_path, environ=NO_LIBPQ)
+    assert done.returncode == 1
+    assert done.stderr.startswith("outbox: `outbox doctor` cannot start: psycopg cannot load libpq (")
+    assert done.stderr.strip().endswith(INSTALL)
+
+
+def test_help_without_libpq_has_one_line_and_no_traceback(tmp_path: Path) -> None:
+    done = _run(sys.executable, "-m", "outbox", "--help", path=tmp_path, environ=NO_LIBPQ)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("outbox: some commands cannot start: psycopg cannot load libpq (")
 
 
 def test_a_stack_that_is_not_installed_names_its_extra() -> None:

@@ -23,6 +23,7 @@ from outbox.ddl import (
     run,
     script,
     split,
+    written,
 )
 from outbox.errors import CallbackTableError
 from outbox.protocol.positions import Positions
@@ -148,6 +149,11 @@ class CallbackTable:
         """A statement with the tables' names in place of `{transaction}`, `{meta}` and `{fence}`."""
         return sql.SQL(text).format(**self._names)
 
+    @property
+    def full_name(self) -> str:
+        """Return the callback table's schema and name, as SQL writes them."""
+        return written(self.names.schema, self.names.transaction)
+
     def statements(self) -> list[sql.Composed]:
         """The statements that make the tables, and their schema if there is none; running them again is safe."""
         texts = {
@@ -205,9 +211,9 @@ class CallbackTable:
     def problems(self, connection: psycopg.Connection[Any]) -> list[str]:
         """What is wrong with the tables (R12), one sentence each, with what to do."""
         if not may_use_schema(connection, self.names.schema):
-            user, schema = connection.info.user, self.names.schema
-            return [f"role {user} may not use schema {schema}: GRANT USAGE ON SCHEMA {schema} TO {user}"]
-        name = f"{self.names.schema}.{self.names.transaction}"
+            user, schema = connection.info.user, written(self.names.schema)
+            return [f"role {user} may not use schema {schema}: GRANT USAGE ON SCHEMA {schema} TO {written(user)}"]
+        name = self.full_name
         row = connection.execute(_VERIFY, (f'"{self.names.schema}"."{self.names.transaction}"',)).fetchone()
         if row is None:
             return [f"table {name} does not exist: run `outbox table create`, or the SQL of `outbox table sql`"]
@@ -225,15 +231,16 @@ class CallbackTable:
         )
 
     def _meta_problems(self, connection: psycopg.Connection[Any]) -> list[str]:
+        name = written(self.names.schema, self.names.meta)
         try:
             rows = connection.execute(self.compose("SELECT key, value FROM {meta}")).fetchall()
         except psycopg.errors.UndefinedTable:
-            return [f"table {self.names.schema}.{self.names.meta} does not exist: run `outbox table create`"]
+            return [f"table {name} does not exist: run `outbox table create`"]
         except psycopg.errors.InsufficientPrivilege:
             return []  # for `missing_grants` to tell
         found = dict(rows)
         if "incarnation" not in found:
-            return [f"table {self.names.schema}.{self.names.meta} has no incarnation: run `outbox table create`"]
+            return [f"table {name} has no incarnation: run `outbox table create`"]
         if found.get("schema_version") != SCHEMA_VERSION:
             return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
         return []

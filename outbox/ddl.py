@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -15,6 +16,8 @@ Rights = Mapping[str, Sequence[LiteralString]]
 """Privileges by table name."""
 
 _MAX_NAME_BYTES = 63  # NAMEDATALEN - 1: Postgres would cut a longer name, and take another role
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 _CREATE_SCHEMA: LiteralString = (
     "DO $$ BEGIN IF to_regnamespace({quoted}) IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$"
@@ -59,6 +62,11 @@ class Grant:
                 for table, privileges in self.rights.items()
             ),
         ]
+
+
+def written(*names: str) -> str:
+    """Return a name as SQL writes it, for people: its parts are quoted where they must be."""
+    return ".".join(name if _PLAIN.fullmatch(name) else sql.Identifier(name).as_string() for name in names)
 
 
 def all_statements(grants: Iterable[Grant]) -> list[sql.Composed]:
@@ -123,7 +131,7 @@ def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:
     """Granting a schema that one may use and does not own is only a warning; on the tables it is an error."""
     if not may_use_schema(connection, grant.schema, grant.role):
         raise CallbackTableError(
-            f"role {connection.info.user} may not grant USAGE on schema {grant.schema} to {grant.role}: "
+            f"role {connection.info.user} may not grant USAGE on schema {written(grant.schema)} to {grant.role}: "
             "let the owner of the schema grant it, then run this again"
         )
 
@@ -149,7 +157,7 @@ def missing_rights(
     """
     wanted = [(table, privilege) for table, privileges in rights.items() for privilege in privileges]
     return [
-        (privilege, f"{schema}.{table}")
+        (privilege, written(schema, table))
         for table, privilege in wanted
         if connection.execute(
             "SELECT has_table_privilege(to_regclass(%s), %s)", (f'"{schema}"."{table}"', privilege)

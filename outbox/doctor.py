@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from outbox.callback_table import CallbackTable
 from outbox.cluster import TopicDescription, admin_client, broker_setting, describe_topics
 from outbox.contract import KAFKAS_OWN, Contract, Rule, channel_problems, contract_problems, offsets_problem
+from outbox.ddl import written
 from outbox.errors import ConfigurationError
 from outbox.finding import Finding
 from outbox.group_offsets import committed_offsets
@@ -108,7 +109,7 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
         yield Finding("table", what, fix)
     if problems:
         return
-    yield Finding("table", "", f"{table.names.schema}.{table.names.transaction}")
+    yield Finding("table", "", table.full_name)
     yield from _grants(connection, table)
     for setting in ("fsync", "full_page_writes"):
         row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
@@ -120,4 +121,6 @@ def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterat
     """What an application needs."""
     user = connection.info.user
     for privilege, name in table.missing_grants(connection, table.application_grant(user).rights):
-        yield Finding("grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {user}")
+        yield Finding(
+            "grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {written(user)}"
+        )

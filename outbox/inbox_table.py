@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, text
 
-from outbox.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split
+from outbox.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox.errors import UsageError
 from outbox.settings import TableNames
 
@@ -56,8 +56,8 @@ class InboxTable:
 
     @property
     def full_name(self) -> str:
-        """Schema and name."""
-        return f"{self.schema}.{self.name}"
+        """Return schema and name, as SQL writes them."""
+        return written(self.schema, self.name)
 
     def insert_statement(self, group: sql.Composable, id_: sql.Composable) -> str:
         """Remember a message; it returns a row if the message is new. Each driver has its own placeholders."""

@@ -15,6 +15,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from outbox.callback_table import CallbackRow, CallbackTable
+from outbox.ddl import written
 from outbox.errors import CallbackTableError, UsageError
 from outbox.local_connection import LocalConnection
 from outbox.protocol.errors import ProtocolError
@@ -76,7 +77,7 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
         except psycopg.errors.UndefinedTable as error:
             connection.roll_back()
             raise CallbackTableError(
-                f"the callback tables in schema {table.names.schema} do not exist: run `outbox table create`"
+                f"the callback tables in schema {written(table.names.schema)} do not exist: run `outbox table create`"
             ) from error
         except BaseException:
             connection.roll_back()

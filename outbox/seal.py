@@ -25,6 +25,7 @@ import psycopg
 from psycopg import sql
 
 from outbox.callback_table import CallbackRow, CallbackTable
+from outbox.ddl import written
 from outbox.draft import Draft
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.failpoints import failpoint
@@ -255,7 +256,7 @@ class Seal:
             yield
         except psycopg.errors.UndefinedTable as error:
             raise CallbackTableError(
-                f"table {self._table.names.schema}.{name} does not exist in this database: "
+                f"table {written(self._table.names.schema, name)} does not exist in this database: "
                 "run `outbox table create`, or the SQL of `outbox table sql`"
             ) from error
 

@@ -22,7 +22,8 @@ from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
 
 log = logging.getLogger("outbox")
 
-_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,49}")
+_SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
+_PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 _ALL_REPLICAS = "a half must be stored by all in-sync replicas before the local transaction commits"
 _BOUNDED = "publish_timeout bounds it"
@@ -104,11 +105,11 @@ class TableNames:
     """Where the callback tables are.
 
     Args:
-        schema: Their schema.
-        prefix: Beginning of their names.
+        schema: Their schema: lower-case letters, digits, `_` and `-`, at most 63 characters. All SQL quotes it.
+        prefix: Beginning of their names: lower-case letters, digits and `_`, at most 50 characters.
 
     Raises:
-        ConfigurationError: A name is not lower-case letters, digits and `_`, at most 50 characters.
+        ConfigurationError: A name is not allowed.
     """
 
     schema: str = "public"
@@ -116,11 +117,14 @@ class TableNames:
 
     def __post_init__(self) -> None:
         """Check the names."""
-        for name in (self.schema, self.prefix):
-            if not _IDENTIFIER.fullmatch(name):
-                raise ConfigurationError(
-                    f"table name {name!r} is not allowed: use lower-case letters, digits and '_', at most 50"
-                )
+        if not _SCHEMA.fullmatch(self.schema):
+            raise ConfigurationError(
+                f"schema name {self.schema!r} is not allowed: use lower-case letters, digits, '_' and '-', at most 63"
+            )
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ConfigurationError(
+                f"table prefix {self.prefix!r} is not allowed: use lower-case letters, digits and '_', at most 50"
+            )
 
     @property
     def transaction(self) -> str:

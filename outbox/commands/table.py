@@ -80,11 +80,10 @@ def verify(
 
 
 def _tell(table: CallbackTable, state: str, *, as_json: bool) -> None:
-    name = f"{table.names.schema}.{table.names.transaction}"
     if as_json:
-        print_json({"table": name, "state": state})
+        print_json({"table": table.full_name, "state": state})
     else:
-        typer.echo(f"table {name} is {state}")
+        typer.echo(f"table {table.full_name} is {state}")
 
 
 def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:

@@ -69,7 +69,7 @@ class Migrations:
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site
-        self.names = TableNames(f"{site.name}_shop", "our")
+        self.names = TableNames(f"{site.name}-shop", "our")
         self.role = f"{site.name}-shop: 100%"
         self.output = io.StringIO()
         (folder / "versions").mkdir()
@@ -150,9 +150,7 @@ def test_a_printed_migration_is_what_the_commands_print(migrations: Migrations) 
 def test_a_migration_on_tables_that_exist_changes_nothing(migrations: Migrations) -> None:
     with migrations.site.connect() as connection:
         CallbackTable(migrations.names).create(connection)
-        query = (
-            f"SELECT value FROM {migrations.names.schema}.{migrations.names.meta} WHERE key = 'incarnation'".encode()
-        )
+        query = CallbackTable(migrations.names).compose("SELECT value FROM {meta} WHERE key = 'incarnation'")
         before = connection.execute(query).fetchone()
         command.upgrade(migrations.config, "head")
         assert connection.execute(query).fetchone() == before

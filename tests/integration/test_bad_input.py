@@ -90,7 +90,7 @@ def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedPro
     [
         (lambda site: Message(f"{site.name}.typo", "x"), "does not exist: create it"),
         (lambda site: Message(site.topic("orders"), "x", partition=7), "partition 7"),
-        (lambda site: Message(site.topic("orders"), b"x" * 1_048_000), "takes at most"),
+        (lambda site: Message(site.topic("orders"), b"x" * 1_048_500), "takes at most"),
         (lambda site: Message(site.topic("orders"), "x", headers={"outbox-id": "1"}), "reserved"),
         (lambda site: Message(site.channel.half_topic, "x"), "internal"),
         (lambda _site: Message("no such name!", "x"), "not a name that Kafka allows"),
@@ -220,7 +220,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
         ({"OUTBOX_GROUP": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
         ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"}, "channel name"),
-        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_SCHEMA": "a;b"}, "table name"),
+        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_SCHEMA": "a;b"}, "schema name"),
         ({"OUTBOX_GROUP": "g", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": '{"acks": "1"}'}, "'acks'"),
         ({"OUTBOX_CONFIG": "/nowhere.toml"}, "/nowhere.toml"),
     ],

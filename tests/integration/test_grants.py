@@ -17,8 +17,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox, TableNames
+from outbox.callback_table import CallbackTable
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.inbox import Inbox
+from outbox.inbox_table import InboxTable
 from tests.harness import Site, wait_until
 from tests.integration.bulk import send_halves
 
@@ -26,7 +28,7 @@ ROLES = ("application", "checker", "consumer", "purger", "nobody")
 
 
 class Roles:
-    """Roles of one site, whose tables are in a schema that nobody may use by default.
+    """Roles of one site, whose tables are in a schema that nobody may use by default. SQL must quote its name.
 
     Args:
         site: The site; its tables are moved to that schema.
@@ -34,16 +36,18 @@ class Roles:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.schema = site.name
+        self.schema = f"{site.name}-a"
         site.tables = TableNames(self.schema, site.name)
-        site.postgres_url += f"{'&' if '?' in site.postgres_url else '?'}options=-csearch_path%3D{self.schema},public"
+        site.postgres_url += (
+            f"{'&' if '?' in site.postgres_url else '?'}options=-csearch_path%3D%22{self.schema}%22,public"
+        )
         site.create("orders")
         with site.connect() as connection:
             for role in ROLES:
                 self._create(connection, role)
-            connection.execute(f"CREATE TABLE {self.schema}.sold (id int PRIMARY KEY, count int)".encode())
-            name = sql.Identifier(self.name("application"))
-            connection.execute(sql.SQL("GRANT INSERT ON {}.sold TO {}").format(sql.Identifier(self.schema), name))
+            sold, name = sql.Identifier(self.schema, "sold"), sql.Identifier(self.name("application"))
+            connection.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, count int)").format(sold))
+            connection.execute(sql.SQL("GRANT INSERT ON {} TO {}").format(sold, name))
 
     def _create(self, connection: psycopg.Connection[Any], role: str) -> None:
         name, password = sql.Identifier(self.name(role)), sql.Literal(f"secret-of-{role}")
@@ -83,8 +87,8 @@ class Roles:
     def rows(self) -> dict[str, str]:
         """The states in the callback table, by transaction id."""
         with self.site.connect() as connection:
-            query = f"SELECT transaction_id::text, state FROM {self.schema}.{self.site.tables.transaction}"
-            return dict(connection.execute(query.encode()).fetchall())
+            query = CallbackTable(self.site.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
+            return dict(connection.execute(query).fetchall())
 
     def allowed(self, role: str, statement: str) -> bool:
         """Whether a role may run a statement; `{transaction}` and the like are the tables. It is rolled back."""
@@ -157,7 +161,7 @@ def test_an_application_with_its_own_role_publishes(granted: Roles, outbox: Outb
     granted.site.relay()
     engine = create_engine(granted.url("application").replace("postgresql://", "postgresql+psycopg://", 1))
     with Session(engine) as session, session.begin():
-        session.execute(text(f"INSERT INTO {granted.schema}.sold VALUES (1, 0)"))
+        session.execute(text(f'INSERT INTO "{granted.schema}".sold VALUES (1, 0)'))
         outbox.publish(session, Message(granted.site.topic("orders"), "one", "k"))
     with psycopg.connect(granted.url("application")) as connection, outbox.transaction(connection) as transaction:
         transaction.publish(Message(granted.site.topic("orders"), "two", "k"))
@@ -171,7 +175,7 @@ def test_a_checker_with_its_own_role_decides(granted: Roles, outbox: Outbox) -> 
     site = granted.site
     (orphan,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])
     buyer = subprocess.run(
-        [sys.executable, "-m", "tests.integration.buyer", f"{granted.schema}.sold", "7", site.topic("orders")],
+        [sys.executable, "-m", "tests.integration.buyer", f'"{granted.schema}".sold', "7", site.topic("orders")],
         env={**site.environment(), **granted.environment("application"), FAILPOINT: "outbox.committed"},
         capture_output=True,
         text=True,
@@ -199,7 +203,7 @@ def test_the_doctor_tells_of_a_schema_that_may_not_be_used(roles: Roles) -> None
     name = roles.name("nobody")
     found = roles.command("doctor", role="nobody")
     assert found.returncode == 2
-    assert f"role {name} may not use schema {roles.schema}" in found.stdout
+    assert f'role {name} may not use schema "{roles.schema}"' in found.stdout
     verified = roles.command("table", "verify", role="nobody")
     assert verified.returncode == 4
     assert "GRANT USAGE ON SCHEMA" in verified.stderr
@@ -235,7 +239,7 @@ def test_the_owner_of_the_tables_alone_cannot_let_others_into_the_schema(roles: 
     words = ("table", "create", "--table-prefix", "other", "--application-role", application)
     made = roles.command(*words, role="nobody")
     assert made.returncode == 4
-    assert f"may not grant USAGE on schema {roles.schema} to {application}" in made.stderr
+    assert f'may not grant USAGE on schema "{roles.schema}" to {application}' in made.stderr
     with roles.site.connect() as connection:
         query = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
         connection.execute(query.format(sql.Identifier(roles.schema), sql.Identifier(application)))
@@ -268,7 +272,7 @@ def test_a_consumer_remembers_and_the_clean_up_forgets(roles: Roles) -> None:
     with psycopg.connect(roles.url("consumer")) as connection:
         assert inbox.once(connection, "a/0")
     with roles.site.connect() as connection:
-        query = f"UPDATE {roles.schema}.{roles.site.name}_inbox SET received_at = now() - interval '8 days'"
-        connection.execute(query.encode())
+        table = InboxTable(roles.site.tables).full_name
+        connection.execute(f"UPDATE {table} SET received_at = now() - interval '8 days'".encode())
     purged = roles.command("inbox", "purge", "--keep-days", "7", role="purger")
-    assert purged.stdout == f"1 rows deleted from {roles.schema}.{roles.site.name}_inbox\n"
+    assert purged.stdout == f'1 rows deleted from "{roles.schema}".{roles.site.name}_inbox\n'

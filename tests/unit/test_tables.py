@@ -12,6 +12,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outbox.callback_table import CallbackTable
+from outbox.ddl import written
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
 from outbox.inbox_table import InboxTable
@@ -54,6 +55,39 @@ def test_roles_get_what_they_need_and_no_more() -> None:
         usage,
         'GRANT SELECT, DELETE ON "shop"."our_inbox" TO "one"',
     ]
+
+
+def test_schema_with_a_hyphen_is_quoted_in_all_sql() -> None:
+    names = TableNames("tenant-a", "our")
+    for table in (CallbackTable(names), InboxTable(names)):
+        ddl = table.ddl()
+        assert ddl.count("tenant-a") == ddl.count('"tenant-a"') > 0
+        assert table.full_name.startswith('"tenant-a".our_')
+
+
+@pytest.mark.parametrize("schema", ["tenant-a", "3f2a-b", "_x", "a" * 63])
+def test_schema_name_is_accepted(schema: str) -> None:
+    assert TableNames(schema).schema == schema
+
+
+@pytest.mark.parametrize("schema", ["", "-a", "Tenant", "a b", 'a"b', "a.b", "a%b", "a:b", "ä", "a" * 64])
+def test_schema_name_is_refused(schema: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"schema name .* is not allowed: use lower-case"):
+        TableNames(schema)
+
+
+@pytest.mark.parametrize("prefix", ["", "our-s", "1a", "a" * 51])
+def test_table_prefix_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"table prefix .* is not allowed"):
+        TableNames("public", prefix)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(("public", "t"), "public.t"), (("tenant-a", "t"), '"tenant-a".t'), (("Shop",), '"Shop"'), (('a"b',), '"a""b"')],
+)
+def test_written_name_is_quoted_where_it_must_be(names: tuple[str, ...], expected: str) -> None:
+    assert written(*names) == expected
 
 
 def test_the_name_of_a_role_is_quoted() -> None:

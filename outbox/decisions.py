@@ -34,7 +34,12 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
         producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, "on_delivery": report})
     for entry in entries:
         value, headers = encode_op([entry], OpSource.OPERATOR)
-        producer.produce(channel.op.name, value, None, entry.partition, None, None, 0, headers)
+        while True:
+            try:
+                producer.produce(channel.op.name, value, None, entry.partition, None, None, 0, headers)
+                break
+            except BufferError:  # very many: wait until some are acknowledged, or have failed
+                producer.poll(1.0)
         producer.poll(0)
     left = producer.flush(REQUEST_TIMEOUT)
     if failed:

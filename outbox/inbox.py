@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import confluent_kafka
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
@@ -30,13 +29,12 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox_table import PURGE_BATCH, InboxTable
-from outbox.protocol.names import MESSAGE_ID_HEADER
+from outbox.record_id import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox.settings import TableNames
 
 if TYPE_CHECKING:  # SQLAlchemy refuses this import where greenlet is missing
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-_MAX_CHARACTERS = 255
 _UNDEFINED_TABLE = "42P01"
 
 
@@ -56,8 +54,8 @@ class Inbox:
     """
 
     def __init__(self, group: str, tables: TableNames | None = None) -> None:
-        if not _fits(group):
-            raise ConfigurationError(f"consumer group {group!r} is not allowed: use 1 to {_MAX_CHARACTERS} characters")
+        if not fits(group):
+            raise ConfigurationError(f"consumer group {group!r} is not allowed: use 1 to {MAX_CHARACTERS} characters")
         self.group = group
         self._table = InboxTable(tables or TableNames())
         self._insert = text(self._table.insert_statement(sql.SQL(":consumer_group"), sql.SQL(":message_id")))
@@ -70,7 +68,7 @@ class Inbox:
     def once(
         self,
         session: Session | scoped_session[Any] | Connection | psycopg.Connection[Any],
-        message: confluent_kafka.Message | str,
+        message: ConsumedRecord | str,
     ) -> bool:
         """Remember a message in the caller's transaction, and say whether it is new.
 
@@ -82,8 +80,9 @@ class Inbox:
         Args:
             session: A SQLAlchemy session or connection, or a psycopg connection; its transaction begins if there is
                 none. The handling must run on the same one.
-            message: The record as it was consumed; or an id as text, at most 255 characters, for records that did not
-                come through an outbox, such as `f"{topic}/{partition}/{offset}"`.
+            message: The record as it was consumed by confluent-kafka, aiokafka, kafka-python or FastStream; or an id as
+                text, at most 255 characters, for records that did not come through an outbox, such as
+                `f"{topic}/{partition}/{offset}"`.
 
         Returns:
             Whether this consumer group has not handled it before.
@@ -92,7 +91,7 @@ class Inbox:
             UsageError: The record has no header `outbox-id`, the connection is in autocommit, or it is none.
             ConfigurationError: The table does not exist.
         """
-        id_ = _message_id(message)
+        id_ = message_id_of(message)
         if isinstance(session, psycopg.Connection):
             return self._once_on_psycopg(session, id_)
         if isinstance(session, scoped_session):
@@ -109,7 +108,7 @@ class Inbox:
     async def once_async(
         self,
         session: AsyncSession | async_scoped_session[Any] | AsyncConnection | psycopg.AsyncConnection[Any],
-        message: confluent_kafka.Message | str,
+        message: ConsumedRecord | str,
     ) -> bool:
         """Like `once()`, for asyncio; the event loop is never blocked.
 
@@ -124,7 +123,7 @@ class Inbox:
             UsageError: As for `once()`.
             ConfigurationError: As for `once()`.
         """
-        id_ = _message_id(message)
+        id_ = message_id_of(message)
         if isinstance(session, psycopg.AsyncConnection):
             return await self._once_on_async_psycopg(session, id_)
         one: Any = session if hasattr(session, "run_sync") or not callable(session) else session()
@@ -180,37 +179,6 @@ class Inbox:
                 f"table {self._table.full_name} does not exist in this database: "
                 "run `outbox inbox create`, or the SQL of `outbox inbox sql`"
             ) from error
-
-
-def _message_id(message: confluent_kafka.Message | str) -> str:
-    """The id of a record, or a text that is one.
-
-    Raises:
-        UsageError: It has none.
-    """
-    if isinstance(message, str):
-        if not _fits(message):
-            raise UsageError(f"a message id has 1 to {_MAX_CHARACTERS} characters, this one has {len(message)}")
-        return message
-    headers: Any = message.headers() or ()  # a consumer always gives pairs of text and bytes
-    ids = [value for name, value in headers if name == MESSAGE_ID_HEADER]
-    place = f"{message.topic()}/{message.partition()}/{message.offset()}"
-    if len(ids) != 1:
-        raise UsageError(
-            f"record {place} has {len(ids)} headers {MESSAGE_ID_HEADER!r}, not one: "
-            "if it did not come through an outbox, give once() an id of your own as text"
-        )
-    try:
-        id_ = (ids[0] or b"").decode()
-    except UnicodeDecodeError:
-        id_ = ""
-    if not _fits(id_):
-        raise UsageError(f"the header {MESSAGE_ID_HEADER!r} of record {place} is no message id")
-    return id_
-
-
-def _fits(name: str) -> bool:
-    return 0 < len(name) <= _MAX_CHARACTERS and "\0" not in name
 
 
 def _require_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:

@@ -39,7 +39,7 @@ _LISTENER_CONSEQUENCES = {
 _YOUNG = Ruling(
     Step.REFUSE, "it is so young that its application may be about to write its row: try again, see --min-age"
 )
-_JUST_ENDED = Ruling(Step.REFUSE, "its local transaction was open a moment ago: try again")
+JUST_ENDED = Ruling(Step.REFUSE, "its local transaction was open a moment ago: try again")
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Case:
 
     found: Unsettled | None = None
     seen: Seen | None = None
-    ruling: Ruling = _JUST_ENDED
+    ruling: Ruling = JUST_ENDED
     sent: OpEntry | None = None
 
     def find(self) -> None:
@@ -115,7 +115,7 @@ class Case:
             )
         )
         if self.ruling.step is Step.PLACE:  # no row, and none could be placed
-            self.ruling = _JUST_ENDED
+            self.ruling = JUST_ENDED
         if self.ruling.step is Step.REFUSE:
             return
         if self.seen is not None and self.seen.placed:
@@ -133,6 +133,10 @@ class Case:
                 f"the row says {self.kind.name}, and that stands; only its op marker did not go out ({error}). "
                 "Check-back will find the row, or run this again"
             ) from error
+
+    def is_refused(self) -> bool:
+        """Return whether the decision is refused, as far as was seen."""
+        return self.ruling.step is Step.REFUSE
 
     def consequence(self) -> str:
         """What would happen, for the question."""

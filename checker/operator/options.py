@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,9 @@ ChannelName = Annotated[str | None, typer.Option("--channel", help="Channel.", s
 Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
 
 RECORDS = 1_000_000
+
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Units of a duration, in ms."""
 
 ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
 """Of a typer application without subcommands: options may stand behind arguments, and its usage names no command."""
@@ -61,3 +65,15 @@ def parse_id(text: str) -> tuple[str, int | None]:
         return check_uuid(id_), parse_number(position, "the position", maximum=MAX_POSITION) if slash else None
     except ProtocolError as error:
         raise UsageError(f"{text!r} is no transaction id and no message id: {error}") from None
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration in ms.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no duration: write a whole number and ms, s, m, h or d, such as 15m")
+    return int(match[1]) * UNITS[match[2]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,19 @@ import typer
 from rich.table import Table
 
 from checker.operator.channel_reader import ChannelReader, Unread
-from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records
+from checker.operator.options import (
+    ONE_COMMAND,
+    RECORDS,
+    UNITS,
+    BootstrapServers,
+    ChannelName,
+    Desk,
+    Records,
+    parse_duration,
+)
 from checker.operator.rows import database_of
 from checker.operator.undecided import Choice, Gathering, Unsettled
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import ConfigurationError
 from outbox.protocol.half import Truth
 from outbox.service.exits import guarded
 from outbox.service.output import Json, PlainConsole, print_entry, print_json, told_reading
@@ -23,8 +31,6 @@ from outbox.service.output import Json, PlainConsole, print_entry, print_json, t
 LIMIT = 100
 HALVES = 500_000
 """Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
-
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 app = typer.Typer(help="Show what is undecided now, or decided and not delivered yet.", **ONE_COMMAND)
 
@@ -70,18 +76,6 @@ def pending(
             _show(document, unread)
 
     guarded(run)
-
-
-def parse_duration(text: str) -> int:
-    """A duration in ms.
-
-    Raises:
-        UsageError: It is none.
-    """
-    match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is no duration: write a whole number and ms, s, m, h or d, such as 15m")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def _look(desk: Desk, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:
@@ -181,6 +175,6 @@ def _state(one: Mapping[str, Any]) -> str:
 
 def _age(ms: int) -> str:
     for name in ("d", "h", "m"):
-        if ms >= 2 * _UNITS[name]:
-            return f"{ms // _UNITS[name]}{name}"
+        if ms >= 2 * UNITS[name]:
+            return f"{ms // UNITS[name]}{name}"
     return f"{ms // 1_000}s"

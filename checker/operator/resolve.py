@@ -1,27 +1,27 @@
-"""`outbox resolve`: an operator decides an undecided transaction, in the database first."""
+"""`outbox resolve`: an operator decides undecided transactions, in their database first."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
 
+from checker.operator.bulk import Bulk
 from checker.operator.case import Case
-from checker.operator.options import ONE_COMMAND, BootstrapServers, ChannelName, Desk, parse_id
+from checker.operator.options import ONE_COMMAND, BootstrapServers, ChannelName, Desk, parse_duration, parse_id
 from checker.operator.rows import NO_INCARNATION
-from checker.operator.rulings import Step
 from outbox.errors import UsageError
 from outbox.protocol.op import OpKind
 from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, PlainConsole, may_ask, print_json, utc
+from outbox.service.output import Json, PlainConsole, may_ask, print_entry, print_json, utc
 
-app = typer.Typer(help="Decide an undecided transaction by hand, in its database first.", **ONE_COMMAND)
+app = typer.Typer(help="Decide undecided transactions by hand, in their database first.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)
 def resolve(
-    transaction: Annotated[str, typer.Argument(help="Transaction id.", show_default=False)],
+    transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,
     commit: Annotated[bool, typer.Option("--commit", help="Its messages are delivered.")] = False,  # noqa: FBT002 - a flag
     rollback: Annotated[bool, typer.Option("--rollback", help="They never are.")] = False,  # noqa: FBT002 - a flag
     reason: Annotated[str, typer.Option(help="Why; it goes into the op topic with your name and the time.")] = "",
@@ -31,6 +31,10 @@ def resolve(
             help=f"Incarnation of its database that is gone for good, as its halves name it, or {NO_INCARNATION!r}."
         ),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of --group, with --rollback only.")] = False,  # noqa: FBT002 - a flag
+    group: Annotated[str | None, typer.Option(help="Producer group, with --all.", show_default=False)] = None,
+    older_than: Annotated[str, typer.Option(help="With --all: only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --all: show what would be decided.")] = False,  # noqa: FBT002 - a flag
     min_age: Annotated[
         int, typer.Option(envvar="OUTBOX_TRANSACTION_TIMEOUT", min=0, help="What is younger, in ms, is not decided.")
     ] = 6_000,
@@ -39,33 +43,111 @@ def resolve(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Decide COMMIT or ROLLBACK. It ends with 2 if it refuses, and says why; then nothing was decided."""
+    """Decide COMMIT or ROLLBACK. It ends with 2 if it refuses, and says why; what it refuses stays undecided."""
 
     def run() -> None:
         if commit == rollback:
             raise UsageError("give either --commit or --rollback")
         if not reason.strip():
             raise UsageError("give --reason: it goes into the op topic with your name")
-        may_ask(yes=yes, as_json=as_json)
-        id_, position = parse_id(transaction)
-        if position is not None:
-            raise UsageError(f"a transaction is decided as a whole: name it as {id_}")
-        kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
-        case = Case(Desk(bootstrap_servers, channel), id_, kind, incarnation, min_age)
-        tell = print_json if as_json else _show
-        case.find()
-        if case.ruling.step is not Step.REFUSE and not yes:
+        may_ask(yes=yes or dry_run, as_json=as_json)
+        desk = _Arguments(transaction, every, group, rollback).desk(bootstrap_servers, channel)
+        manner = _Manner(reason, yes, dry_run, as_json)
+        if transaction is None:
+            age = max(min_age, parse_duration(older_than))
+            _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
+        else:
+            kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
+            _resolve_one(Case(desk, _id(transaction), kind, incarnation, min_age), manner)
+
+    guarded(run)
+
+
+class _Manner(NamedTuple):
+    """How."""
+
+    reason: str
+    yes: bool
+    dry_run: bool
+    as_json: bool
+
+
+class _Arguments(NamedTuple):
+    """Which transactions."""
+
+    transaction: str | None
+    every: bool
+    group: str | None
+    rollback: bool
+
+    def desk(self, bootstrap_servers: str | None, channel: str | None) -> Desk:
+        """Check them, then connect.
+
+        Raises:
+            UsageError: They contradict each other.
+        """
+        if (self.transaction is None) != self.every or self.every != bool(self.group):
+            raise UsageError("name one transaction, or give --all and --group")
+        if self.every and not self.rollback:
+            raise UsageError("--all takes --rollback only: a COMMIT that no row says is decided one by one")
+        if self.transaction is not None:
+            _id(self.transaction)
+        return Desk(bootstrap_servers, channel)
+
+
+def _id(transaction: str) -> str:
+    id_, position = parse_id(transaction)
+    if position is not None:
+        raise UsageError(f"a transaction is decided as a whole: name it as {id_}")
+    return id_
+
+
+def _resolve_one(case: Case, manner: _Manner) -> None:
+    case.find()
+    if not case.is_refused() and not manner.dry_run:
+        if not manner.yes:
             _show(case.document())
             if not typer.confirm(f"{case.consequence()}. Go on?"):
                 return
             case.find()  # the answer may have taken long
-        if case.ruling.step is not Step.REFUSE:
-            case.decide(reason)
-        tell(case.document())
-        if case.ruling.step is Step.REFUSE:
-            raise SystemExit(Exit.FINDINGS)
+        if not case.is_refused():
+            case.decide(manner.reason)
+    _tell(case.document(), manner)
+    if case.is_refused():
+        raise SystemExit(Exit.FINDINGS)
 
-    guarded(run)
+
+def _resolve_all(bulk: Bulk, manner: _Manner) -> None:
+    bulk.find()
+    if bulk.possible() and not manner.dry_run:
+        if not manner.yes:
+            _show_bulk(bulk.document())
+            if not typer.confirm(f"{bulk.possible()} transactions will be rolled back for good. Go on?"):
+                return
+        bulk.decide(manner.reason)
+    if manner.as_json:
+        print_json(bulk.document())
+    else:
+        _show_bulk(bulk.document())
+    if not bulk.is_whole():
+        raise SystemExit(Exit.FINDINGS)
+
+
+def _tell(document: dict[str, Any], manner: _Manner) -> None:
+    if manner.as_json:
+        print_json(document)
+    else:
+        _show(document)
+
+
+def _show_bulk(document: dict[str, Any]) -> None:
+    console = PlainConsole()
+    counts = f"{document['found']} undecided, {document['possible']} can be rolled back, {document['decided']} were"
+    print_entry(console, f"channel {document['channel']}, group {document['group']}: {counts}")
+    for refused in document["refused"]:
+        print_entry(console, f"{refused['transactions']} refused: {refused['standing']}", refused["why"])
+    for left in document["not_read"]:
+        print_entry(console, f"not read: {left['place']} ({left['why']}); run it again")
 
 
 def _show(document: dict[str, Any]) -> None:

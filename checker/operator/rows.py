@@ -15,9 +15,10 @@ import psycopg
 
 from checker.connection import connect
 from checker.databases import by_database
+from checker.fence import Fence, Lying
 from checker.operator.rulings import Standing, of_row
 from checker.settings import DatabaseSettings
-from checker.verdicts import Row
+from checker.verdicts import Answers, Row
 from outbox.callback_table import CallbackTable
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.failpoints import failpoint
@@ -38,7 +39,7 @@ _READ: LiteralString = (
     " (extract(epoch FROM created_at) * 1000)::bigint FROM {transaction} WHERE transaction_id = ANY (%s::uuid[])"
 )
 _INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"
-_WATERMARK: LiteralString = "SELECT value::bigint FROM {meta} WHERE key = %s"
+_WATERMARKS: LiteralString = "SELECT key, value::bigint FROM {meta} WHERE key = ANY (%s)"
 _HOLDERS: LiteralString = (
     "SELECT l.classid::bigint, l.objid::bigint, l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted"
@@ -113,10 +114,31 @@ class Rows:
             incarnation = self._incarnation(connection)
             holders = _holders(connection)  # before the rows: who has committed since has one
             rows = self._read(connection, [request.transaction_id for request in requests])
+            purged = self._watermarks(connection, requests)  # after the rows: what has gone is below it
             return {
-                request.transaction_id: self._seen(connection, request, rows, holders, incarnation, alive, gone)
+                request.transaction_id: self._seen(request, rows, holders, purged, incarnation, alive, gone)
                 for request in requests
             }
+
+    def fence(self, requests: Sequence[CheckRequest], lying: Lying, gone: str | None) -> Answers:
+        """Roll back many transactions as the checker does: a tombstone is the row of each that has none.
+
+        Args:
+            requests: Of groups of this database.
+            lying: Tells which of some transactions lie in the discard topic: their rows cannot have been purged.
+            gone: An incarnation of this database that is gone for good, as the operator says.
+
+        Raises:
+            ConfigurationError: The database does not answer, is read-only, or its role may not. What was decided
+                before stands, and the same command will find that.
+        """
+        with self._connect(writes=True) as connection:
+            today = self._incarnation(connection)
+            known = [
+                replace(request, incarnation=today) if _foreign_and_gone(request, today, gone) else request
+                for request in requests
+            ]
+            return Fence(self._table, self._channel, lying=lying).check(connection, known)
 
     def decide(self, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
         """Make an operator's decision the row, unless there is one, or the local transaction is open.
@@ -142,7 +164,8 @@ class Rows:
             holders = _holders(connection)
             rows = self._read(connection, [request.transaction_id])
             known = frozenset([request.transaction_id] if not rows and alive() else [])
-            seen = self._seen(connection, request, rows, holders, incarnation, known, gone)
+            purged = self._watermarks(connection, [request])
+            seen = self._seen(request, rows, holders, purged, incarnation, known, gone)
             if seen.standing is Standing.COMMITTED:
                 self._write(connection)
             return replace(seen, placed=placed)
@@ -181,7 +204,7 @@ class Rows:
     def _may_be_purged(
         self, connection: psycopg.Connection[Any], request: CheckRequest, alive: Callable[[], bool]
     ) -> bool:
-        return self._is_purged(connection, request) and not alive()
+        return _is_purged(request, self._watermarks(connection, [request])) and not alive()
 
     def _try_lock(self, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
         """Whether the local transaction is not open, and cannot become so before this transaction ends."""
@@ -195,10 +218,10 @@ class Rows:
 
     def _seen(
         self,
-        connection: psycopg.Connection[Any],
         request: CheckRequest,
         rows: dict[str, tuple[Row, int]],
         holders: dict[int, int],
+        purged: Mapping[str, int],
         incarnation: str | None,
         alive: frozenset[str],
         gone: str | None,
@@ -212,7 +235,7 @@ class Rows:
         holder = holders.get(lock_number(request.transaction_id))
         if holder is not None:
             return Seen(Standing.OPEN, self._name, holder=holder, incarnation=incarnation)
-        if request.transaction_id not in alive and self._is_purged(connection, request):
+        if request.transaction_id not in alive and _is_purged(request, purged):
             return Seen(Standing.PURGED, self._name, incarnation=incarnation)
         absent = Standing.READ_ONLY if self._settings.read_only else Standing.NO_ROW
         return Seen(absent, self._name, incarnation=incarnation)
@@ -226,11 +249,10 @@ class Rows:
         with self._connect(writes=False) as connection:
             return self._read(connection, ids)
 
-    def _is_purged(self, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
-        """Whether its row may have been purged: as the checker's own rule (R11)."""
-        key = f"purged/{request.topic_id}/{request.partition}"
-        found = connection.execute(self._table.compose(_WATERMARK), (key,)).fetchone()
-        return found is not None and int(found[0]) > request.last_offset
+    def _watermarks(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> dict[str, int]:
+        """Return the purge watermarks of some transactions' half partitions, by key."""
+        keys = sorted({_watermark_key(request) for request in requests})
+        return dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
 
     def _incarnation(self, connection: psycopg.Connection[Any]) -> str | None:
         found = connection.execute(self._table.compose(_INCARNATION)).fetchone()
@@ -280,6 +302,20 @@ class Rows:
 def _foreign(request: CheckRequest, incarnation: str | None, gone: str | None) -> bool:
     """Whether its halves name another incarnation (R10), which is not gone for good."""
     return request.incarnation != incarnation and (gone is None or gone != (request.incarnation or NO_INCARNATION))
+
+
+def _foreign_and_gone(request: CheckRequest, incarnation: str | None, gone: str | None) -> bool:
+    """Whether its halves name another incarnation, which is gone for good: the database of today is the truth."""
+    return _foreign(request, incarnation, None) and not _foreign(request, incarnation, gone)
+
+
+def _watermark_key(request: CheckRequest) -> str:
+    return f"purged/{request.topic_id}/{request.partition}"
+
+
+def _is_purged(request: CheckRequest, watermarks: Mapping[str, int]) -> bool:
+    """Whether its row may have been purged: as the checker's own rule (R11)."""
+    return watermarks.get(_watermark_key(request), 0) > request.last_offset
 
 
 def _holders(connection: psycopg.Connection[Any]) -> dict[int, int]:

@@ -274,7 +274,7 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
     still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
 ) -> None:
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
-    monkeypatch.setattr("checker.operator.rows.Rows._is_purged", lambda *_: next(looks))
+    monkeypatch.setattr("checker.operator.rows._is_purged", lambda *_: next(looks))
     seen = _rows(still).decide(_request(still, entry), OpKind.ROLLBACK, alive=lambda: next(reads), gone=None)
     assert (seen.standing, seen.placed) == (Standing.PURGED, False)
     assert entry.transaction_id not in still.rows()
@@ -470,3 +470,111 @@ def test_without_kafka_it_is_one_sentence(still: Site) -> None:
     words = ("--commit", *AT_ONCE, "--bootstrap-servers", "127.0.0.1:1")
     code, printed = call_command(app, still, str(uuid.uuid4()), *words)
     assert (code, "Kafka does not answer" in printed) == (Exit.CONFIGURATION, True), printed
+
+
+# --- many at once -------------------------------------------------------------------------------------------------
+
+
+def _of_group(site: Site, group: str, count: int) -> list[str]:
+    """Ids of undecided transactions of a group."""
+    messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
+    return [entry.transaction_id for entry in send_halves(site, site.outbox(group, publish_timeout=20.0), messages)]
+
+
+def _all_of(group: str, *words: str) -> tuple[str, ...]:
+    return ("--all", "--group", group, "--rollback", *AT_ONCE, *words)
+
+
+def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: Outbox) -> None:
+    ids = _of_group(still, "dead", 30)
+    other = _undecided(still, outbox).transaction_id
+    committed = publish_bulk(
+        still, still.outbox("dead", publish_timeout=20.0), [Message(still.topic("orders"), "v", "k")], ops=False
+    )
+    code, document = call_for_json(app, still, *_all_of("dead", "--dry-run"))
+    assert (code, document["found"], document["possible"], document["decided"]) == (Exit.FINDINGS, 31, 30, 0)
+    assert not set(ids) & still.rows().keys()
+    code, document = call_for_json(app, still, *_all_of("dead"))
+    assert (code, document["decided"]) == (Exit.FINDINGS, 30)
+    assert [(one["standing"], one["transactions"]) for one in document["refused"]] == [("committed", 1)]
+    rows = still.rows()
+    assert {rows[id_] for id_ in ids} == {"R"}
+    assert rows[committed[0].partition("/")[0]] == "C"
+    assert other not in rows
+    for id_ in (ids[0], ids[-1]):
+        (said,) = _said(still, id_)
+        assert (said.kind, "the test says so" in said.reason) == (OpKind.ROLLBACK, True)
+
+
+def test_resolve_all_leaves_open_and_young_alone(still: Site) -> None:
+    (open_, free) = _of_group(still, "slow", 2)
+    with still.connect() as connection, connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(open_),))
+        code, document = call_for_json(app, still, *_all_of("slow"))
+    assert (code, document["decided"]) == (Exit.FINDINGS, 1)
+    assert [(one["standing"], one["transactions"]) for one in document["refused"]] == [("open", 1)]
+    assert (open_ in still.rows(), still.rows()[free]) == (False, "R")
+    code, document = call_for_json(app, still, *_all_of("slow", "--older-than", "1h"))
+    assert (code, document["found"]) == (Exit.OK, 0)
+
+
+def test_resolve_all_asks_before_it_decides(still: Site) -> None:
+    (id_,) = _of_group(still, "asked", 1)
+    words = ("--all", "--group", "asked", "--rollback", "--min-age", "0", "--reason", "x")
+    code, printed = call_command(app, still, *words, typed="n\n", environ={"COLUMNS": "80"})
+    assert (code, "1 transactions will be rolled back for good" in printed) == (Exit.OK, True), printed
+    assert id_ not in still.rows()
+    assert call_command(app, still, *words, typed="y\n")[0] == Exit.OK
+    assert still.rows()[id_] == "R"
+
+
+def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checker.operator.bulk.AT_ONCE", 2)
+    gone = str(uuid.uuid4())
+    today = _incarnation(still)
+    _execute(still, f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'", gone)
+    ids = _of_group(still, "restored", 3)
+    _execute(still, f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'", today)
+    code, document = call_for_json(app, still, *_all_of("restored"))
+    assert (code, document["decided"], document["refused"][0]["standing"]) == (Exit.FINDINGS, 0, "mismatch")
+    code, document = call_for_json(app, still, *_all_of("restored", "--incarnation", gone))
+    assert (code, document["decided"]) == (Exit.OK, 3)
+    assert {still.rows()[id_] for id_ in ids} == {"R"}
+
+
+def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -> None:
+    site.create("orders", partitions=1)
+    ids = _of_group(site, "dead", 3)
+    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
+    channel = verify_channel(site.admin, site.channel)
+    wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == 3, explain=site.logs)
+    _execute(site, f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
+    code, document = call_for_json(app, site, *_all_of("dead"))
+    assert (code, document["decided"]) == (Exit.OK, 3)
+    wait_until(lambda: not list(read_manifests(site.kafka(), channel)), explain=site.logs)
+    assert site.rows() == dict.fromkeys(ids, "R")
+
+
+def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
+    outbox = still.outbox("silent", publish_timeout=20.0)
+    producer = TransactionalProducer(outbox, Scripted(UNKNOWN), serve_checks=False)
+    result = producer.send_message_in_transaction(Message(still.topic("orders"), "v", "k"))
+    code, document = call_for_json(app, still, *_all_of("silent"))
+    assert (code, document["found"], document["decided"]) == (Exit.OK, 1, 1)
+    (said,) = _said(still, result.transaction_id)
+    assert said.kind is OpKind.ROLLBACK
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--all", "--rollback"), "name one transaction, or give --all and --group"),
+        (("--rollback",), "name one transaction, or give --all and --group"),
+        ((str(uuid.uuid4()), "--rollback", "--all", "--group", "g"), "name one transaction, or give --all and --group"),
+        ((str(uuid.uuid4()), "--rollback", "--group", "g"), "name one transaction, or give --all and --group"),
+        (("--all", "--group", "g", "--commit"), "--all takes --rollback only"),
+    ],
+)
+def test_resolve_of_a_wrong_choice_is_one_sentence(still: Site, words: tuple[str, ...], says: str) -> None:
+    code, printed = call_command(app, still, *words, *AT_ONCE)
+    assert (code, says in printed) == (Exit.CONFIGURATION, True), printed

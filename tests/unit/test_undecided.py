@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from checker.operator.channel_reader import NEAR, _spans
-from checker.operator.pending import parse_duration
+from checker.operator.options import parse_duration
 from checker.operator.undecided import Choice, Gathering, Half, Said, Sum
 from outbox.errors import UsageError
 from outbox.protocol.check import CheckRequest

@@ -1,0 +1,186 @@
+"""All undecided transactions of a producer group before an operator: what stands in the way, and their ROLLBACK."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from checker.delivery import DeliveryReader
+from checker.operator.case import JUST_ENDED
+from checker.operator.channel_reader import ChannelReader, Unread
+from checker.operator.options import RECORDS, Desk
+from checker.operator.rows import Rows, database_of
+from checker.operator.rulings import RULINGS, Standing, Step, of_listener
+from checker.operator.undecided import Choice, Gathering, Unsettled
+from checker.verdicts import Answers, Verdict, op_entry
+from outbox.cluster import admin_client
+from outbox.decisions import send_decisions
+from outbox.failpoints import failpoint
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpEntry, OpKind
+from outbox.service.exits import Exit, fail
+from outbox.service.output import signed, told_reading, utc
+
+HALVES = 500_000
+"""Halves that are looked at, over all partitions."""
+
+AT_ONCE = 5_000
+"""Transactions whose op markers are sent after their rows are durable, before the next ones are decided."""
+
+_STANDINGS = {
+    Verdict.FENCED: Standing.ROLLED_BACK,
+    Verdict.COMMITTED: Standing.COMMITTED,
+    Verdict.IN_FLIGHT: Standing.OPEN,
+    Verdict.MISMATCH: Standing.MISMATCH,
+    Verdict.PURGED: Standing.PURGED,
+}
+"""Where a transaction stands after the fence; another verdict says that a statement failed."""
+
+
+@dataclass
+class Bulk:
+    """The undecided transactions of one producer group, and what is to become of them.
+
+    Args:
+        desk: Settings and channel.
+        group: Producer group.
+        min_age: What is younger, in ms, is left alone.
+        gone: An incarnation of its database that is gone for good, as the operator says.
+    """
+
+    desk: Desk
+    group: str
+    min_age: int
+    gone: str | None
+
+    found: Sequence[Unsettled] = ()
+    unread: Sequence[Unread] = ()
+    standings: Counter[Standing | None] = field(default_factory=Counter)
+    sent: int = 0
+
+    def find(self) -> None:
+        """Look which transactions are undecided, and where they stand, without a trace.
+
+        Raises:
+            SystemExit: It is not known what a listener has said.
+        """
+        now = time.time_ns() // 1_000_000
+        most = -(-HALVES // self.desk.channel.partitions)
+        gathering = Gathering(most, Choice(None, self.group, now - self.min_age))
+        with told_reading() as passed:
+            self.unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
+        self.found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
+        if self.unread and any(one.truth is Truth.LISTENER for one in self.found):
+            fail(f"nobody can tell what listeners have said: {self.unread[0].place} was not read", Exit.UNPROVABLE)
+        self.standings = Counter(standing for some in self._chunks() for standing in self._look(some))
+
+    def possible(self) -> int:
+        """Return how many transactions can be rolled back, as far as was seen."""
+        return sum(count for standing, count in self.standings.items() if not _refused(standing))
+
+    def decide(self, reason: str) -> None:
+        """Roll back: the rows first, and once they are durable the op markers (R32).
+
+        Raises:
+            ConfigurationError: Database or Kafka do not answer, or refuse. What was decided before stands.
+        """
+        text = f"{signed(reason)} ({utc(time.time_ns() // 1_000_000)}, by hand)"
+        self.standings = Counter()
+        with closing(DeliveryReader(self.desk.kafka, admin_client(self.desk.kafka), self.desk.channel)) as reader:
+            for some in self._chunks():
+                decided = [replace(entry, reason=text) for entry in self._decide(some, reader)]
+                failpoint("resolve.marking")
+                send_decisions(self.desk.kafka, self.desk.channel, decided)
+                self.sent += len(decided)
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it, under stable names."""
+        return {
+            "channel": self.desk.channel.channel.name,
+            "group": self.group,
+            "decision": OpKind.ROLLBACK.name,
+            "found": len(self.found),
+            "possible": self.possible(),
+            "decided": self.sent,
+            "refused": [
+                {"standing": str(standing or "unknown"), "transactions": count, "why": _why(standing)}
+                for standing, count in self.standings.most_common()
+                if _refused(standing)
+            ],
+            "not_read": [{"place": left.place, "why": left.why} for left in self.unread],
+        }
+
+    def is_whole(self) -> bool:
+        """Return whether nothing was refused or left out."""
+        return not self.unread and self.possible() == len(self.found)
+
+    def _chunks(self) -> Iterator[Sequence[Unsettled]]:
+        return (self.found[start : start + AT_ONCE] for start in range(0, len(self.found), AT_ONCE))
+
+    def _look(self, some: Sequence[Unsettled]) -> Iterable[Standing]:
+        """Return where transactions stand, in any order."""
+        requests = self._requests(some)
+        absent = self._absent(requests)
+        if absent is not None:
+            rows: Iterable[Standing] = [absent] * len(requests)
+        else:
+            parked = frozenset(one.id for one in some if one.parked)
+            rows = [seen.standing for seen in self._rows(requests).look(requests, parked, self.gone).values()]
+        return chain(filter(None, map(of_listener, some)), rows)
+
+    def _requests(self, some: Sequence[Unsettled]) -> list[CheckRequest]:
+        """Return the questions about the transactions that have rows."""
+        return [one.request(self.desk.channel.half.id) for one in some if of_listener(one) is None]
+
+    def _absent(self, requests: Sequence[CheckRequest]) -> Standing | None:
+        """Return why no database can be asked; None if one can, or need not. A group has one database."""
+        name = database_of(requests[0], self.desk.databases) if requests else None
+        if name is None:
+            return Standing.UNMAPPED
+        return Standing.READ_ONLY if self.desk.databases[name].read_only else None
+
+    def _rows(self, requests: Sequence[CheckRequest]) -> Rows:
+        name = database_of(requests[0], self.desk.databases)
+        if name is None:
+            raise RuntimeError("an unmapped group has no rows")
+        return self.desk.rows(name)
+
+    def _decide(self, some: Sequence[Unsettled], reader: DeliveryReader) -> list[OpEntry]:
+        entries: list[OpEntry] = []
+        for one in some:
+            standing = of_listener(one)
+            if standing is not None:
+                self.standings[standing] += 1
+                if not _refused(standing):
+                    entries.append(self._entry(one.request(self.desk.channel.half.id)))
+        requests = self._requests(some)
+        absent = self._absent(requests)
+        if absent is not None:
+            self.standings.update([absent] * len(requests))
+            return entries
+        return [*entries, *self._decided(requests, self._rows(requests).fence(requests, reader.lying, self.gone))]
+
+    def _decided(self, requests: Sequence[CheckRequest], answers: Answers) -> Iterator[OpEntry]:
+        for request in requests:
+            verdict, row = answers[request.transaction_id]
+            self.standings[_STANDINGS.get(verdict)] += 1
+            if verdict is Verdict.FENCED and (entry := op_entry(request, verdict, row)) is not None:
+                yield entry
+
+    def _entry(self, request: CheckRequest) -> OpEntry:
+        place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
+        return OpEntry(OpKind.ROLLBACK, request.transaction_id, *place)
+
+
+def _refused(standing: Standing | None) -> bool:
+    return standing is None or RULINGS[OpKind.ROLLBACK, standing].step is Step.REFUSE
+
+
+def _why(standing: Standing | None) -> str:
+    return (RULINGS[OpKind.ROLLBACK, standing] if standing else JUST_ENDED).why

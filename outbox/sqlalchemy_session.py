@@ -7,6 +7,7 @@ without rollback or error in between: the session's `after_commit`, the pool's `
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -33,6 +34,12 @@ from outbox.session_connection import (
     two_connections,
     writing_connection,
 )
+
+_END = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements that end a transaction; the first words of what is executed."""
 
 _lock = ForkSafeLock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
@@ -86,6 +93,11 @@ class PublishedTransaction:
             self._parts[starter] = starter.start(self.connection)
             self._savepoints[starter] = []
         return self._parts[starter]
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether something is published that will go out with COMMIT."""
+        return any(part.draft for part in self._parts.values())
 
     def roll_back_to(self, savepoint: int) -> None:
         """Strike what was published since a SAVEPOINT: their numbers rise, so what lies inside has no lower one."""
@@ -309,11 +321,26 @@ def _listen(connection: Connection) -> None:
             event.listen(connection, "commit", _commit)
             event.listen(connection, "rollback", _rollback)
             event.listen(connection, "begin", _begin)
+            event.listen(connection, "before_cursor_execute", _refuse_end_in_sql)
         if connection.dialect not in _dialects:
             _dialects.add(connection.dialect)
             event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
             event.listen(connection.engine.pool, "reset", _reset)
             event.listen(connection.engine.pool, "invalidate", _invalidate)
+
+
+def _refuse_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    """Refuse COMMIT and ROLLBACK as statements: SQLAlchemy does not see them, and the messages would go out (R47).
+
+    Raises:
+        UsageError: The statement ends a transaction in which something was published.
+    """
+    published = _current(connection)
+    if published is not None and published.has_messages and (found := _END.match(statement)):
+        raise UsageError(
+            f"{found[1].upper()} as a statement would end a transaction with messages unseen; nothing was executed. "
+            "Use session.commit(), session.rollback() or session.begin_nested()"
+        )
 
 
 def _sealed_on(dbapi_connection: Any) -> PublishedTransaction | None:

@@ -22,6 +22,7 @@ from outbox.participant import Participant, Starter
 from outbox.receipt import Receipt
 from outbox.seal import begin
 from outbox.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
+from outbox.transaction_end import LocalState
 
 _COMMIT = sql.SQL("COMMIT")
 
@@ -164,6 +165,7 @@ def own_transaction(starter: Starter, connection: LocalConnection, *, eager: boo
     part = starter.start(connection)
     transaction = OwnTransaction(connection, part, eager=eager)
     with connection.autocommit(on=False):
+        sealed = False
         try:
             begin(connection, transaction.transaction_id)
             yield transaction
@@ -171,11 +173,13 @@ def own_transaction(starter: Starter, connection: LocalConnection, *, eager: boo
             connection.require_healthy()
             if part.draft:
                 part.seal(marked=True)
+            sealed = True
+            _commit(connection, part)
         except BaseException as error:
             transaction.is_open = False
-            _roll_back(connection, part, error)
+            if part.draft.end.state is LocalState.OPEN:
+                _abandon(connection, part, error, sealed=sealed)
             raise
-        _commit(connection, part)
 
 
 @contextmanager
@@ -206,6 +210,21 @@ def _require_idle(connection: LocalConnection) -> None:
         raise UsageError("the connection is closed")
     if connection.status is not TransactionStatus.IDLE:
         raise UsageError("the connection is already in a transaction: outbox.transaction() owns BEGIN and COMMIT")
+
+
+def _abandon(connection: LocalConnection, part: Participant, error: BaseException, *, sealed: bool) -> None:
+    """End a transaction after an error that nobody has dealt with; a signal handler may raise it at any line (R47).
+
+    Args:
+        connection: The connection.
+        part: The outbox's part.
+        error: The error.
+        sealed: Whether COMMIT may have been sent.
+    """
+    if sealed and connection.status is not TransactionStatus.INTRANS:
+        part.unknown()
+    else:
+        _roll_back(connection, part, error)
 
 
 def _roll_back(connection: LocalConnection, part: Participant, error: BaseException) -> None:

@@ -52,6 +52,12 @@ def give_up(topic):
 '''
 
 
+@pytest.fixture(autouse=True)
+def _turned_on(pytester: pytest.Pytester) -> None:
+    """Let the project name the plugin: it is opt-in."""
+    pytester.makeconftest('pytest_plugins = ["outbox.testing.plugin"]')
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A user's project whose fixture `outbox_stack` takes the servers that run already."""
@@ -285,7 +291,7 @@ def test_the_stack_is_started_for_a_session(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere", "*UsageError: there is no stack 'nowhere': choose one of environment, stack"),
+        ("nowhere", "*UsageError: there is no stack 'nowhere': choose one of environment, stack, or pip install*"),
         ("environment", "*UsageError: OUTBOX_BOOTSTRAP_SERVERS is not set: run `outbox stack up`*"),
     ],
 )

@@ -18,7 +18,7 @@ import structlog
 from checker.durable import DURABLE, commit, roll_back
 from checker.look import Look, foreign, read_rows
 from checker.tombstones import OvertakenError, place_tombstones
-from checker.verdicts import Answers, Row, Verdict
+from checker.verdicts import Answers, Row, Verdict, of_row
 from outbox.callback_table import CallbackTable
 from outbox.errors import OutboxError
 from outbox.failpoints import failpoint
@@ -140,9 +140,11 @@ class Fence:
         failpoint("checker.fenced")
         rows = look.rows | read_rows(connection, self._table, [one.transaction_id for one in undecided])
         fenced = {one.transaction_id for one in admitted}
+        topic_ids = {one.transaction_id: one.topic_id for one in batch}
         answers = _all(batch, Verdict.MISMATCH)
         for id_ in answers.keys() - mismatched:
-            answers[id_] = (_verdict(rows.get(id_), locked=id_ in locked, admitted=id_ in fenced), rows.get(id_))
+            verdict = _verdict(rows.get(id_), topic_ids[id_], locked=id_ in locked, admitted=id_ in fenced)
+            answers[id_] = (verdict, rows.get(id_))
         return answers
 
     def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Look:
@@ -199,8 +201,8 @@ class Fence:
         commit(connection)
         rows = read_rows(connection, self._table, [one.transaction_id for one in batch])
         return {
-            id_: (_verdict(rows.get(id_), locked=id_ in locked, admitted=id_ in fenced), rows.get(id_))
-            for id_ in (one.transaction_id for one in batch)
+            id_: (_verdict(rows.get(id_), topic_id, locked=id_ in locked, admitted=id_ in fenced), rows.get(id_))
+            for id_, topic_id in ((one.transaction_id, one.topic_id) for one in batch)
         }
 
     def _write(self, connection: psycopg.Connection[Any]) -> None:
@@ -217,10 +219,10 @@ class Fence:
         commit(connection)
 
 
-def _verdict(row: Row | None, *, locked: bool, admitted: bool) -> Verdict:
+def _verdict(row: Row | None, topic_id: str, *, locked: bool, admitted: bool) -> Verdict:
     """A row decides. Without one, and with a lock that was free, the breaker or the watermark (R11) stood before it."""
     if row is not None:
-        return Verdict.COMMITTED if row.committed else Verdict.FENCED
+        return of_row(row, topic_id)
     if not locked:
         return Verdict.IN_FLIGHT
     return Verdict.PURGED if admitted else Verdict.WITHHELD

@@ -15,7 +15,7 @@ import psycopg
 
 from checker.durable import roll_back
 from checker.look import Look, foreign
-from checker.verdicts import Answers, Row, Verdict
+from checker.verdicts import Answers, Row, Verdict, of_row
 from outbox.callback_table import CallbackTable
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
@@ -103,13 +103,17 @@ def _answers(requests: Sequence[CheckRequest], look: Look, below: set[str]) -> A
     for request in requests:
         id_ = request.transaction_id
         row = look.rows.get(id_)
-        answers[id_] = (Verdict.MISMATCH, None) if id_ in mismatched else (_verdict(row, purged=id_ in below), row)
+        answers[id_] = (
+            (Verdict.MISMATCH, None)
+            if id_ in mismatched
+            else (_verdict(row, request.topic_id, purged=id_ in below), row)
+        )
     return answers
 
 
-def _verdict(row: Row | None, *, purged: bool) -> Verdict:
+def _verdict(row: Row | None, topic_id: str, *, purged: bool) -> Verdict:
     if row is not None:
-        return Verdict.COMMITTED if row.committed else Verdict.FENCED
+        return of_row(row, topic_id)
     return Verdict.PURGED if purged else Verdict.UNKNOWN
 
 

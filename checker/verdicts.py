@@ -18,6 +18,7 @@ class Verdict(enum.StrEnum):
     IN_FLIGHT = "IN_FLIGHT"
     UNREACHABLE = "UNREACHABLE"
     MISMATCH = "MISMATCH"
+    ELSEWHERE = "ELSEWHERE"
     PURGED = "PURGED"
     UNMAPPED = "UNMAPPED"
     WITHHELD = "WITHHELD"
@@ -30,6 +31,7 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
     Verdict.IN_FLIGHT: None,  # the local transaction is open: asked again, never counted (R26)
     Verdict.UNREACHABLE: None,  # the database did not answer: asked again, never counted (R26)
     Verdict.MISMATCH: None,  # another or a restored database: never decides (R10), somebody must look
+    Verdict.ELSEWHERE: None,  # its committed row names another half topic (R39), somebody must look
     Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), somebody must look
     Verdict.UNMAPPED: None,  # no database is configured for the group: somebody must configure it
     Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until somebody has looked (R10)
@@ -37,7 +39,7 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
 }
 """The op marker that follows from a verdict; None: silence, the relay asks again."""
 
-NEEDS_SOMEBODY = frozenset({Verdict.MISMATCH, Verdict.PURGED, Verdict.UNMAPPED, Verdict.WITHHELD})
+NEEDS_SOMEBODY = frozenset({Verdict.MISMATCH, Verdict.ELSEWHERE, Verdict.PURGED, Verdict.UNMAPPED, Verdict.WITHHELD})
 
 NO_ROW = "no row, and the checker may not write to this database"
 """Reason of an answer UNKNOWN."""
@@ -62,6 +64,21 @@ class Row:
     first_offset: int
     last_offset: int
     positions: Positions
+
+
+def of_row(row: Row, topic_id: str) -> Verdict:
+    """Return what a row says of a transaction whose halves lie in a half topic.
+
+    A committed row that names another half topic decides nothing here: that topic was made again while the application
+    ran, or this one is a copy (R39).
+
+    Args:
+        row: The row.
+        topic_id: Id of the half topic that asks.
+    """
+    if not row.committed:
+        return Verdict.FENCED
+    return Verdict.COMMITTED if row.topic_id == topic_id else Verdict.ELSEWHERE
 
 
 Answers = dict[str, tuple[Verdict, Row | None]]

@@ -184,6 +184,7 @@ class Seal:
         budget = self._sender.budget(self._connection.waiting)
         self._send(budget)
         offsets = self._acknowledged(budget)
+        self._sender.require_same_topic(self._topic_id)
         self._recorder.halves_acked(self._settings.group, len(offsets), time.monotonic() - self._sending_since)
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)

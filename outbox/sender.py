@@ -160,6 +160,31 @@ class Sender:
             raise UsageError("the outbox is closed")
         return self._topics
 
+    def require_same_topic(self, topic_id: str) -> None:
+        """Refuse to commit a transaction whose halves lie in a half topic that was made again since (R39).
+
+        The channel is described again in the background, for later transactions.
+
+        Args:
+            topic_id: Id of the half topic when the halves were sent.
+
+        Raises:
+            PublishFailed: The half topic has another id now, as far as that is known.
+        """
+        half = self._topics.usable(self._settings.channel.half_topic) if self._topics is not None else None
+        if half is None or half.id == topic_id:
+            return
+        self._enquiries.ask("channel that was made again", self._learn_channel)
+        raise PublishFailed(
+            f"Topic {half.name} was deleted and made again: its id was {topic_id} and is {half.id}. "
+            "Roll the local transaction back and try again."
+        )
+
+    def _learn_channel(self) -> None:
+        channel = self._described_channel()
+        with self._lock:
+            self._channel = channel
+
     def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
         """Ask for a topic while its old description serves."""
         try:
@@ -395,7 +420,7 @@ class Sender:
         topics = self._topics
         if topics is None:
             names, timeout = self._settings.channel, max(_REQUEST_SECONDS, self._settings.publish_timeout)
-            topics = KnownTopics(self._admin_client(), timeout, (names.op_topic, names.discard_topic))
+            topics = KnownTopics(self._admin_client(), timeout, (names.half_topic, names.op_topic, names.discard_topic))
         with checked_properties():
             producer = Producer(
                 {

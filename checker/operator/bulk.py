@@ -38,6 +38,7 @@ _STANDINGS = {
     Verdict.COMMITTED: Standing.COMMITTED,
     Verdict.IN_FLIGHT: Standing.OPEN,
     Verdict.MISMATCH: Standing.MISMATCH,
+    Verdict.ELSEWHERE: Standing.ELSEWHERE,
     Verdict.PURGED: Standing.PURGED,
 }
 """Where a transaction stands after the fence; another verdict says that a statement failed."""

@@ -1,0 +1,24 @@
+"""R39: a transaction whose halves lie in a half topic that was made again is rolled back at its seal.
+
+Without it, an application that runs on after a channel was made again commits, and nothing is delivered until somebody
+restarts it.
+"""
+
+from __future__ import annotations
+
+from outbox.sender import Sender
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _pass(self: Sender, topic_id: str) -> None:
+    """Look at nothing."""
+    del self, topic_id
+
+
+MUTANT = Mutant(
+    "R39",
+    Harm.STUCK,
+    Sender.require_same_topic,
+    _pass,
+    ("tests/integration/test_recreated_channel.py::test_transaction_of_a_former_half_topic_is_rolled_back",),
+)

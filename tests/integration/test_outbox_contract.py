@@ -609,6 +609,25 @@ def test_async_transactions(place: Place) -> None:
     assert place.has(number)
 
 
+def test_async_core_connection_publishes_with_its_commit(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+
+    async def body() -> None:
+        async with _async(place) as (outbox, engine):
+            async with engine.begin() as connection:
+                await connection.execute(place.insertion(number))
+                await outbox.publish_many(connection, [Message(topic, "1", topic), Message(topic, "2", topic)])
+                with pytest.raises(MessageRefused, match=r"at most 1048588"):
+                    await outbox.publish(connection, Message(topic, "v", headers=[("hh", None)] * 300_000))
+            async with engine.connect() as connection:
+                await outbox.publish(connection, Message(topic, "never", topic))
+                await connection.rollback()
+
+    _run(body)
+    assert place.published(topic) == ["1", "2"]
+    assert place.has(number)
+
+
 # --- failures that the one in memory has on demand ----------------------------------------------------------------
 
 FAILURES = [PublishFailed, TransactionFenced, CommitOutcomeUnknown, CommitOutcomeUnknown]

@@ -105,6 +105,12 @@ def _on_a_core_connection(order: Order) -> None:
         order.ids.append(tx.publish(order.message).transaction_id)
 
 
+def _in_engine_begin(order: Order) -> None:
+    with _engine(order.url) as engine, engine.begin() as connection:
+        connection.execute(text(order.insert))
+        order.ids.append(order.shop.outbox.publish(connection, order.message).transaction_id)
+
+
 def _on_a_driver_connection(order: Order) -> None:
     with psycopg.connect(order.url) as connection, order.shop.outbox.transaction(connection) as tx:
         connection.execute(order.insert.encode())
@@ -129,6 +135,13 @@ async def _on_an_async_core_connection(order: Order) -> None:
         order.ids.append((await tx.publish(order.message)).transaction_id)
 
 
+async def _in_async_engine_begin(order: Order) -> None:
+    outbox = AsyncOutbox.over(order.shop.outbox)
+    async with _async_engine(order.url) as engine, engine.begin() as connection:
+        await connection.execute(text(order.insert))
+        order.ids.append((await outbox.publish(connection, order.message)).transaction_id)
+
+
 async def _on_an_async_driver_connection(order: Order) -> None:
     outbox = AsyncOutbox.over(order.shop.outbox)
     async with await psycopg.AsyncConnection.connect(order.url) as connection, outbox.transaction(connection) as tx:
@@ -141,9 +154,11 @@ BUYERS: list[Buy] = [
     _in_a_session,
     _in_an_eager_session,
     _on_a_core_connection,
+    _in_engine_begin,
     _on_a_driver_connection,
     _in_an_async_session,
     _on_an_async_core_connection,
+    _in_async_engine_begin,
     _on_an_async_driver_connection,
 ]
 

@@ -57,7 +57,7 @@ class Bodies:
         """Let go what is too old, or too much, at this broker time (ms)."""
         while self._held:
             oldest = next(iter(self._held.values()))
-            if self._bytes <= self._policy.bytes and oldest.first().append_time > now - self._policy.age:
+            if self._bytes <= self._policy.bytes and oldest.appended > now - self._policy.age:
                 return
             self._forget(oldest)
             oldest.let_bodies_go()

@@ -200,6 +200,7 @@ def from_manifest(manifest: Manifest) -> Transaction:
         None if manifest.ordering is None else parse_key(manifest.ordering),
         manifest.incarnation,
         manifest.first_append_time,
+        manifest.first_append_time,
         state=State.PENDING if undecided else State.DISCARDED,
         asked=manifest.checks,
         unknown_answers=manifest.checks,

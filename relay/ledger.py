@@ -19,9 +19,10 @@ from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.bodies import KEEP, Bodies, BodyPolicy
+from relay.deferred import Deferred
 from relay.discards import Discards, Move, alive, from_manifest, is_resumed_by, record_keys, to_manifest
 from relay.early import EarlyOp, EarlyOps
-from relay.half import Half, OpRecord
+from relay.half import Half, OpRecord, shared_number
 from relay.lanes import Lanes
 from relay.obeyed import MOST, Contradiction, Obeyed
 from relay.overdue import CheckPolicy, Overdue
@@ -32,6 +33,9 @@ from relay.unsettled import Unsettled
 
 EARLY_OPS = 100_000
 """Ops kept for halves that lie ahead."""
+
+EARLY_OPS_OF_DEFERRED = 0.5
+"""The part of these that may be for deferred halves: those for halves ahead must never wait for them."""
 
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 _WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})
@@ -82,6 +86,8 @@ class Ledger:
         self._unsayable: list[Transaction] = []  # ready, but a checkpoint without them would be too long
         self._waiting: list[tuple[int, int, Transaction]] = []  # heap: the last offset that the decision lists
         self._malformed: deque[Half] = deque()
+        self._deferred = Deferred()
+        self._lacking: dict[str, list[Transaction]] = {}  # decided; halves up to their last offset are deferred
         self._early = EarlyOps()
         self._obeyed = Obeyed()
         self._contradictions: list[Contradiction] = []
@@ -121,6 +127,45 @@ class Ledger:
                 self._add(half, half.control)
         self._judge_waiting()
         self._drop_lost_ops()
+
+    def deferred_wanted(self, most: int) -> list[int]:
+        """Return offsets of deferred halves that are to be read again now, ascending, and all of one producer group.
+
+        Args:
+            most: How many at most.
+        """
+        for group in self._deferred.groups():
+            room = most if group in self._lacking else min(self._parking.room_of(group), self._parking.more(), most)
+            if room > 0:
+                return self._deferred.first(group, room)
+            self._parking.exceeds(group)
+        return []
+
+    def read_deferred(self, halves: Iterable[Half]) -> None:
+        """Take halves that `deferred_wanted` named, in its order; what it named last may be left out."""
+        group = None
+        for half in halves:
+            if half.control is None:
+                raise ValueError(f"the half at offset {half.offset} could be parsed before")
+            group = half.control.group
+            self._deferred.remove_lowest(group)
+            self._keep(half, half.control)
+        for transaction in self._lacking.pop(group, ()) if group else ():
+            if self._find(transaction.id) is transaction:
+                self._judge(transaction)
+        self._drop_lost_ops()
+
+    def deferred(self) -> int:
+        """Return how many halves are deferred."""
+        return len(self._deferred)
+
+    def deferred_groups(self) -> list[str]:
+        """Return the producer groups of deferred halves."""
+        return self._deferred.groups()
+
+    def is_deferred(self, offset: int) -> bool:
+        """Return whether the half at an offset is deferred."""
+        return offset in self._deferred
 
     def restored(self) -> None:
         """All halves were read that the checkpoint names unsettled: reading goes on at its head."""
@@ -362,7 +407,8 @@ class Ledger:
     def oldest_pending(self) -> int | None:
         """Append time of the oldest pending transaction, ms of broker time; None if nothing is pending."""
         oldest = next(iter(self._pending.values()), None)
-        return None if oldest is None else oldest.first().append_time
+        times = (self._deferred.since(), None if oldest is None else oldest.appended)
+        return min((time for time in times if time is not None), default=None)
 
     def head(self) -> int:
         """Offset of the half that is read next."""
@@ -371,6 +417,21 @@ class Ledger:
     # --- halves -------------------------------------------------------------------------------------------------
 
     def _add(self, half: Half, control: HalfControl) -> None:
+        """Take a half that was read for the first time; defer it if it begins a transaction of a group at its limit.
+
+        While halves of a group are deferred, all further ones are: what is kept of a group was read in its order.
+        """
+        if self._deferred.holds(control.group) or (
+            self._parking.is_full(control.group)
+            and control.transaction_id not in self._pending
+            and not self._discards.holds(control.transaction_id)
+        ):
+            self._deferred.add(sys.intern(control.group), half.offset, half.append_time)
+            self._parking.exceeds(control.group)
+        else:
+            self._keep(half, control)
+
+    def _keep(self, half: Half, control: HalfControl) -> None:
         transaction = self._pending.get(control.transaction_id)
         if transaction is None:
             if self._discards.holds(control.transaction_id):
@@ -400,6 +461,7 @@ class Ledger:
             ordering_key,
             None if incarnation is None else sys.intern(incarnation),
             self._due(half, control),
+            shared_number(half.append_time),
         )
         self._pending[transaction.id] = transaction
         self._overdue.watch(transaction)
@@ -464,9 +526,18 @@ class Ledger:
             self._judge(transaction)
         elif self._discards.holds(entry.transaction_id):
             self._op_on_refused(offset, source, entry)
+        elif self._deferred and (entry.first_offset in self._deferred or entry.last_offset in self._deferred):
+            self._op_on_deferred(offset, source, entry)
         elif entry.last_offset < self._head:
             self._op_on_settled(source, entry)
         elif entry.kind not in _DECISIONS or self.early_ops_full():
+            self.counts["op_passed"] += 1
+        else:
+            self._early.keep(EarlyOp(offset, source, entry))
+
+    def _op_on_deferred(self, offset: int, source: OpSource, entry: OpEntry) -> None:
+        """Keep a decision until its half is read again, if there is room; else check-back answers."""
+        if entry.kind not in _DECISIONS or len(self._early) >= EARLY_OPS * EARLY_OPS_OF_DEFERRED:
             self.counts["op_passed"] += 1
         else:
             self._early.keep(EarlyOp(offset, source, entry))
@@ -514,7 +585,7 @@ class Ledger:
 
         An op of a restored partition may name a half that was settled before: that one is a replay.
         """
-        for op in self._early.drop_below(self._head):
+        for op in self._early.drop_below(self._deferred.lowest_of_all(self._head)):
             replay = op.entry.first_offset < self._restored_head
             lost = op.entry.kind is OpKind.COMMIT and not replay
             self.counts["op_lost" if lost else "op_settled"] += 1
@@ -556,6 +627,9 @@ class Ledger:
         if decision.last_offset >= self._head:
             heapq.heappush(self._waiting, (decision.last_offset, next(self._serial), transaction))
             return
+        if not self._is_read(transaction, decision):
+            self._lacking.setdefault(transaction.group, []).append(transaction)
+            return
         if transaction.state is COMMITTED and not transaction.counted():
             transaction.move(Event.STRAY)
             self.counts["stray"] += 1
@@ -586,12 +660,16 @@ class Ledger:
     def _is_pending(self, transaction: Transaction) -> bool:
         return self._pending.get(transaction.id) is transaction
 
+    def _is_read(self, transaction: Transaction, decision: OpEntry) -> bool:
+        """Return whether all halves up to the last one that a decision lists were read, and none is deferred."""
+        return decision.last_offset < self._deferred.lowest(transaction.group, self._head)
+
     def _is_free(self, transaction: Transaction) -> bool:
         """Whether a transaction may go: committed, read to its last half, and first of its ordering key."""
         if (
             transaction.state is not COMMITTED
             or transaction.decision is None
-            or transaction.decision.last_offset >= self._head
+            or not self._is_read(transaction, transaction.decision)
         ):
             return False
         if transaction.discarded:  # it is out of its order anyway

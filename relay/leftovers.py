@@ -215,7 +215,7 @@ class TransactionalLeftovers:
     def _is_owed(self, record: Written, in_hand: Collection[int]) -> bool:
         """Whether its half is still to be delivered, as the checkpoint says."""
         offset = record.half_offset
-        is_unread = offset >= self._ledger.head()
+        is_unread = offset >= self._ledger.head() or self._ledger.is_deferred(offset)
         return is_unread or offset in in_hand or self._ledger.owes(record.transaction_id, offset)
 
 

@@ -38,6 +38,12 @@ HELD = Gauge(
     ["partition"],
     registry=REGISTRY,
 )
+DEFERRED = Gauge(
+    "outbox_relay_deferred",
+    "Halves that were read and are not kept, because their producer group is at its limit",
+    ["partition"],
+    registry=REGISTRY,
+)
 WAITING = Gauge(
     "outbox_relay_waiting", "Committed transactions that wait for their real topic", ["partition"], registry=REGISTRY
 )
@@ -175,7 +181,7 @@ for _kind in ("op_lost", "contradiction", "op_contradicts_settled"):
 for _cause in ("fenced", "kafka_transaction", "cluster"):
     FAILURES.labels(_cause)
 
-_OF_A_PARTITION = (PENDING, HELD, WAITING, OLDEST_SECONDS, LAG, DISCARDED)
+_OF_A_PARTITION = (PENDING, HELD, DEFERRED, WAITING, OLDEST_SECONDS, LAG, DISCARDED)
 
 
 def forget(partition: int) -> None:

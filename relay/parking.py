@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW
 from relay.half import Half
-from relay.transaction import State, Transaction
+from relay.transaction import PENDING, State, Transaction
 from relay.urgent import PATIENT, PRESSED, Urgent
 
 FULL = 0.75
@@ -23,6 +22,9 @@ ROOMY = 0.5
 """It has room again: parking ends."""
 LOOK_MS = 500
 """While all that is in the way is in good hands, it is looked at so often: it may be very much."""
+PORTION = 1_000
+"""Halves that leave within PORTION_MS for their group's limit: others must not wait for so many."""
+PORTION_MS = 1_000
 RELIEF = 0.9
 """A group that exceeded its limit is brought down to this part of it, so that not every half of it is a case."""
 GRACE_MS = 1_000
@@ -99,7 +101,8 @@ class Parking:
         self._heavy: set[str] = set()
         self._unanswered: deque[Transaction] = deque()
         self._urgent = Urgent()
-        self._looked_at_age = self._look_again_at = 0
+        self._looked_at_age = self._look_again_at = self._next_portion_at = 0
+        self._portion = PORTION
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -135,6 +138,22 @@ class Parking:
         """Somebody who was asked about a transaction decided it, at this broker time (ms)."""
         self._urgent.answered(transaction.group, now)
 
+    def is_full(self, group: str) -> bool:
+        """Return whether a producer group is at its limit: halves of further transactions are deferred (R44)."""
+        weight = self._weights.get(group)
+        return weight is not None and (weight.halves >= self._most_halves or weight.bytes >= self._most_bytes)
+
+    def room_of(self, group: str) -> int:
+        """Return how many deferred halves of a producer group may be read again; 0 until it is well below its limit."""
+        weight = self._weights.get(group)
+        if weight is None:
+            return self._most_halves
+        return 0 if self._exceeds(weight, RELIEF) else self._most_halves - weight.halves
+
+    def exceeds(self, group: str) -> None:
+        """Let some of a producer group be parked, which has deferred halves and no room for them."""
+        self._heavy.add(group)
+
     def more(self) -> int:
         """How many halves more may pend."""
         return max(self._policy.pending_max - self._halves, 0)
@@ -165,7 +184,7 @@ class Parking:
         """
         yield from self._asked_too_often(pending)
         yield from self._too_old(pending, now)
-        yield from self._of_heavy_groups(pending, now - GRACE_MS)
+        yield from self._of_heavy_groups(pending, now)
         yield from self._in_the_way(pending, room, now)
 
     def take_urgent(self) -> list[Transaction]:
@@ -188,13 +207,18 @@ class Parking:
             yield transaction, f"no decision came within {age} ms"
         self._looked_at_age = now
 
-    def _of_heavy_groups(
-        self, pending: Mapping[str, Transaction], append_time: int
-    ) -> Iterator[tuple[Transaction, str]]:
+    def _of_heavy_groups(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
+        """In portions: what exceeds the limit is deferred, and takes no room that others need (R44)."""
+        if now >= self._next_portion_at:
+            self._next_portion_at, self._portion = now + PORTION_MS, PORTION
+        if not self._heavy or self._portion <= 0:
+            return
+        undecided = _undecided(pending, now - GRACE_MS)
         for group in sorted(self._heavy):
-            for transaction in [other for other in _undecided(pending, append_time) if other.group == group]:
-                if not self._exceeds(self._weights[group], RELIEF):
+            for transaction in (other for other in undecided if other.group == group):
+                if self._portion <= 0 or not self._exceeds(self._weights[group], RELIEF):
                     break
+                self._portion -= len(transaction.halves)
                 yield transaction, "more of its producer group pended than the limit allows"
             if not self._exceeds(self._weights.get(group, Weight()), 1):
                 self._heavy.discard(group)
@@ -235,6 +259,12 @@ def _halves_below(offset: int, group: Sequence[Transaction]) -> int:
 
 
 def _undecided(pending: Mapping[str, Transaction], append_time: int) -> list[Transaction]:
-    """The undecided ones whose first half was appended up to a time, the oldest first."""
-    old = takewhile(lambda transaction: transaction.first().append_time <= append_time, pending.values())
-    return [transaction for transaction in old if transaction.state is State.PENDING]
+    """The undecided ones whose first half was appended up to a time; of each group the oldest first.
+
+    Those that were deferred stand behind younger ones of other groups.
+    """
+    return [
+        transaction
+        for transaction in pending.values()
+        if transaction.state is PENDING and transaction.appended <= append_time
+    ]

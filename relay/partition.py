@@ -53,10 +53,14 @@ HALVES_AWAITED_SECONDS = 1.0
 """So long ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
 LEADERS_AWAITED_SECONDS = 2.0
 """So long the partitions of a topic that was made a moment ago may be without leaders, before DELIVER is in vain."""
+RECALL_AT_ONCE = 2_000
+"""Deferred halves that are read again in one turn: others must not wait for them."""
 TELL_SECONDS = 1.0
 """What waits is counted so often: it costs more, the more waits."""
 ASK_AT_ONCE = 500
 """Check requests of one turn: after an outage very many are due, and each listener's needs its message."""
+ASK_WHILE_BEHIND = 50
+"""Check requests of one turn while halves wait to be read: those may be decided already."""
 
 log = structlog.get_logger()
 
@@ -119,6 +123,7 @@ class PartitionWorker(threading.Thread):
         self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
         self._told_at = -math.inf
+        self._deferring: Sequence[str] = ()  # producer groups
         self._committed = (ledger.half_checkpoint(), ledger.op_checkpoint())
         self._committed_at = time.monotonic()
         self._halves: deque[Message] = deque()
@@ -212,20 +217,32 @@ class PartitionWorker(threading.Thread):
                 self._wake.wait(TICK_SECONDS if left is None else left / 1000)
 
     def _read(self) -> None:
-        halves = [decode_half(message) for message in self._take_halves()]
-        if halves:
+        self._read_halves()
+        self._recall()
+        self._read_ops()
+
+    def _read_halves(self) -> None:
+        """Take halves in steps: how many may be read depends on those before."""
+        left = READ_AT_ONCE
+        while left > 0 and (messages := self._take_halves(left)):
+            halves = [decode_half(message) for message in messages]
+            left -= len(halves)
             self._half_read_at = time.monotonic()
             self._clock.saw(max([half.append_time for half in halves]), _ms())
             self._ledger.read_halves(halves)
-        self._read_ops()
 
-    def _take_halves(self) -> list[Message]:
-        if not self._can_read_halves_of_inbox():
+    def _recall(self) -> None:
+        """Read deferred halves again that may be kept by now."""
+        for halves in self._half_reader.read(self._ledger.deferred_wanted(RECALL_AT_ONCE)):
+            self._ledger.read_deferred(halves)
+
+    def _take_halves(self, most: int) -> list[Message]:
+        if not self._halves:
             return []
         limit = self._ledger.read_limit(self._halves[0].offset() or 0)
-        taken = [self._halves.popleft() for _ in range(min(len(self._halves), READ_AT_ONCE))]
-        while (taken[-1].offset() or 0) >= limit:
-            self._halves.appendleft(taken.pop())
+        taken: list[Message] = []
+        while self._halves and len(taken) < most and (self._halves[0].offset() or 0) < limit:
+            taken.append(self._halves.popleft())
         return taken
 
     def _read_ops(self) -> None:
@@ -383,7 +400,8 @@ class PartitionWorker(threading.Thread):
 
     def _ask_overdue(self) -> None:
         now = self._clock.now(_ms())
-        requests = self._ledger.take_due(now, min(ASK_AT_ONCE, self._checks.room()))
+        most = ASK_WHILE_BEHIND if self._halves else ASK_AT_ONCE
+        requests = self._ledger.take_due(now, min(most, self._checks.room()))
         ready = [request for request in requests if not _lacks_message(request)]
         ready += self._with_messages([request for request in requests if _lacks_message(request)])
         if ready:
@@ -405,6 +423,9 @@ class PartitionWorker(threading.Thread):
         report.contradicted(self._ledger.take_contradictions(), self.partition)
         self._counted = self._ledger.counts.copy()
         if time.monotonic() - self._told_at > TELL_SECONDS:
+            deferring = self._ledger.deferred_groups()
+            report.deferring(self._deferring, deferring, self.partition)
+            self._deferring = deferring
             report.waiting(self._ledger, self._gate.waiting(), self._clock.now(_ms()))
             self._told_at = time.monotonic()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
@@ -133,6 +133,14 @@ def contradicted(found: Sequence[Contradiction], partition: int) -> None:
         )
 
 
+def deferring(before: Collection[str], now: Collection[str], partition: int) -> None:
+    """Log the producer groups whose halves are deferred from now on, and those whose halves are not any more."""
+    for group in sorted(set(now) - set(before)):
+        log.warning("Halves of a producer group are deferred: it is at its limit", partition=partition, group=group)
+    for group in sorted(set(before) - set(now)):
+        log.info("Halves of a producer group are not deferred any more", partition=partition, group=group)
+
+
 def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
     """What waits in a half partition.
 
@@ -144,6 +152,7 @@ def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
     partition, oldest = ledger.partition, ledger.oldest_pending()
     metrics.PENDING.labels(partition).set(ledger.pending())
     metrics.HELD.labels(partition).set(ledger.held())
+    metrics.DEFERRED.labels(partition).set(ledger.deferred())
     metrics.WAITING.labels(partition).set(for_topics)
     metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
     for kind, number in zip(("undecided", "undeliverable"), ledger.discarded(), strict=True):

@@ -51,7 +51,8 @@ class RelaySettings(ServiceSettings):
     group_pending_max: Annotated[int, Unit("halves")] = Field(
         100_000,
         ge=1,
-        description="Halves of a producer group that may pend in one partition; then its oldest are parked.",
+        description="Halves of a producer group that may pend in one partition; then its oldest are parked, "
+        "further ones deferred.",
     )
     group_pending_bytes_max: Bytes = Field(268_435_456, ge=1, description="Their bytes, about.")
     pending_max: Annotated[int, Unit("halves")] = Field(

@@ -129,6 +129,7 @@ class Transaction:
         ordering_key: Its order is kept among those of its group with the same key; None for one without order.
         incarnation: Database incarnation that its halves name.
         due: When it is to be asked about next, ms of broker time.
+        appended: Append time of the half that was read first, ms of broker time.
         halves: The halves that were read, by position.
         size: Their bytes in memory, and those of the copies, about.
         held_bytes: Bytes of the bodies in memory, about; 0 if they were let go.
@@ -154,6 +155,7 @@ class Transaction:
     ordering_key: bytes | None
     incarnation: str | None
     due: int
+    appended: int = 0
     halves: Mapping[int, Half] = field(default_factory=dict)
     size: int = 0
     held_bytes: int = 0
@@ -282,10 +284,11 @@ class Transaction:
 
     def let_bodies_go(self) -> None:
         """Remember of all halves only where they are; they are fetched again when they are needed."""
-        self.replace({half.offset: half.without_body() for half in self.all_halves()})
-        if len(self.halves) == 1:
+        if len(self.halves) == 1 and not self.copies:
             ((position, half),) = self.halves.items()
             self.halves = Single(position, half)
+        else:
+            self.replace({half.offset: half.without_body() for half in self.all_halves()})
         self.size, self.due = shared_number(self.size), shared_number(self.due)
 
     def complete(self) -> bool:

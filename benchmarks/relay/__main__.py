@@ -17,6 +17,7 @@ from benchmarks.figures import Figure
 from benchmarks.place import start_place
 from benchmarks.polling_relay import empty_table
 from benchmarks.relay.drain import measure_drain, measure_pending
+from benchmarks.relay.flood import measure_flood
 from benchmarks.relay.growth import measure_growth
 from benchmarks.relay.latency import measure_dead_group, measure_latency
 from benchmarks.relay.limits import MANY, measure_memory, measure_restore
@@ -34,6 +35,7 @@ class Part(enum.StrEnum):
     PENDING = "pending"
     LATENCY = "latency"
     DEAD_GROUP = "dead-group"
+    FLOOD = "flood"
     RESTORE = "restore"
     MEMORY = "memory"
     STAGES = "stages"
@@ -69,6 +71,7 @@ MEASURES: Mapping[Part, Measure] = {
     Part.DEAD_GROUP: lambda _, site, application, size: measure_dead_group(
         site, application, size.rounds, size.seconds
     ),
+    Part.FLOOD: lambda stack, _, __, size: measure_flood(stack, size.rounds),
     Part.RESTORE: lambda stack, _, __, size: measure_restore(stack, size.rounds),
     Part.MEMORY: lambda stack, _, __, ___: measure_memory(stack),
     Part.STAGES: lambda _, __, ___, size: measure_stages(size.rounds, size.messages),

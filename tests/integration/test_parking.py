@@ -22,6 +22,7 @@ from outbox.transactional_producer import TransactionalProducer
 from tests.harness import Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
 from tests.listeners import COMMIT, UNKNOWN, Scripted
+from tests.probes import free_port, metric
 
 # A dead relay is missed soon; transactions are overdue at once.
 QUICK = {
@@ -93,6 +94,25 @@ def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbo
     oldest_first = [entry.transaction_id for entry in lost]
     assert {manifest.transaction_id for manifest in manifests} == set(oldest_first[: len(manifests)])
     assert {(manifest.group, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
+
+
+def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: Outbox) -> None:
+    """More than may pend in the half partition: all of it would have to be parked before the other is even read."""
+    port = free_port()
+    limits = {"OUTBOX_GROUP_PENDING_MAX": "10", "OUTBOX_PENDING_MAX": "20", "OUTBOX_HTTP_PORT": str(port)}
+    first = site.relay(extra={**QUICK, **limits})
+    flooding = site.outbox("flood", publish_timeout=20.0)
+    send_halves(site, flooding, [Message(site.topic("orders"), "undecided", "same") for _ in range(200)])
+    wanted = publish_bulk(site, outbox, _messages(site, ["other"]))
+    assert [record.message_id for record in site.wait_visible(1, "orders")] == wanted
+    assert metric(port, "outbox_relay_parked_halves_total") < 150
+    wait_until(lambda: metric(port, "outbox_relay_deferred") > 0, explain=site.logs)
+    wanted += publish_bulk(site, flooding, [Message(site.topic("orders"), "last", "same")])
+    first.kill()
+    site.relay(extra={**QUICK, **limits, "OUTBOX_HTTP_PORT": "0"})
+    site.checker()
+    site.wait_settled()
+    assert [record.message_id for record in site.read("orders")] == wanted
 
 
 @pytest.mark.long

@@ -44,6 +44,7 @@ CHANNEL = names.Channel("outbox")
 TOPICS = {"real": RealTopic(4, 10_000)}
 PATIENT, IMPATIENT = GatePolicy(), GatePolicy(0)
 SOON = ParkingPolicy(group_pending_max=2, undecided_max_age=2_500, check_max=2)
+FLOODED = ParkingPolicy(group_pending_max=1)
 
 
 def transaction_id(number: int) -> str:
@@ -371,6 +372,11 @@ class World:
             self.ledger.read_halves(self.halves[self.next_half : limit])
             self.next_half = limit
 
+    def read_deferred(self, most: int) -> None:
+        """Read deferred halves again, so many at a time, as long as there is room."""
+        while wanted := self.ledger.deferred_wanted(most):
+            self.ledger.read_deferred([self.halves[offset] for offset in wanted])
+
     def read_ops(self, count: int) -> None:
         """Read the next ops, one at a time; remember those that the ledger passes."""
         for record in self.ops[self.next_op : self.next_op + count]:
@@ -552,10 +558,12 @@ class World:
         for local in self.locals:
             if local.fate is Fate.OPEN:
                 self.roll_back(local)
-        for turn in range(10):
-            if turn in {1, 4, 7}:
+        turns, turn = 10, 0
+        while turn < turns:
+            if turn % 3 == 1:
                 self.order_deliveries()
             self.read_halves(len(self.halves))
+            self.read_deferred(1_000)
             self.read_ops(len(self.ops))
             self.see_op_end()
             self.deliver(1_000_000)
@@ -563,6 +571,10 @@ class World:
             self.answer(*self.inbox)
             self.inbox.clear()
             self.now += 2 * POLICY.check_interval_max
+            turn += 1
+            if self.ledger.deferred():
+                turns = turn + 10
+                assert turn < 100 + 10 * len(self.halves), "something stays deferred"
         self.check_all_is_settled()
 
     def check_all_is_settled(self) -> None:
@@ -579,8 +591,8 @@ class World:
         ledger = self.ledger
         index, parking = ledger._discards, ledger._parking
         kept = (
-            *(ledger._lanes._last, ledger._ready, ledger._waiting, ledger._early),
-            *(ledger._bodies._held, ledger._unsayable, ledger._unsettled._late),
+            *(ledger._lanes._last, ledger._ready, ledger._waiting, ledger._early, ledger._lacking),
+            *(ledger._deferred._groups, ledger._bodies._held, ledger._unsayable, ledger._unsettled._late),
             *(index._parked, index._followers, index._removed, index._resumed, index._pins),
             *(parking._weights, parking._heavy, parking._unanswered),
             *(self.gate._unknown, self.gate._closed, self.gate._given_up),

@@ -23,6 +23,7 @@ PURE = sorted(
                 "allow",
                 "batch",
                 "bodies",
+                "deferred",
                 "discards",
                 "early",
                 "gate",

@@ -16,7 +16,7 @@ from outbox.protocol import checkpoint
 from relay.bodies import KEEP, BodyPolicy
 from relay.gate import GatePolicy
 from relay.parking import DEFAULT, ParkingPolicy
-from tests.unit.ledger_model import IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
+from tests.unit.ledger_model import FLOODED, IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
 ROOM = relay.ledger.EARLY_OPS
@@ -41,7 +41,7 @@ class _History(RuleBasedStateMachine):
     @initialize(
         ordered=st.sampled_from([True, True, False]),
         small_room=st.booleans(),
-        parking=st.sampled_from([SOON, DEFAULT]),
+        parking=st.sampled_from([SOON, DEFAULT, FLOODED]),
         patience=st.sampled_from([PATIENT, IMPATIENT]),
         bodies=st.sampled_from([KEEP, NONE]),
         window=st.sampled_from(["wide", "narrow"]),
@@ -184,6 +184,10 @@ class _History(RuleBasedStateMachine):
     def read_halves(self, count: int) -> None:
         self.world.read_halves(count)
 
+    @rule(most=st.sampled_from([1, 2, 100]))
+    def read_deferred(self, most: int) -> None:
+        self.world.read_deferred(most)
+
     @rule(count=st.sampled_from([1, 2, 5, 100]))
     def read_ops(self, count: int) -> None:
         self.world.read_ops(count)
@@ -208,6 +212,7 @@ class _History(RuleBasedStateMachine):
         """Until whoever is still undecided may be parked."""
         self.world.now += 10_000
         self.world.read_halves(100)
+        self.world.read_deferred(1)
         self.world.read_ops(100)
         self.world.see_op_end()
         self.world.deliver(messages)

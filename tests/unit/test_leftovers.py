@@ -23,9 +23,11 @@ from relay.written import written
 from tests.unit.ledger_model import GROUP, PARTITION, transaction_id
 
 TOPIC = "orders"
-SETTLED, OWED, AHEAD = 1, 2, 3
+SETTLED, OWED, AHEAD, LATER = 1, 2, 3, 4
 FAR: list[tuple[str, str | bytes | None]] = [("outbox-id", b"x/0"), ("outbox-origin", b"1/" + b"9" * 5_000)]
 HEAD = 100
+DEFERRED = 30
+"""A half that was read and is not kept."""
 ELSEWHERE = 40
 """A half whose real topic is another one."""
 
@@ -46,7 +48,7 @@ class Cluster:
         self.tells_ends = True
         self.readable = True
         self.looks = 0
-        self.halves = {10: SETTLED, 20: OWED, HEAD: AHEAD, ELSEWHERE: SETTLED}
+        self.halves = {10: SETTLED, 20: OWED, HEAD: AHEAD, ELSEWHERE: SETTLED, DEFERRED: LATER}
 
     def ends(
         self, _admin: object, partitions: Mapping[str, int], *, stable: bool = False
@@ -111,6 +113,7 @@ def leftovers(cluster: Cluster, delivery: Mock) -> TransactionalLeftovers:
     """Of a half partition that owes one transaction and is through with another one."""
     ledger = Mock(spec=Ledger, partition=PARTITION)
     ledger.owes.side_effect = lambda id_, offset: (id_, offset) == (transaction_id(OWED), 20)
+    ledger.is_deferred.side_effect = lambda offset: offset == DEFERRED
     ledger.head.return_value = HEAD
     halves = Mock(spec=HalfReader, find=cluster.find)
     made = TransactionalLeftovers({}, Mock(), "outbox-relay", ledger, delivery, halves)
@@ -130,11 +133,13 @@ def _aborted(delivery: Mock) -> list[int]:
         ([(OWED, 20)], [20]),
         ([(SETTLED, 10)], []),
         ([(AHEAD, HEAD)], [HEAD]),  # its half was not even read by this owner
+        ([(LATER, DEFERRED)], [DEFERRED]),
         ([(SETTLED, 10), (OWED, 20)], [20]),
         ([(OWED, 20), (SETTLED, 10)], []),  # of all our transactions, only the last may hang
         ([(OWED, 20), (9, 10)], [20]),  # another channel's half has the same place
-        ([(OWED, 20), (9, 30)], [20]),
-        ([(9, 30)], []),
+        ([(OWED, 20), (9, 31)], [20]),
+        ([(9, 31)], []),
+        ([(9, DEFERRED)], []),
         ([(OWED, 20), (SETTLED, ELSEWHERE)], [20]),  # somebody has forwarded a message of ours, headers and all
     ],
 )

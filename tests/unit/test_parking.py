@@ -14,7 +14,7 @@ from outbox.protocol.half import HalfOptions
 from outbox.protocol.op import OpKind, OpSource
 from relay.discards import Move
 from relay.ledger import Ledger
-from relay.parking import DEFAULT, FULL, GRACE_MS, RELIEF, ROOMY, ParkingPolicy, Room
+from relay.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
 from relay.settings import RelaySettings
 from relay.urgent import AT_ONCE, PATIENT, PRESSED
 from tests.unit import protocol_strategies as some
@@ -38,6 +38,7 @@ def numbers(moves: list[Move]) -> list[int]:
 def parked(ledger: Ledger, now: int, messages: int = ALL) -> list[int]:
     """Who is parked at a time, when all ops before it were read."""
     read_all_ops(ledger, now)
+    ledger.deferred_wanted(messages)
     return numbers(ledger.take_parked(now, messages))
 
 
@@ -123,6 +124,7 @@ def test_nobody_is_parked_whose_op_may_be_unread() -> None:
     assert ledger.needs_op_end(NOW + GRACE_MS) is False
     assert ledger.take_parked(NOW + HOUR, ALL) == []
     assert parked(ledger, NOW + GRACE_MS - 1) == []
+    ledger.deferred_wanted(ALL)
     assert ledger.needs_op_end(NOW + 2 * GRACE_MS), "they wait for it"
     assert parked(ledger, NOW + GRACE_MS) != []
 
@@ -229,21 +231,24 @@ def test_a_group_with_too_many_halves_is_brought_below_its_limit() -> None:
     ledger.read_halves(half(number, number, group="other") for number in range(100, 200))
     assert parked(ledger, NOW + HOUR) == []
     ledger.read_halves([half(200, 200, group="dead")])
-    assert parked(ledger, NOW + HOUR) == list(range(101 - round(100 * RELIEF)))
+    assert (ledger.deferred(), ledger.is_deferred(200), ledger.deferred_wanted(ALL)) == (1, True, [])
+    assert parked(ledger, NOW + HOUR) == list(range(100 - round(100 * RELIEF)))
+    assert ledger.deferred_wanted(ALL) == [200]
+    ledger.read_deferred([half(200, 200, group="dead")])
+    assert (ledger.deferred(), ledger.pending()) == (0, 191)
     assert parked(ledger, NOW + HOUR) == []
-    assert ledger.counts["parked"] == 11
 
 
 def test_a_group_with_too_many_bytes_is_brought_below_its_limit() -> None:
     size = half(0, 0).size()
     ledger = new_ledger(parking=ParkingPolicy(group_pending_bytes_max=10 * size))
     ledger.read_halves(half(number, number) for number in range(11))
-    assert parked(ledger, NOW + HOUR) == [0, 1]
+    assert (ledger.deferred(), parked(ledger, NOW + HOUR)) == (1, [0])
 
 
 def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=3))
-    ledger.read_halves([half(0, 0), half(1, 1, key=b"k"), half(2, 1, 1), half(3, 2, key=b"k")])
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=4))
+    ledger.read_halves([half(0, 0), half(1, 1, key=b"k"), half(2, 1, 1), half(3, 2, key=b"k"), half(4, 3)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0-1", 0, 9), entry(OpKind.COMMIT, 2, "0", 3, 3))])
     read_all_ops(ledger, NOW + HOUR)
     (move,) = ledger.take_parked(NOW + HOUR, ALL)
@@ -251,7 +256,102 @@ def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
     assert [found.value for found in move.halves] == [b"value", b"value"]
     assert {found.value for found in move.transaction.all_halves()} == {None}, "no body is kept in memory"
     assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [2], "what it held up is free"
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, runs_of([0]))
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 5, runs_of([0, 4]))
+
+
+# --- a flood (R44) ----------------------------------------------------------------------------------------------------
+
+LIMITED = ParkingPolicy(group_pending_max=10, pending_max=20)
+
+
+def flooded(count: int) -> Ledger:
+    """A ledger that has read so many undecided halves of a group as far as it may read."""
+    ledger = new_ledger(parking=LIMITED)
+    for number in range(count):
+        assert ledger.read_limit(number) > number, "reading has stopped"
+        ledger.read_halves([half(number, number, group="flood")])
+    return ledger
+
+
+def test_group_at_its_limit_does_not_hold_up_others() -> None:
+    """Nothing of the flood is parked before the other group's message is delivered."""
+    ledger = flooded(5_000)
+    assert ledger.read_limit(5_000) > 5_000
+    ledger.read_halves([half(5_000, 5_000, group="other")])
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 5_000, "0", 5_000, 5_000))])
+    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [5_000]
+    assert (ledger.pending(), ledger.deferred(), ledger.counts["parked"]) == (10, 4_990, 0)
+    assert ledger.half_checkpoint() == HalfCheckpoint(0, 5_001, (range(5_000),))
+
+
+def test_deferred_halves_keep_their_order() -> None:
+    """What came later is decided first, and yet delivered last."""
+    keyed = [half(number, number, group="flood", key=b"k") for number in range(30)]
+    ledger = new_ledger(parking=LIMITED)
+    ledger.read_halves(keyed[:25])
+    decided = [entry(OpKind.COMMIT, number, "0", number, number) for number in reversed(range(30))]
+    ledger.read_ops([op(0, *decided[5:])])
+    ledger.read_halves(keyed[25:])
+    ledger.read_ops([op(1, *decided[:5])])
+    delivered: list[int] = []
+    while taken := ledger.take_ready(ALL):
+        delivered += [int(ready.id[-12:], 16) for ready in taken]
+        ledger.read_deferred([keyed[offset] for offset in ledger.deferred_wanted(3)])
+    assert delivered == list(range(30))
+    assert (ledger.half_checkpoint(), ledger.op_checkpoint().offset) == (HalfCheckpoint(30, 30), 2)
+
+
+def test_transaction_waits_for_its_deferred_halves() -> None:
+    """It would else be taken for one that lacks a position."""
+    ledger = flooded(9)
+    wide = [half(9, 100, group="flood"), half(11, 101, group="flood"), half(12, 101, 1, group="flood")]
+    ledger.read_halves([wide[0], half(10, 10, group="flood"), *wide[1:]])
+    commits = [entry(OpKind.COMMIT, number, "0", number, number) for number in range(9)]
+    ledger.read_ops([op(0, *commits, entry(OpKind.COMMIT, 101, "0-1", 11, 12))])
+    assert len(ledger.take_ready(ALL)) == 9
+    assert ledger.deferred_wanted(2) == [10, 11]
+    ledger.read_deferred([half(10, 10, group="flood"), wide[1]])
+    assert ledger.take_ready(ALL) == []
+    assert ledger.deferred_wanted(2) == [12]
+    ledger.read_deferred(wide[2:])
+    (ready,) = ledger.take_ready(ALL)
+    assert ready.complete()
+
+
+def test_deferred_halves_that_are_waited_for_are_read_beyond_the_limit() -> None:
+    """Its other transactions are decided, too, and wait for the same halves: nothing else would make room."""
+    ledger = new_ledger(parking=LIMITED)
+    first = [half(number, number, group="flood") for number in range(10)]
+    second = [half(10 + number, 10 + number // 2, number % 2, group="flood") for number in range(4)]
+    ledger.read_halves([*first, *second])
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0), entry(OpKind.COMMIT, 10, "0-1", 10, 11))])
+    assert len(ledger.take_ready(ALL)) == 1
+    assert ledger.deferred_wanted(1) == [10]
+    ledger.read_deferred(second[:1])
+    assert (ledger.pending(), ledger.take_ready(ALL)) == (10, [])
+    assert ledger.deferred_wanted(1) == [11], "although the group is at its limit"
+    ledger.read_deferred(second[1:2])
+    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [10]
+    assert ledger.deferred_wanted(1) == [12]
+
+
+def test_groups_limit_is_enforced_in_portions() -> None:
+    """Others must not wait while very many leave for the discard topic."""
+    limit = 30 * PORTION
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=limit))
+    ledger.read_halves(half(number, number, group="flood") for number in range(limit + 1))
+    assert len(parked(ledger, NOW + HOUR)) == PORTION
+    assert parked(ledger, NOW + HOUR + PORTION_MS - 1) == []
+    assert len(parked(ledger, NOW + HOUR + PORTION_MS)) == PORTION
+
+
+def test_flood_is_deferred_after_a_restart_too() -> None:
+    before = flooded(100)
+    ledger = new_ledger(before.half_checkpoint(), before.op_checkpoint(), LIMITED)
+    ledger.read_halves(half(number, number, group="flood") for number in range(100))
+    ledger.restored()
+    assert (ledger.pending(), ledger.deferred(), ledger.head()) == (10, 90, 100)
+    assert ledger.half_checkpoint() == before.half_checkpoint()
 
 
 def test_what_is_settled_weighs_nothing() -> None:

@@ -29,6 +29,7 @@ from relay.ledger import Ledger
 from relay.leftovers import Leftovers, NoLeftovers
 from relay.lessons import Lessons
 from relay.pacing import BatchPolicy
+from relay.parking import ParkingPolicy
 from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
 from relay.producing import DeliveryError
 from relay.refusals import PAUSE_MS_MIN
@@ -323,3 +324,35 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
             worker._settle()
         assert len(delivery.commit.call_args.args[0]) == expected
     assert worker._lessons.volume.patience == 4
+
+
+# --- a group at its limit (R44) -----------------------------------------------------------------------------------
+
+
+def test_worker_reads_many_halves_in_one_turn(
+    worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger allows few at a time, and more as soon as it has read these: others wait for each turn."""
+    monkeypatch.setattr(relay.unsettled, "FEW", 3)
+    monkeypatch.setattr(relay.unsettled, "FAR", 10_000)
+    worker.feed(halves(*range(100)), [])
+    assert ledger.read_limit(0) == WINDOW
+    worker._read()
+    assert (ledger.head(), worker.inbox()) == (100, (0, 0))
+
+
+def test_worker_reads_deferred_halves_again(delivery: Mock, clock: Clock, lessons: Lessons) -> None:
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=2))
+    worker = _worker(ledger, delivery, clock, lessons)
+    worker.feed(halves(*range(5)), [])
+    worker._read()
+    assert (ledger.pending(), ledger.deferred()) == (2, 3)
+    reader = worker._half_reader
+    reader.read.side_effect = lambda offsets: [[half(at, at) for at in offsets]]  # type: ignore[attr-defined]  # a Mock
+    worker.feed([], commits(0, *range(5)))
+    for _ in range(4):
+        worker._read()
+        worker._settle()
+    assert (ledger.pending(), ledger.deferred(), ledger.head()) == (0, 0, 5)
+    written = [record for call in delivery.commit.call_args_list for record in call.args[0]]
+    assert len(written) == 5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +26,9 @@ REQUESTS: dict[str, tuple[FaultKind, ...]] = {
 }
 MOMENTS = ("Produce", "AddOffsetsToTxn", "TxnOffsetCommit")
 """Before which request of the next transaction a kept EndTxn is let go."""
+
+_THIN = (20_000, 100_000, 700_000)
+"""What a thin line carries, in bytes/s."""
 
 _LATE_SECONDS = (0.0, 0.0, 6.0)
 """How long its client keeps the connection: it breaks at once, or the client gives up first (5 s)."""
@@ -50,8 +55,9 @@ class Cruelty:
         self._database = database = DatabaseCruelty(world, chance, longest)
         self._topics = topics = TopicCruelty(world, processes, chance)
         # One server of a kind is hurt at a time, beside everything else; tables and topics may be hurt meanwhile.
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="cruelty")
+        self._pool = ThreadPoolExecutor(5, thread_name_prefix="cruelty")
         self._hurt: dict[str, Future[None]] = {}
+        self._healing = threading.Event()
         self._kinds: dict[Callable[[], None], float] = {
             processes.kill_one: 5,
             processes.stop_one: 3,
@@ -71,6 +77,7 @@ class Cruelty:
             lambda: self._hurt_server("Postgres", database.fill_lock_table): 0.3,
             lambda: self._hurt_server("tables", database.lock): 0.6,
             lambda: self._hurt_server("topics", topics.starve): 0.8,
+            lambda: self._hurt_server("line", self._thin_line): 0.5,
             lambda: self._hurt_server("Kafka", topics.drop_offsets): 0.3,
         }
         if world.loses_commits:  # what is found then is the doing of these failovers, and of nothing else
@@ -150,6 +157,18 @@ class Cruelty:
         self.faults["all brokers killed"] += 1
         self._world.stack.kafka.start_all()
 
+    def _thin_line(self) -> None:
+        """Let all nodes together take few bytes: the relay's batches time out, and shrink (R34)."""
+        rate = self._chance.choice(_THIN)
+        self._set_line(rate)
+        self.faults[f"a line of {rate / 1000:.0f} kB/s to each node"] += 1
+        self._healing.wait(self._chance.uniform(5, 30))
+        self._set_line(math.inf)
+
+    def _set_line(self, bytes_per_second: float) -> None:
+        for node in self._world.kafka.nodes:
+            node.bytes_per_second = bytes_per_second
+
     # --- healing ------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
@@ -163,10 +182,12 @@ class Cruelty:
         for future in self._hurt.values():
             future.result()
         self._hurt.clear()
+        self._healing.clear()
         self._database.hurt_again()
         self._topics.hurt_again()
 
     def _end_what_lasts(self) -> None:
+        self._healing.set()
         self._database.heal()
         self._topics.heal()
 

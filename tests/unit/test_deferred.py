@@ -12,29 +12,33 @@ from relay.deferred import Deferred
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 3)), max_size=40), st.data())
-@patch.object(deferred, "_MOST_REMOVED", 2)
 def test_deferred_is_a_queue_for_each_group(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     """Compared with plain lists; removed runs are dropped early, so that this is covered, too."""
     found, expected, offset = Deferred(), dict[str, list[int]](), 0
-    for group, gap in steps:
-        offset += gap
-        found.add(group, offset, 1_000 + offset)
-        expected.setdefault(group, []).append(offset)
-        for _ in range(data.draw(st.integers(0, 2))):
-            if group in expected:
-                found.remove_lowest(group)
-                del expected[group][0]
-                expected = {name: left for name, left in expected.items() if left}
-        assert sorted(found.groups()) == sorted(expected)
-        assert (len(found), bool(found)) == (sum(map(len, expected.values())), bool(expected))
-        every = {at for left in expected.values() for at in left}
-        assert {at for at in range(offset + 2) if at in found} == every
-        assert found.lowest_of_all(-1) == min(every, default=-1)
-        for name in ("a", "b"):
-            left = expected.get(name, [])
-            assert (found.holds(name), found.lowest(name, -1)) == (bool(left), left[0] if left else -1)
-            if left:
-                assert found.first(name, 2) == left[:2]
+    with patch.object(deferred, "_MOST_REMOVED", 2):
+        for group, gap in steps:
+            offset += gap
+            found.add(group, offset, 1_000 + offset)
+            expected.setdefault(group, []).append(offset)
+            for _ in range(data.draw(st.integers(0, 2))):
+                if group in expected:
+                    found.remove_lowest(group)
+                    del expected[group][0]
+                    expected = {name: left for name, left in expected.items() if left}
+            _compare(found, expected, offset)
+
+
+def _compare(found: Deferred, expected: dict[str, list[int]], last: int) -> None:
+    assert sorted(found.groups()) == sorted(expected)
+    assert (len(found), bool(found)) == (sum(map(len, expected.values())), bool(expected))
+    every = {at for left in expected.values() for at in left}
+    assert {at for at in range(last + 2) if at in found} == every
+    assert found.lowest_of_all(-1) == min(every, default=-1)
+    for name in ("a", "b"):
+        left = expected.get(name, [])
+        assert (found.holds(name), found.lowest(name, -1)) == (bool(left), left[0] if left else -1)
+        if left:
+            assert found.first(name, 2) == left[:2]
 
 
 def test_deferred_since_is_the_oldest_groups() -> None:

@@ -19,6 +19,7 @@ from checker.operator.rulings import Standing
 from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
 from outbox.channel import verify_channel
+from outbox.decisions import send_decisions
 from outbox.discarded import read_manifests
 from outbox.errors import KafkaUnreachable
 from outbox.failpoints import VARIABLE as FAILPOINT
@@ -578,3 +579,13 @@ def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
 def test_resolve_of_a_wrong_choice_is_one_sentence(still: Site, words: tuple[str, ...], says: str) -> None:
     code, printed = call_command(app, still, *words, *AT_ONCE)
     assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
+
+
+def test_send_decisions_waits_for_room_in_the_queue(still: Site) -> None:
+    channel = verify_channel(still.admin, still.channel)
+    ids = [str(uuid.uuid4()) for _ in range(200)]
+    place = (channel.half.id, 0, Positions.first(1), 0, 0)
+    small = {**still.kafka(), "queue.buffering.max.messages": "5"}
+    send_decisions(small, channel, [OpEntry(OpKind.ROLLBACK, id_, *place) for id_ in ids])
+    sent = {entry.transaction_id for _, entry in still.ops()}
+    assert set(ids) <= sent

@@ -28,7 +28,7 @@ from relay.obeyed import MOST, Contradiction, Obeyed
 from relay.overdue import CheckPolicy, Overdue
 from relay.pacing import Ready
 from relay.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
-from relay.transaction import COMMITTED, READY, ROLLED_BACK, Event, Finding, Transaction
+from relay.transaction import COMMITTED, PENDING, READY, ROLLED_BACK, Event, Finding, Transaction
 from relay.unsettled import Unsettled
 
 EARLY_OPS = 100_000
@@ -409,6 +409,19 @@ class Ledger:
         oldest = next(iter(self._pending.values()), None)
         times = (self._deferred.since(), None if oldest is None else oldest.appended)
         return min((time for time in times if time is not None), default=None)
+
+    def oldest_undecided(self, append_time: int) -> dict[tuple[str, Truth], int]:
+        """Return the append time of the oldest undecided transaction by producer group and truth, ms of broker time.
+
+        Args:
+            append_time: Younger transactions are left out.
+        """
+        oldest: dict[tuple[str, Truth], int] = {}
+        for transaction in self._pending.values():
+            if transaction.state is PENDING and transaction.appended <= append_time:
+                key = (transaction.group, transaction.truth)
+                oldest[key] = min(oldest.get(key, append_time), transaction.appended)
+        return oldest
 
     def head(self) -> int:
         """Offset of the half that is read next."""

@@ -53,6 +53,13 @@ OLDEST_SECONDS = Gauge(
     ["partition"],
     registry=REGISTRY,
 )
+OLDEST_UNDECIDED_SECONDS = Gauge(
+    "outbox_relay_oldest_undecided_seconds",
+    "Age of the oldest undecided transaction of a producer group, by broker time, and who decides it: row or listener; "
+    "of the ten groups that have waited longest; absent below 60 s",
+    ["partition", "producer_group", "truth"],
+    registry=REGISTRY,
+)
 LAG = Gauge("outbox_relay_lag", "Halves that are not read yet", ["partition"], registry=REGISTRY)
 DISCARDED = Gauge(
     "outbox_relay_discarded",
@@ -181,7 +188,7 @@ for _kind in ("op_lost", "contradiction", "op_contradicts_settled"):
 for _cause in ("fenced", "kafka_transaction", "cluster"):
     FAILURES.labels(_cause)
 
-_OF_A_PARTITION = (PENDING, HELD, DEFERRED, WAITING, OLDEST_SECONDS, LAG, DISCARDED)
+_OF_A_PARTITION = (PENDING, HELD, DEFERRED, WAITING, OLDEST_SECONDS, OLDEST_UNDECIDED_SECONDS, LAG, DISCARDED)
 
 
 def forget(partition: int) -> None:

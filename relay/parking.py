@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW
+from outbox.protocol.half import Truth
 from relay.half import Half
 from relay.transaction import PENDING, State, Transaction
 from relay.urgent import PATIENT, PRESSED, Urgent
@@ -27,6 +28,8 @@ PORTION = 1_000
 PORTION_MS = 1_000
 RELIEF = 0.9
 """A group that exceeded its limit is brought down to this part of it, so that not every half of it is a case."""
+UNANSWERED = 2
+"""Check requests of a listener transaction before its age counts: the pause between them is the time for an answer."""
 GRACE_MS = 1_000
 """An op may follow its half so late: nothing is parked whose op may still lie unread in the op partition."""
 
@@ -41,6 +44,7 @@ class ParkingPolicy:
         undecided_max_age: Age at which an undecided transaction is parked, ms.
         check_max: UNKNOWN answers after which it is parked.
         pending_max: Halves of all groups that may pend in one half partition; then no more are read.
+        listener_max_age: As `undecided_max_age`, for a listener transaction; of both limits the lower one counts.
     """
 
     group_pending_max: int = 100_000
@@ -48,6 +52,7 @@ class ParkingPolicy:
     undecided_max_age: int = 86_400_000
     check_max: int = 15
     pending_max: int = 200_000
+    listener_max_age: int = 7_200_000
 
 
 DEFAULT = ParkingPolicy()
@@ -200,12 +205,25 @@ class Parking:
 
     def _too_old(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
         """Does not look each time: those that are decided and held may be many."""
-        age = self._policy.undecided_max_age
-        if now - self._looked_at_age < age // 100:
+        lowest = min(self._policy.undecided_max_age, self._policy.listener_max_age)
+        if now - self._looked_at_age < lowest // 100:
             return
-        for transaction in _undecided(pending, now - age):
-            yield transaction, f"no decision came within {age} ms"
+        for transaction in _undecided(pending, now - lowest):
+            age = self._age_limit(transaction)
+            if transaction.appended <= now - age:
+                yield transaction, f"no decision came within {age} ms"
         self._looked_at_age = now
+
+    def _age_limit(self, transaction: Transaction) -> int:
+        """Return the age at which an undecided transaction is parked, ms (R45).
+
+        Nothing but its listener decides a listener transaction: while no instance runs, its ordering key is blocked.
+        After an outage of the relay a running instance has time to answer.
+        """
+        age = self._policy.undecided_max_age
+        if transaction.truth is Truth.LISTENER and transaction.asked >= UNANSWERED:
+            return min(age, self._policy.listener_max_age)
+        return age
 
     def _of_heavy_groups(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
         """In portions: what exceeds the limit is deferred, and takes no room that others need (R44)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +20,11 @@ from relay.obeyed import Contradiction
 from relay.pacing import BatchPolicy
 from relay.producing import DeliveryError
 from relay.transaction import Finding, Transaction
+
+OLD_MS = 60_000
+"""Age from which an undecided transaction is exported with its producer group."""
+GROUPS = 10
+"""Producer groups that are exported of a half partition."""
 
 _SOURCES = frozenset(OpSource)
 
@@ -157,3 +163,20 @@ def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
     metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
     for kind, number in zip(("undecided", "undeliverable"), ledger.discarded(), strict=True):
         metrics.DISCARDED.labels(partition, kind).set(number)
+    _oldest_undecided(ledger, now)
+
+
+def _oldest_undecided(ledger: Ledger, now: int) -> None:
+    """Export the producer groups that have waited longest; the others have no series."""
+    gauge, partition = metrics.OLDEST_UNDECIDED_SECONDS, str(ledger.partition)
+    oldest = ledger.oldest_undecided(now - OLD_MS)
+    ages = {
+        (partition, group, str(truth)): (now - oldest[group, truth]) / 1000
+        for group, truth in heapq.nsmallest(GROUPS, oldest, key=oldest.__getitem__)
+    }
+    for labels, age in ages.items():
+        gauge.labels(*labels).set(age)
+    for sample in next(iter(gauge.collect())).samples:
+        labels = (sample.labels["partition"], sample.labels["producer_group"], sample.labels["truth"])
+        if labels[0] == partition and labels not in ages:
+            gauge.remove(*labels)

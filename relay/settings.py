@@ -48,6 +48,11 @@ class RelaySettings(ServiceSettings):
     undecided_max_age: Milliseconds = Field(
         86_400_000, ge=1, description="Age at which an undecided transaction is parked."
     )
+    listener_max_age: Milliseconds = Field(
+        7_200_000,
+        ge=1,
+        description="Age at which an undecided transaction of a listener is parked, if it is lower.",
+    )
     group_pending_max: Annotated[int, Unit("halves")] = Field(
         100_000,
         ge=1,
@@ -166,4 +171,5 @@ class RelaySettings(ServiceSettings):
             self.undecided_max_age,
             self.check_max,
             self.pending_max,
+            self.listener_max_age,
         )

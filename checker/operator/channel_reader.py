@@ -236,7 +236,14 @@ def to_half(message: Message) -> Half | None:
         raise
     except ProtocolError:
         return None
-    return Half(message.partition() or 0, message.offset() or 0, message.timestamp()[1], control)
+    key: Any = message.key()  # the stub also allows text, which consumed messages never have
+    return Half(
+        message.partition() or 0,
+        message.offset() or 0,
+        message.timestamp()[1],
+        control,
+        control.ordering_key(key),
+    )
 
 
 def to_ops(message: Message) -> Iterable[tuple[OpSource, OpEntry]]:

@@ -65,7 +65,9 @@ def pending(
                 | {"oldest_ms": sum_.oldest}
                 for place, sum_ in sorted(gathering.sums.items())
             ],
-            "transactions": [_fields(one, now) | rows.get(one.id, {}) for one in shown],
+            "transactions": [
+                _fields(one, now) | {"behind": gathering.behind(one)} | rows.get(one.id, {}) for one in shown
+            ],
             "not_listed": gathering.total() - len(shown),
             "malformed_halves": gathering.malformed,
             "not_read": [{"place": left.place, "why": left.why} for left in unread],
@@ -170,7 +172,8 @@ def _state(one: Mapping[str, Any]) -> str:
     checks = "" if one["checks"] is None else f", checks: {one['checks']}"
     holder = f", pid {one['holder_pid']}" if one.get("holder_pid") else ""
     row = f", row: {one['row']}{holder}" if "row" in one else ""
-    return f"{_age(one['age_ms'])} old, {decision}{checks}{row}"
+    behind = f", {one['behind']} behind it" if one["behind"] else ""
+    return f"{_age(one['age_ms'])} old, {decision}{checks}{row}{behind}"
 
 
 def _age(ms: int) -> str:

@@ -26,12 +26,14 @@ class Half(NamedTuple):
         offset: Its offset there.
         append_time: The broker's time of its append, ms since 1970.
         control: Its control headers.
+        ordering_key: Ordering key of its transaction; None: it has none.
     """
 
     partition: int
     offset: int
     append_time: int
     control: HalfControl
+    ordering_key: bytes | None = None
 
 
 class Said(NamedTuple):
@@ -67,6 +69,7 @@ class Unsettled:
         said: What op entries say of it, in their order.
         checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
         last_asked: Append time of the last check request that was seen, ms since 1970; 0: none was.
+        place: Number of unsettled transactions of its group and ordering key up to it; 0: it keeps no order.
     """
 
     id: str
@@ -81,6 +84,7 @@ class Unsettled:
     said: list[Said] = field(default_factory=list)
     checks: int = 0
     last_asked: int = 0
+    place: int = 0
 
     @property
     def first_offset(self) -> int:
@@ -159,6 +163,9 @@ class Sum:
 Place = tuple[str, int]
 """Producer group and half partition."""
 
+Lane = tuple[str, int, bytes]
+"""Producer group, half partition and ordering key."""
+
 
 class Gathering:
     """Transactions of some partitions, up to so many halves of each; the oldest are read first.
@@ -185,6 +192,8 @@ class Gathering:
         self._kept: Counter[int] = Counter()
         self._parked: list[tuple[int, str]] = []  # heap, the youngest first
         self._others: dict[str, Place] = {}  # undecided, and not kept in full
+        self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
+        self._lane_of: dict[str, Lane] = {}  # of those
         self.malformed = 0
         self.found: dict[str, Unsettled] = {}
         self.sums: dict[Place, Sum] = {}
@@ -213,7 +222,11 @@ class Gathering:
     def _open(self, half: Half) -> None:
         control = half.control
         place = self._count(control.group, half.partition, half.append_time)
-        if self._kept[half.partition] >= self._keep:
+        is_kept = self._kept[half.partition] < self._keep
+        lane = None if half.ordering_key is None else (*place, half.ordering_key)
+        if lane is not None and (is_kept or lane in self._lanes):
+            self._lanes[lane] = self._lanes.get(lane, 0) + 1
+        if not is_kept:
             self._others[control.transaction_id] = place
             return
         self._kept[half.partition] += 1
@@ -225,6 +238,9 @@ class Gathering:
             half.append_time,
             control.options.incarnation,
         )
+        if lane is not None:
+            self._lane_of[control.transaction_id] = lane
+            self.found[control.transaction_id].place = self._lanes[lane]
 
     def _count(self, group: str, partition: int, append_time: int) -> Place:
         place = sys.intern(group), partition
@@ -290,6 +306,14 @@ class Gathering:
         if transaction is not None:
             transaction.checks = max(transaction.checks, request.check)
             transaction.last_asked = max(transaction.last_asked, append_time)
+
+    def behind(self, transaction: Unsettled) -> int:
+        """Return how many unsettled transactions of its group and ordering key come after one that is kept in full.
+
+        None comes after a parked one: it is out of its order.
+        """
+        lane = self._lane_of.get(transaction.id)
+        return 0 if lane is None or transaction.parked else self._lanes[lane] - transaction.place
 
     def since(self) -> dict[int, int]:
         """Return the append time of the oldest transaction by half partition, ms since 1970."""

@@ -14,6 +14,7 @@ from outbox.channel import ChannelDescription
 from outbox.check_server import CheckServer
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
+from outbox.protocol.half import Truth
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
@@ -146,6 +147,20 @@ def test_a_parked_transaction_frees_those_behind_it(site: Site, outbox: Outbox) 
     records = site.wait_visible(2, "orders")
     assert [record.value for record in records if LATE_HEADER in dict(record.headers)] == [b"first"]
     site.wait_settled()
+
+
+def test_dead_listener_frees_its_key_after_its_own_age(site: Site, outbox: Outbox) -> None:
+    """No instance of the group runs that could answer. The age of rows is a day (R45)."""
+    producer = TransactionalProducer(outbox, Scripted(execute=UNKNOWN), serve_checks=False)
+    first = producer.send_message_in_transaction(Message(site.topic("orders"), "first", "same", check_immunity=0))
+    (second,) = publish_bulk(site, outbox, [Message(site.topic("orders"), "second", "same")])
+    site.relay(extra={**QUICK, "OUTBOX_LISTENER_MAX_AGE": "400"})
+    assert [record.message_id for record in site.wait_visible(1, "orders")] == [second]
+    (manifest,) = _wait_for_manifests(site, 1)
+    assert (manifest.transaction_id, manifest.truth) == (first.transaction_id, Truth.LISTENER)
+    with CheckServer(outbox._sender, outbox.settings, Scripted(check=COMMIT)):
+        late = [record for record in site.wait_visible(2, "orders") if LATE_HEADER in dict(record.headers)]
+    assert [record.value for record in late] == [b"first"]
 
 
 DEATHS = ["relay.late_fetched", "relay.produced", "relay.offsets_sent", "relay.committed", "relay.late_committed"]

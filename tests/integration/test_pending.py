@@ -207,6 +207,15 @@ def test_pending_is_readable_at_80_columns(site: Site, outbox: Outbox) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_pending_counts_what_waits_behind_a_transaction(site: Site, outbox: Outbox) -> None:
+    messages = [Message(site.topic("orders"), "v", key) for key in ("same", "same", "other", "same", None, None)]
+    ids = [entry.transaction_id for entry in send_halves(site, outbox, messages)]
+    behind = {one["transaction"]: one["behind"] for one in _pending(site)["transactions"]}
+    assert [behind[id_] for id_ in ids] == [2, 1, 0, 0, 0, 0]
+    lines = [line.strip() for line in call_command(app, site, environ={"COLUMNS": "80"})[1].splitlines()]
+    assert any(line.endswith(" old, undecided, 2 behind it") for line in lines), lines
+
+
 def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not listed is only counted."""
     send_halves(site, outbox, _messages(site, 200))

@@ -55,7 +55,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
         *("database", "state"),
-        *("producer_group", "age", "stage", "quantile"),
+        *("producer_group", "truth", "age", "stage", "quantile"),
     }
 
 

@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, runs_of
-from outbox.protocol.half import HalfOptions
+from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpKind, OpSource
+from relay import metrics, report
 from relay.discards import Move
 from relay.ledger import Ledger
 from relay.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
+from relay.report import GROUPS, OLD_MS
 from relay.settings import RelaySettings
 from relay.urgent import AT_ONCE, PATIENT, PRESSED
 from tests.unit import protocol_strategies as some
-from tests.unit.ledger_model import entry, half, new_ledger, op
+from tests.unit.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op
 
 ALL = 1_000_000
 NOW = 1_000
@@ -364,9 +366,10 @@ def test_what_is_settled_weighs_nothing() -> None:
 
 def test_the_settings_say_the_same() -> None:
     given = {"group_pending_max": 1, "group_pending_bytes_max": 2, "undecided_max_age": 3, "check_max": 4}
+    given |= {"pending_max": 5, "listener_max_age": 6}
     kafka = {"bootstrap_servers": "kafka:9092"}
     assert RelaySettings.model_validate(kafka).parking_policy() == DEFAULT
-    assert RelaySettings.model_validate(kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4)
+    assert RelaySettings.model_validate(kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4, 5, 6)
 
 
 # --- age, and answers -------------------------------------------------------------------------------------------------
@@ -381,6 +384,81 @@ def test_what_waited_too_long_is_parked() -> None:
     assert parked(ledger, NOW + age + age // 100) == [0]
     assert ledger.take_parked(NOW + 3 * age, ALL) == [], "its op may lie unread"
     assert parked(ledger, NOW + 3 * age) == [2]
+
+
+def _asked(ledger: Ledger, now: int, times: int) -> None:
+    """Ask about what is due, so many times; nobody answers."""
+    read_all_ops(ledger, now)
+    for _ in range(times):
+        assert ledger.take_due(now)
+        now += POLICY.check_interval_max * 2
+        read_all_ops(ledger, now)
+
+
+def test_listener_without_answer_is_parked_after_its_own_age() -> None:
+    age = DEFAULT.listener_max_age
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 0, truth=Truth.LISTENER, key=b"k"), half(1, 1), half(2, 2, key=b"k")])
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 2, "0", 2, 2))])
+    assert list(ledger.take_ready(ALL)) == [], "it is behind the first of its key"
+    _asked(ledger, NOW + HOUR, 2)
+    assert parked(ledger, NOW + age - 1) == []
+    assert parked(ledger, NOW + age + age // 100) == [0], "a row is waited for longer"
+    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [2]
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_listener_that_had_no_time_to_answer_is_not_parked(times: int) -> None:
+    """A relay comes back after an outage that was longer than the limit."""
+    ledger, now = new_ledger(), NOW + 2 * DEFAULT.listener_max_age
+    ledger.read_halves([half(0, 0, truth=Truth.LISTENER)])
+    _asked(ledger, now, times)
+    assert parked(ledger, now + HOUR) == []
+    assert parked(ledger, NOW + DEFAULT.undecided_max_age + HOUR) == [0], "at the latest"
+
+
+def test_listener_age_never_exceeds_that_of_rows() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(undecided_max_age=HOUR))
+    ledger.read_halves([half(0, 0, truth=Truth.LISTENER)])
+    _asked(ledger, NOW + HOUR // 2, 2)
+    assert parked(ledger, NOW + 2 * HOUR) == [0]
+
+
+def test_oldest_undecided_names_group_and_truth() -> None:
+    ledger = new_ledger()
+    ledger.read_halves(
+        [
+            half(0, 0, time=NOW),
+            half(1, 1, time=NOW + 1, truth=Truth.LISTENER, group="dead"),
+            half(2, 2, time=NOW + 2, group="dead"),
+            half(3, 3, time=NOW + 3, truth=Truth.LISTENER, group="dead"),
+            half(4, 4, time=NOW + 9, group="young"),
+        ]
+    )
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
+    expected = {("dead", Truth.LISTENER): NOW + 1, ("dead", Truth.ROW): NOW + 2}
+    assert ledger.oldest_undecided(NOW + 8) == expected
+
+
+def test_oldest_undecided_metric_follows_the_ledger() -> None:
+    def exported() -> dict[str, float]:
+        samples = next(iter(metrics.OLDEST_UNDECIDED_SECONDS.collect())).samples
+        return {one.labels["producer_group"]: one.value for one in samples}
+
+    ledger = new_ledger()
+    halves = [half(number, number, time=NOW + number, group=f"group{number:02}") for number in range(GROUPS + 1)]
+    ledger.read_halves(halves)
+    try:
+        report.waiting(ledger, 0, NOW + OLD_MS - 1)
+        assert exported() == {}, "all are young"
+        report.waiting(ledger, 0, NOW + OLD_MS + GROUPS)
+        assert list(exported().values()) == [(OLD_MS + GROUPS - number) / 1000 for number in range(GROUPS)]
+        ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
+        report.waiting(ledger, 0, NOW + OLD_MS + GROUPS)
+        assert set(exported()) == {f"group{number:02}" for number in range(1, GROUPS + 1)}
+    finally:
+        metrics.forget(PARTITION)
+    assert exported() == {}
 
 
 def test_what_was_answered_unknown_too_often_is_parked() -> None:

@@ -11,7 +11,7 @@ import sqlalchemy
 from confluent_kafka.admin import AdminClient
 
 from outbox.callback_table import CallbackTable
-from outbox.cluster import TopicDescription, admin_client, broker_setting, describe_topics
+from outbox.cluster import TopicDescription, admin_client, broker_setting, describe_topics, start_offsets
 from outbox.contract import KAFKAS_OWN, Contract, Rule, channel_problems, contract_problems, offsets_problem
 from outbox.ddl import written
 from outbox.errors import ConfigurationError
@@ -21,6 +21,11 @@ from outbox.protocol.names import Channel
 
 _MIN_CONFLUENT_KAFKA = (2, 15)
 _MIN_POSTGRES = 140_000
+
+_WAY_ON_HALF = (
+    "halves that were not settled are gone: see docs/operations.md, 'is outside the topic', and OUTBOX_SKIP_LOST"
+)
+_WAY_ON_OP = "start the relay: check-back decides instead; then raise the op topic's retention"
 
 
 def examine_versions() -> Iterator[Finding]:
@@ -60,7 +65,7 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract
     for problem in contract_problems(channel, topics, contract):
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
     yield from examine_offsets_retention(admin, topics[channel.half_topic], contract)
-    yield _checkpoints(kafka, channel, partitions)
+    yield from _checkpoints(kafka, admin, channel, partitions)
 
 
 def examine_offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
@@ -83,17 +88,39 @@ def examine_offsets_retention(admin: AdminClient, half: TopicDescription, contra
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
 
 
-def _checkpoints(kafka: Mapping[str, str], channel: Channel, partitions: int) -> Finding:
+def _checkpoints(kafka: Mapping[str, str], admin: AdminClient, channel: Channel, partitions: int) -> Iterator[Finding]:
+    """Yield whether each half and op partition has a checkpoint, and still has the records behind it (R38)."""
     wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
     committed = committed_offsets(kafka, channel.relay_group, wanted)
     missing = [f"{topic}/{partition}" for topic, partition in wanted if (topic, partition) not in committed]
     if missing:
-        return Finding(
+        yield Finding(
             "checkpoints",
             f"{len(missing)} partitions have no checkpoint, {missing[0]} first",
             f"run `outbox channel create --channel {channel.name}` if the channel is new",
         )
-    return Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
+        return
+    starts = start_offsets(admin, {channel.half_topic: partitions, channel.op_topic: partitions})
+    yield from _lost(channel, committed, starts)
+    yield Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
+
+
+def _lost(
+    channel: Channel, committed: Mapping[tuple[str, int], int], starts: Mapping[str, tuple[int, ...]]
+) -> Iterator[Finding]:
+    """Yield the partitions whose records were removed before the relay was done with them.
+
+    Args:
+        channel: The channel.
+        committed: The relay's committed offsets.
+        starts: First offsets of the half and op partitions; a topic that did not answer is missing.
+    """
+    for (topic, number), offset in committed.items():
+        if topic not in starts:
+            yield Finding("checkpoints", f"the first offset of {topic}/{number} cannot be read", "try again")
+        elif starts[topic][number] > offset:
+            what = f"{topic}/{number} begins at offset {starts[topic][number]}, and its checkpoint is at {offset}"
+            yield Finding("checkpoints", what, _WAY_ON_HALF if topic == channel.half_topic else _WAY_ON_OP)
 
 
 def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from outbox import Message
 from outbox.protocol.partitioner import half_partition
+from outbox.service.exits import Exit
+from tests.commands import run_command
 from tests.harness import Service, Site, wait_until
 from tests.integration.bulk import publish_bulk
 from tests.probes import free_port, get, metric
@@ -124,3 +127,15 @@ def test_lost_ops_are_decided_by_checks(site: Site) -> None:
     wait_until(lambda: values(site) == ["first", "second"], explain=site.logs)
     assert "ops are gone that were not read" in relay.output()
     assert metric(port, "outbox_relay_lost_ops_total") >= 1
+
+
+@pytest.mark.parametrize("kind", ["half", "op"])
+def test_doctor_and_check_show_records_gone_before_a_checkpoint(site: Site, kind: str) -> None:
+    site.create("orders")
+    publish(site, ["first", "second"], 0)
+    topic = site.channel.half_topic if kind == "half" else site.channel.op_topic
+    delete_before(site, topic, 0, 2)
+    for words in (("doctor",), ("relay", "--check")):
+        found = run_command(site, *words)
+        assert found.returncode == Exit.FINDINGS, found.stdout
+        assert f"{topic}/0" in found.stdout

@@ -112,7 +112,10 @@ class Acks:
         if self.error is not None:
             if self._too_late:
                 self._witness.unanswered(self._sent_at, self.error)
-            raise PublishFailed(f"Kafka refused a half message ({self.error}); the local transaction is rolled back")
+            raise PublishFailed(
+                f"Kafka refused a half message ({self.error}); the local transaction is rolled back. "
+                "Correct what the error names, or try again"
+            )
         return self._offsets
 
     def acknowledged(self) -> list[int]:

@@ -116,9 +116,13 @@ def checked_properties() -> Iterator[None]:
         with creation():
             yield
     except KafkaException as error:
-        raise ConfigurationError(f"a property for Kafka is wrong: {error.args[0].str()}") from error
+        raise ConfigurationError(
+            f"a property for Kafka is wrong: {error.args[0].str()}: correct it, see CONFIGURATION.md of librdkafka"
+        ) from error
     except (TypeError, ValueError, ImportError) as error:
-        raise ConfigurationError(f"a property for Kafka is wrong: {error}") from error
+        raise ConfigurationError(
+            f"a property for Kafka is wrong: {error}: correct it, see CONFIGURATION.md of librdkafka"
+        ) from error
 
 
 def describe_topics(

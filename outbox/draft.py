@@ -50,9 +50,13 @@ class Draft:
         """
         size = message.size()
         if self._next_position > MAX_POSITION:
-            raise MessageRefused(f"a transaction has at most {MAX_POSITION + 1} messages")
+            raise MessageRefused(
+                f"a transaction has at most {MAX_POSITION + 1} messages: publish the others in another one"
+            )
         if self._bytes + size > MAX_BYTES:
-            raise MessageRefused(f"a transaction has at most {MAX_BYTES} bytes of messages")
+            raise MessageRefused(
+                f"a transaction has at most {MAX_BYTES} bytes of messages: publish the others in another one"
+            )
         position = self._next_position
         self._messages.append((position, message))
         self._next_position += 1

@@ -43,7 +43,7 @@ class Enquiries:
         """
         with self._changed:
             if self._closed.is_set():
-                raise UsageError("the outbox is closed")
+                raise UsageError("the outbox is closed: make a new one")
             if question in self._open:
                 return self._open[question]
             if self._thread is None:
@@ -69,7 +69,7 @@ class Enquiries:
             self._patient.clear()
             given_up, self._open = self._open, {}
         for future in given_up.values():
-            future.set_exception(UsageError("the outbox is closed"))
+            future.set_exception(UsageError("the outbox is closed: make a new one"))
 
     def _run(self) -> None:
         while (job := self._next()) is not None:

@@ -99,7 +99,9 @@ class Inbox:
         if isinstance(session, Session):
             session = session.connection()
         if not isinstance(session, Connection):
-            raise UsageError(f"once() takes a session or a connection, not {type(session).__name__}")
+            raise UsageError(
+                f"once() takes a session or a connection of SQLAlchemy or psycopg, not {type(session).__name__}"
+            )
         if getattr(session.connection.dbapi_connection, "autocommit", False):
             raise _autocommit()
         with self._told_if_missing():
@@ -128,7 +130,10 @@ class Inbox:
             return await self._once_on_async_psycopg(session, id_)
         one: Any = session if hasattr(session, "run_sync") or not callable(session) else session()
         if not hasattr(one, "run_sync"):
-            raise UsageError(f"once_async() takes an async session or connection, not {type(session).__name__}")
+            raise UsageError(
+                "once_async() takes an async session or connection of SQLAlchemy or psycopg, "
+                f"not {type(session).__name__}"
+            )
         return bool(await one.run_sync(self.once, id_))
 
     def _once_on_psycopg(self, connection: psycopg.Connection[Any], id_: str) -> bool:

@@ -115,7 +115,7 @@ class LocalConnection(ABC):
         if self.status is not TransactionStatus.INTRANS and (begun or not self.idle):
             raise UsageError(
                 f"the connection is no longer in its transaction ({self.status.name}): something ended it before "
-                "COMMIT, nothing was published"
+                "COMMIT, nothing was published; leave BEGIN, COMMIT and ROLLBACK to the block or the session"
             )
 
     def commit_definitely_failed(self, error: BaseException) -> bool:

@@ -49,7 +49,7 @@ def _require_whole(what: str, number: object) -> None:
 @lru_cache(maxsize=1024)
 def _checked_name(name: str) -> bytes:
     if "\0" in name:
-        raise MessageRefused("the name of a header has a NUL, at which Kafka's client would cut it")
+        raise MessageRefused("the name of a header has a NUL, at which Kafka's client would cut it: remove it")
     if reserved_header([name]) is not None:
         raise MessageRefused(f"header {name!r} is reserved: choose a name without the prefix 'outbox-'")
     return _stored_text("name of a header", name)
@@ -58,16 +58,23 @@ def _checked_name(name: str) -> bytes:
 @lru_cache(maxsize=1024)
 def _check_topic(topic: str) -> None:
     if not names.is_topic_name(topic):
-        raise MessageRefused(f"topic {topic!r} is not a name that Kafka allows")
+        raise MessageRefused(
+            f"topic {topic!r} is not a name that Kafka allows: use 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
     if names.looks_internal(topic):
-        raise MessageRefused(f"topic {topic!r} is internal and can never be a message's target")
+        raise MessageRefused(
+            f"topic {topic!r} has the name of an internal topic: choose one that does not begin with '__' "
+            f"and does not end in {', '.join(names.INTERNAL_SUFFIXES)}"
+        )
 
 
 def _stored_text(what: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise MessageRefused(f"the {what} is text that UTF-8 cannot say (a lone surrogate)") from None
+        raise MessageRefused(
+            f"the {what} is not valid UTF-8 (lone surrogate): give bytes, or correct the text"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -134,10 +141,10 @@ class Message:
             raise MessageRefused(f"partition {self.partition} is not a partition: use -1 for 'by key'")
         if self.timestamp is not None and self.timestamp < 1:
             raise MessageRefused(
-                f"timestamp {self.timestamp} does not lie after 1970; Kafka's client takes 0 for 'now'"
+                f"timestamp {self.timestamp} is not after 1970: give ms since 1970, or leave it out for now"
             )
         if self.timestamp is not None and self.timestamp > MAX_MILLISECONDS:
-            raise MessageRefused(f"timestamp {self.timestamp} is not in milliseconds since 1970")
+            raise MessageRefused(f"timestamp {self.timestamp} is too large: give ms since 1970")
         if self.check_immunity is not None and not 0 <= self.check_immunity <= MAX_IMMUNITY_SECONDS:
             raise MessageRefused(f"check_immunity is {self.check_immunity} s: use 0 to {MAX_IMMUNITY_SECONDS} seconds")
 

@@ -10,13 +10,11 @@ import enum
 import uuid
 from typing import LiteralString
 
-import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from outbox.callback_table import CallbackRow, CallbackTable
-from outbox.ddl import written
-from outbox.errors import CallbackTableError, UsageError
+from outbox.errors import UsageError
 from outbox.local_connection import LocalConnection
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid, lock_number
@@ -24,6 +22,7 @@ from outbox.protocol.op import NO_OFFSET
 from outbox.protocol.positions import Positions
 from outbox.purged import may_be_purged
 from outbox.settings import Settings
+from outbox.table_errors import explained
 
 _ASK: LiteralString = (
     "SELECT pg_try_advisory_xact_lock(%s),"
@@ -72,13 +71,9 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
     _check(connection, transaction_id)
     with connection.autocommit(on=True):
         try:
-            fenced = _fence(settings, table, connection, transaction_id)
-            row = connection.execute(table.compose(_READ), (transaction_id,)).row
-        except psycopg.errors.UndefinedTable as error:
-            connection.roll_back()
-            raise CallbackTableError(
-                f"the callback tables in schema {written(table.names.schema)} do not exist: run `outbox table create`"
-            ) from error
+            with explained(table.names.schema, table.names.transaction):
+                fenced = _fence(settings, table, connection, transaction_id)
+                row = connection.execute(table.compose(_READ), (transaction_id,)).row
         except BaseException:
             connection.roll_back()
             raise
@@ -95,9 +90,9 @@ def _check(connection: LocalConnection, transaction_id: str) -> None:
     try:
         check_uuid(transaction_id)
     except ProtocolError as error:
-        raise UsageError(f"that is no transaction id: {error}") from None
+        raise UsageError(f"{transaction_id!r} is not a transaction id ({error}): give the id of a receipt") from None
     if connection.status is not TransactionStatus.IDLE:
-        raise UsageError("the connection is in a transaction: outcome() needs one of its own")
+        raise UsageError("the connection is in a transaction: give outcome() a connection of its own, or an engine")
 
 
 def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> bool:

@@ -63,7 +63,8 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
         raise MessageRefused(f"topic {message.topic!r} does not exist: create it, or correct its name")
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
         raise MessageRefused(
-            f"the message names partition {message.partition}, topic {message.topic!r} has {topic.partitions}"
+            f"the message names partition {message.partition}, topic {message.topic!r} has {topic.partitions}: "
+            "give one below that, or -1 for 'by key'"
         )
     if topic.key_required and message.key_bytes() is None:
         raise MessageRefused(f"Topic {message.topic!r} is compacted and the message has no key. Give it a key.")

@@ -43,7 +43,10 @@ def message_id_of(message: ConsumedRecord | str) -> str:
         )
     id_ = _text(ids[0])
     if not fits(id_):
-        raise UsageError(f"the header {MESSAGE_ID_HEADER!r} of record {_place(message)} is no message id")
+        raise UsageError(
+            f"the header {MESSAGE_ID_HEADER!r} of record {_place(message)} is no message id: "
+            "if it did not come through an outbox, give once() an id of your own as text"
+        )
     return id_
 
 

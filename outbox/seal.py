@@ -15,8 +15,6 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import LiteralString
 from weakref import WeakKeyDictionary
@@ -25,7 +23,6 @@ import psycopg
 from psycopg import sql
 
 from outbox.callback_table import CallbackRow, CallbackTable
-from outbox.ddl import written
 from outbox.draft import Draft
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.failpoints import failpoint
@@ -41,6 +38,7 @@ from outbox.receipt import Receipt
 from outbox.recorder import CommitOutcome
 from outbox.sender import Sender
 from outbox.settings import Settings
+from outbox.table_errors import explained
 from outbox.tracing import with_trace
 from outbox.waiting import Budget
 
@@ -243,23 +241,13 @@ class Seal:
         if eager:
             lease = sql.Literal(int(self._settings.eager_idle_timeout * 1000))
             statement += sql.SQL(_LEASE).format(lease=lease)
-        with self._missing_table(self._table.names.meta):
+        with explained(self._table.names.schema, self._table.names.meta):
             row = self._connection.execute(statement, (lock_number(self.draft.transaction_id),)).row
         if row is None or row[1] is None:
             raise CallbackTableError(f"table {self._table.names.meta} has no incarnation: run `outbox table create`")
         self._locked = True
         self._incarnations[self._connection.driver] = str(row[1])
         return str(row[1])
-
-    @contextmanager
-    def _missing_table(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.errors.UndefinedTable as error:
-            raise CallbackTableError(
-                f"table {written(self._table.names.schema, name)} does not exist in this database: "
-                "run `outbox table create`, or the SQL of `outbox table sql`"
-            ) from error
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
         first, last = min(offsets), max(offsets)
@@ -279,7 +267,7 @@ class Seal:
         )
         parameters = (*row.values(), lock_number(entry.transaction_id))
         try:
-            with self._missing_table(self._table.names.transaction):
+            with explained(self._table.names.schema, self._table.names.transaction):
                 returned = self._connection.execute(self._table.insert_statement, parameters).row
         except psycopg.errors.UniqueViolation as error:
             self._outcome_without_commit = CommitOutcome.FENCED

@@ -102,7 +102,7 @@ class Sender:
         if self._channel is None:
             self.connect(self.budget())
         if self._channel is None or self._closed:
-            raise UsageError("the outbox is closed")
+            raise UsageError("the outbox is closed: make a new one")
         return self._channel
 
     @property
@@ -157,7 +157,7 @@ class Sender:
 
     def _known_topics(self) -> KnownTopics:
         if self._topics is None:
-            raise UsageError("the outbox is closed")
+            raise UsageError("the outbox is closed: make a new one")
         return self._topics
 
     def require_same_topic(self, topic_id: str) -> None:
@@ -224,7 +224,7 @@ class Sender:
             UsageError: The outbox is closed.
         """
         if self._closed:
-            raise UsageError("the outbox is closed")
+            raise UsageError("the outbox is closed: make a new one")
         self._circuit.require_closed()
 
     def answered(self) -> None:
@@ -290,7 +290,10 @@ class Sender:
                 acks.forget()
         if not produced:
             self.unanswered(began, "the local queue of halves is full")
-            raise PublishFailed("the local queue of halves is full; the local transaction is rolled back")
+            raise PublishFailed(
+                "the local queue of halves is full; the local transaction is rolled back. "
+                "Try again, or raise queue.buffering.max.messages"
+            )
 
     def _produced(self, partition: int, half: HalfRecord, report: Report, budget: Budget) -> bool:
         """Whether there was room for a half."""
@@ -303,7 +306,9 @@ class Sender:
             return False
         except KafkaException as error:
             self._let_go_if_fatal(producer, error.args[0])
-            raise PublishFailed(f"a half message cannot be sent: {error.args[0].str()}") from error
+            raise PublishFailed(
+                f"a half message cannot be sent: {error.args[0].str()}. Roll the local transaction back and try again"
+            ) from error
         return True
 
     def _live_producer(self) -> Producer:

@@ -39,7 +39,7 @@ def plain_session(session: Session | scoped_session[Any]) -> Session:
             "for a connection of psycopg use outbox.transaction(connection)"
         )
     if session.twophase:
-        raise UsageError("a two-phase session cannot publish: its COMMIT is not the library's to see")
+        raise UsageError("a two-phase session cannot publish: use a session without twophase=True")
     return session
 
 

@@ -294,7 +294,9 @@ def _check_files(kafka: Mapping[str, Any]) -> None:
     for name in _FILES:
         path = kafka.get(name)
         if path and path != "probe" and not os.access(path, os.R_OK):
-            raise ConfigurationError(f"property {name!r} names a file that is missing or not readable")
+            raise ConfigurationError(
+                f"property {name!r} names a file that is missing or not readable: correct the path or its rights"
+            )
 
 
 def _check_seconds(name: str, seconds: float, least: float) -> None:
@@ -365,7 +367,9 @@ def kafka_properties(value: Any) -> dict[str, str]:
         except ValueError as error:
             raise ConfigurationError(f"OUTBOX_KAFKA is not a JSON object: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigurationError("kafka is not a table of librdkafka properties")
+        raise ConfigurationError(
+            "kafka is not a table of librdkafka properties: write [kafka] with one property a line"
+        )
     return dict(chain.from_iterable(_flat(str(name), one) for name, one in value.items()))
 
 
@@ -378,7 +382,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, str | int | float):
         yield name, str(value)
     else:
-        raise ConfigurationError(f"property {name!r} is not text, a number, true or false")
+        raise ConfigurationError(f"property {name!r} is a {type(value).__name__}: write text, a number, true or false")
 
 
 def _warn_of_slips(values: Mapping[str, Any]) -> None:
@@ -391,7 +395,7 @@ def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
     try:
         return float(values.get(name, default))
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{name} is not a number of seconds") from None
+        raise ConfigurationError(f"{name} is not a number of seconds: write it like 5 or 0.5") from None
 
 
 def _truth(values: Mapping[str, Any], name: str) -> bool:

@@ -278,12 +278,14 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
     """
     root = connection.get_transaction()
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
-        raise UsageError("the connection is in no plain transaction: two-phase cannot be used with publish()")
+        raise UsageError("a two-phase transaction cannot publish: begin an ordinary one, with connection.begin()")
     if root not in _published:
         driver = driver_of(connection.connection.dbapi_connection)
         local = starter.connection(driver)
         if getattr(driver, "autocommit", False) is True:
-            raise UsageError("the connection is in AUTOCOMMIT: the database would not wait for the messages")
+            raise UsageError(
+                "the connection is in AUTOCOMMIT, where nothing waits for the messages: use another isolation level"
+            )
         _published[root] = PublishedTransaction(local)
         _listen(connection)
     return _published[root]

@@ -207,9 +207,12 @@ def core_transaction(starter: Starter, connection: Connection, *, eager: bool) -
 
 def _require_idle(connection: LocalConnection) -> None:
     if connection.closed:
-        raise UsageError("the connection is closed")
+        raise UsageError("the connection is closed: open a new one")
     if connection.status is not TransactionStatus.IDLE:
-        raise UsageError("the connection is already in a transaction: outbox.transaction() owns BEGIN and COMMIT")
+        raise UsageError(
+            "the connection is already in a transaction: commit it or roll it back first, "
+            "outbox.transaction() owns BEGIN and COMMIT"
+        )
 
 
 def _abandon(connection: LocalConnection, part: Participant, error: BaseException, *, sealed: bool) -> None:
@@ -256,7 +259,7 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
     if tag != "COMMIT":
         part.rolled_back(f"COMMIT answered {tag}")
         raise OutboxError(
-            f"the local transaction had failed: COMMIT answered {tag}, nothing was committed or published"
+            f"the local transaction had failed: COMMIT answered {tag}, nothing was committed or published; run it again"
         )
     if not part.committed():
         raise CommitOutcomeUnknown(

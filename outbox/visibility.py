@@ -77,7 +77,7 @@ class Visibility:
         with self._lock:
             self._closed = True
             thread = self._thread
-        self._fail(UsageError("the outbox was closed while somebody waited for a receipt"))
+        self._fail(UsageError("the outbox was closed while somebody waited for a receipt: wait before close()"))
         if thread is not None:
             thread.join(_CLOSE_SECONDS)
         self._changed = SimpleQueue()  # nobody reads it any more, and watches hold what their futures hold

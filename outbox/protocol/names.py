@@ -42,7 +42,7 @@ _CHANNEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LEDGER = ".replay-ledger"
-_INTERNAL_SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
+INTERNAL_SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +152,4 @@ def is_internal_topic(topic: str, channel: Channel) -> bool:
 
 def looks_internal(topic: str) -> bool:
     """Whether a topic's name is that of Kafka itself or of some channel's internal topic."""
-    return topic.startswith("__") or topic.endswith(_INTERNAL_SUFFIXES)
+    return topic.startswith("__") or topic.endswith(INTERNAL_SUFFIXES)

@@ -75,7 +75,7 @@ class MemorySender(Sender):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise UsageError("the outbox is closed")
+            raise UsageError("the outbox is closed: make a new one")
 
     def _start(self) -> None:
         raise UsageError(

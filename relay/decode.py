@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,16 +13,56 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header, parse_half
 from outbox.protocol.op import parse_op
 from relay.half import Half, OpRecord
+from relay.stubs import keepable
 
 
-def decode_half(message: Message) -> Half:
-    """A half message.
+class Decoder:
+    """Reads the records of one half partition and its op partition.
 
-    Raises:
-        NewerFormatError: It is of a newer format; the partition must stop.
+    Args:
+        most: `max.message.bytes` of the discard topic.
     """
-    with _placed(message):
-        return _half(_offset(message), message.timestamp()[1], message.key(), message.value(), _headers(message))
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.skipped: Mapping[tuple[str, int], str] = {}
+        """What an operator wants passed by if it cannot be read: topic and offset, and who wants it and why."""
+
+    def half(self, message: Message) -> Half:
+        """Return a half message; a stub if the discard topic could not keep it.
+
+        Raises:
+            NewerFormatError: It is of a newer format; the partition must stop.
+        """
+        place = (_offset(message), message.timestamp()[1], message.key(), message.value(), _headers(message))
+        try:
+            with _placed(message):
+                found = _half(*place)
+        except NewerFormatError:
+            why = self._why_skipped(message)
+            if why is None:
+                raise
+            found = Half(*place, None, why)
+        return keepable(found, self._most)
+
+    def op(self, message: Message) -> OpRecord:
+        """Return an op record.
+
+        Raises:
+            NewerFormatError: It is of a newer format; the partition must stop.
+        """
+        try:
+            with _placed(message):
+                source, entries = parse_op(message.value(), _headers(message))
+        except ProtocolError as problem:
+            why = self._why_skipped(message) if isinstance(problem, NewerFormatError) else str(problem)
+            if why is None:
+                raise
+            return OpRecord(_offset(message), message.timestamp()[1], None, (), why)
+        return OpRecord(_offset(message), message.timestamp()[1], source, tuple(entries))
+
+    def _why_skipped(self, message: Message) -> str | None:
+        return self.skipped.get((message.topic() or "", _offset(message)))
 
 
 def decode_envelope(value: bytes | None) -> Half:
@@ -44,22 +84,6 @@ def _half(offset: int, append_time: int, key: bytes | None, value: bytes | None,
     except ProtocolError as problem:
         control, error = None, str(problem)
     return Half(offset, append_time, key, value, headers, control, error)
-
-
-def decode_op(message: Message) -> OpRecord:
-    """An op record.
-
-    Raises:
-        NewerFormatError: It is of a newer format; the partition must stop.
-    """
-    try:
-        with _placed(message):
-            source, entries = parse_op(message.value(), _headers(message))
-    except NewerFormatError:
-        raise
-    except ProtocolError as problem:
-        return OpRecord(_offset(message), message.timestamp()[1], None, (), str(problem))
-    return OpRecord(_offset(message), message.timestamp()[1], source, tuple(entries))
 
 
 @contextmanager

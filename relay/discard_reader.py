@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import structlog
 from confluent_kafka import Message
 
+from outbox.channel import ChannelDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.discard import Manifest, parse_manifest
 from outbox.protocol.errors import NewerFormatError, ProtocolError
-from outbox.protocol.names import Channel
+from outbox.protocol.skip import PREFIX, Skip, parse_skip
 from relay.decode import decode_envelope
 from relay.half import Half
 from relay.offset_reader import OffsetReader
@@ -36,14 +37,16 @@ class DiscardReader:
         partition: Its number.
     """
 
-    def __init__(self, kafka: Mapping[str, str], channel: Channel, partition: int) -> None:
+    def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription, partition: int) -> None:
         self.newest_append = 0
-        self._topic = channel.discard_topic
+        self._topic = channel.discard.name
+        self._names = {topic.id: topic.name for topic in (channel.half, channel.op)}
+        self._skips: list[Skip] = []
         self._partition = partition
         self._next = 0
         self._places: dict[bytes, int] = {}
         self._manifests: dict[bytes, Manifest] = {}
-        self._reader = OffsetReader(kafka, self._topic, partition, channel.relay_group)
+        self._reader = OffsetReader(kafka, self._topic, partition, channel.channel.relay_group)
 
     def read_manifests(self) -> list[Manifest]:
         """Read the partition to its end: the manifests of all that lies there.
@@ -55,9 +58,22 @@ class DiscardReader:
         for message in self._reader.read_on(self._next):
             self._note(message)
             self._note_manifest(message)
+            self._note_skip(message)
         found = list(self._manifests.values())
         self._manifests.clear()
         return found
+
+    def skipped(self) -> dict[tuple[str, int], str]:
+        """Return what operators want passed by in the half and op partition, as far as manifests were read.
+
+        Returns:
+            Who wants it and why, by topic and offset.
+        """
+        return {
+            (self._names[skip.topic_id], skip.offset): str(skip)
+            for skip in self._skips
+            if skip.topic_id in self._names and skip.partition == self._partition
+        }
 
     def fetch(self, wanted: Mapping[bytes, int]) -> dict[int, Half]:
         """Halves that lie there.
@@ -120,3 +136,13 @@ class DiscardReader:
             raise
         except ProtocolError as error:
             log.warning("a manifest cannot be read and is left alone", partition=self._partition, reason=str(error))
+
+    def _note_skip(self, message: Message) -> None:
+        if not (message.key() or b"").startswith(PREFIX) or message.value() is None:
+            return
+        try:
+            self._skips.append(parse_skip(message.value()))
+        except NewerFormatError:
+            raise
+        except ProtocolError as error:
+            log.warning("a skip cannot be read and is left alone", partition=self._partition, reason=str(error))

@@ -7,7 +7,7 @@ from itertools import islice
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
-from relay.decode import decode_half
+from relay.decode import Decoder
 from relay.half import Half
 from relay.offset_reader import OffsetReader
 
@@ -21,9 +21,11 @@ class HalfReader:
         kafka: librdkafka properties for the connection.
         channel: The channel.
         partition: Its number.
+        decoder: Reads its records.
     """
 
-    def __init__(self, kafka: Mapping[str, str], channel: Channel, partition: int) -> None:
+    def __init__(self, kafka: Mapping[str, str], channel: Channel, partition: int, decoder: Decoder) -> None:
+        self._decoder = decoder
         self._place = f"{channel.half_topic}/{partition}"
         self._reader = OffsetReader(kafka, channel.half_topic, partition, channel.relay_group)
 
@@ -37,7 +39,7 @@ class HalfReader:
         """
         ahead = iter(offsets)
         while wanted := list(islice(ahead, AT_ONCE)):
-            found = [decode_half(message) for message in self._reader.read_at(wanted)]
+            found = [self._decoder.half(message) for message in self._reader.read_at(wanted)]
             missing = set(wanted) - {half.offset for half in found}
             if missing:
                 raise ConfigurationError(
@@ -62,7 +64,7 @@ class HalfReader:
             return {}
         within = range(*self._reader.bounds())
         found = self._reader.read_at([offset for offset in wanted if offset in within])
-        return {half.offset: half for half in map(decode_half, found)}
+        return {half.offset: half for half in map(self._decoder.half, found)}
 
     def stop(self) -> None:
         """Let whoever reads here, or begins to, fail at once."""

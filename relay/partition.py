@@ -29,7 +29,7 @@ from outbox.topics import TopicCache
 from relay import metrics, report
 from relay.batch import Batch, Outcome, settle_batch, take_batch
 from relay.checks import CheckSender
-from relay.decode import decode_half, decode_op
+from relay.decode import Decoder
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
 from relay.gate import Gate
@@ -74,6 +74,7 @@ class PartitionWorker(threading.Thread):
         ledger: Made from the committed checkpoint.
         delivery: Its transactional producer, already initialised.
         half_reader: Reads single halves of it.
+        decoder: Reads its records; shared with `half_reader`.
         discards: Reads its discard partition.
         leftovers: What former transactions of its producer may have left open.
         topics: Real topics, for pre-flight.
@@ -92,6 +93,7 @@ class PartitionWorker(threading.Thread):
         ledger: Ledger,
         delivery: Delivery,
         half_reader: HalfReader,
+        decoder: Decoder,
         discards: DiscardReader,
         leftovers: Leftovers,
         topics: TopicCache,
@@ -109,6 +111,7 @@ class PartitionWorker(threading.Thread):
         self._ledger = ledger
         self._delivery = delivery
         self._half_reader = half_reader
+        self._decoder = decoder
         self._discards = discards
         self._leftovers = leftovers
         self.ready = False  # whether all that the checkpoints say is restored
@@ -194,6 +197,7 @@ class PartitionWorker(threading.Thread):
     def _restore_discards(self) -> None:
         """Know what lies in the discard topic before anything is delivered."""
         self._ledger.restore_discards(self._discards.read_manifests())
+        self._decoder.skipped = self._discards.skipped()
         self._clock.saw(self._discards.newest_append, _ms())
 
     def _restore_halves(self) -> None:
@@ -225,7 +229,7 @@ class PartitionWorker(threading.Thread):
         """Take halves in steps: how many may be read depends on those before."""
         left = READ_AT_ONCE
         while left > 0 and (messages := self._take_halves(left)):
-            halves = [decode_half(message) for message in messages]
+            halves = [self._decoder.half(message) for message in messages]
             left -= len(halves)
             self._half_read_at = time.monotonic()
             self._clock.saw(max([half.append_time for half in halves]), _ms())
@@ -257,7 +261,7 @@ class PartitionWorker(threading.Thread):
                 self._ledger.ops_read_until(item)
                 records = []
             else:
-                records.append(decode_op(item))
+                records.append(self._decoder.op(item))
         self._ledger.read_ops(records)
 
     def _can_read_halves(self) -> bool:

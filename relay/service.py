@@ -24,6 +24,7 @@ from outbox.service.rights import require_rights
 from outbox.topics import TopicCache
 from relay import metrics
 from relay.checks import CheckSender
+from relay.decode import Decoder
 from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelivery, request_seconds
 from relay.discard_reader import DiscardReader
 from relay.gate import Gate
@@ -381,14 +382,16 @@ class RelayService:
             self._try_later(number, f"reading its checkpoint failed: {why}")
             return {}
         self._intake.start_at(number, *(tp.offset for tp in committed))
-        halves = HalfReader(self._settings.connection(), self._channel.channel, number)
+        decoder = Decoder(self._channel.discard.max_message_bytes)
+        halves = HalfReader(self._settings.connection(), self._channel.channel, number, decoder)
         worker = PartitionWorker(
             number,
             self._channel,
             ledger,
             delivery,
             halves,
-            DiscardReader(self._settings.connection(), self._channel.channel, number),
+            decoder,
+            DiscardReader(self._settings.connection(), self._channel, number),
             self._leftovers(ledger, delivery, halves),
             self._topics,
             Gate(self._settings.gate_policy(), self._channel.channel, number, self._allowed),

@@ -22,7 +22,7 @@ from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from relay.batch import settle_batch, take_batch
-from relay.decode import decode_half, decode_op
+from relay.decode import Decoder
 from relay.gate import Gate, GatePolicy
 from relay.ledger import Ledger
 from relay.overdue import CheckPolicy
@@ -44,6 +44,7 @@ STAGES = {
 _TOPIC_ID = "018f0000-0000-7000-8000-000000000001"
 _INCARNATION = "018f0000-0000-7000-8000-000000000002"
 _CHANNEL = Channel()
+_DECODER = Decoder(4_194_304)
 _TOPIC = "orders"
 _BODY = b"x" * 256
 
@@ -108,9 +109,9 @@ def run_stages(messages: int) -> dict[str, float]:
 
 
 def _run_batch(watch: Stopwatch, ledger: Ledger, gate: Gate, halves: Sequence[Message], ops: Sequence[Message]) -> None:
-    parsed = watch.time("decode_half", lambda: [decode_half(message) for message in halves])
+    parsed = watch.time("decode_half", lambda: [_DECODER.half(message) for message in halves])
     watch.time("take_half", lambda: ledger.read_halves(parsed))
-    records = watch.time("decode_op", lambda: [decode_op(message) for message in ops])
+    records = watch.time("decode_op", lambda: [_DECODER.op(message) for message in ops])
     watch.time("take_op", lambda: ledger.read_ops(records))
     ready = watch.time("hand_out", lambda: ledger.take_ready(len(halves), admits=gate.admits))
     batch = take_batch(ledger, ready, 0, len(halves))

@@ -32,6 +32,9 @@ PRODUCER_GROUP_HEADER = GROUP_HEADER
 ORIGIN_HEADER = "outbox-origin"
 LATE_HEADER = "outbox-late"
 
+# In the discard topic, on what stands for a half that does not fit there.
+STUB_HEADER = "outbox-stub"
+
 # On real topics, behind all others, on what was sent again on purpose.
 REPLAY_HEADER = "outbox-replay"
 REPLAY_SOURCE_HEADER = "outbox-replay-source"

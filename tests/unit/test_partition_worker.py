@@ -20,6 +20,7 @@ from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.topics import TopicCache
 from relay.checks import CheckSender
+from relay.decode import Decoder
 from relay.delivery import Delivery
 from relay.discard_reader import DiscardReader
 from relay.discards import to_manifest
@@ -52,7 +53,7 @@ EARLY = 2
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
 OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
 CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
-DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {})
+DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "4194304"})
 REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"})
 
 
@@ -107,7 +108,8 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> P
         ledger,
         delivery,
         Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
-        Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": []}),
+        Decoder(DISCARD.max_message_bytes),
+        Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
         NoLeftovers(),
         Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}}),
         Gate(GatePolicy(), CHANNEL, PARTITION),

@@ -1,0 +1,105 @@
+"""One record that cannot be read or kept does not stop the rest (R37, R40)."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+from confluent_kafka import Producer
+
+from outbox.channel import verify_channel
+from outbox.discarded import read_manifests
+from outbox.protocol.discard import DiscardReason, Manifest
+from outbox.service.exits import Exit
+from tests.commands import run_command
+from tests.harness import Site, wait_until
+from tests.integration.test_halts import publish, start_halted, values
+from tests.probes import free_port, get
+
+Headers = list[tuple[str, str | bytes | None]]
+
+NEWER: Headers = [("outbox-target", b"orders:-1"), ("outbox-transaction", b"2;more"), ("outbox-group", b"orders;row")]
+SEED = 4711
+RECORDS = 300
+
+
+def producer(site: Site) -> Producer:
+    """Return a producer that compresses."""
+    return Producer({**site.kafka(), "compression.type": "zstd", "message.max.bytes": 200_000_000, "linger.ms": 0})
+
+
+def manifests(site: Site) -> list[Manifest]:
+    """Return what lies in the discard topic."""
+    return list(read_manifests(site.kafka(), verify_channel(site.admin, site.channel)))
+
+
+def test_half_that_unpacks_to_too_much_leaves_as_a_stub(site: Site) -> None:
+    site.create("orders")
+    client = producer(site)
+    client.produce(site.channel.half_topic, bytes(5 * 2**20), None, 0)
+    assert client.flush(20) == 0
+    publish(site, ["behind it"], 0)
+    relay = site.relay()
+    wait_until(lambda: values(site) == ["behind it"], explain=site.logs)
+    wait_until(lambda: len(manifests(site)) == 1, explain=site.logs)
+    (found,) = manifests(site)
+    assert (found.reason, found.partition, found.offsets) == (DiscardReason.MALFORMED, 0, ((0, 0),))
+    assert "is taken over anew" not in relay.output()
+    shown = run_command(site, "discarded", "show", found.transaction_id)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_skip_passes_by_a_newer_half_and_a_newer_op(site: Site) -> None:
+    site.create("orders")
+    client = producer(site)
+    client.produce(site.channel.half_topic, b"x", None, 0, headers=NEWER)
+    client.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"2;producer")])
+    assert client.flush(20) == 0
+    publish(site, ["behind it"], 0)
+    port = free_port()
+    start_halted(site, port, f"{site.channel.half_topic}/0 offset 0")
+    readable = run_command(site, "skip", "half/0", "--offset", "1", "--reason", "no")
+    assert (readable.returncode, "can be read" in readable.stderr) == (Exit.CONFIGURATION, True), readable.stderr
+    missing = run_command(site, "skip", "half/0", "--offset", "99", "--reason", "no")
+    assert "does not exist" in missing.stderr
+    for place in ("half/0", "op/0"):
+        done = run_command(site, "skip", place, "--offset", "0", "--reason", "a newer library")
+        assert done.returncode == 0, done.stderr
+    site.checker()
+    wait_until(lambda: values(site) == ["behind it"], timeout=60, explain=site.logs)
+    wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
+    (found,) = manifests(site)
+    assert (found.reason, found.offsets) == (DiscardReason.MALFORMED, ((0, 0),))
+    assert found.detail.startswith("skipped by ")
+    assert found.detail.endswith(": a newer library")
+
+
+def test_relay_and_checker_survive_random_records(site: Site) -> None:
+    """Random bytes on all four topics of a channel, and each message that was committed is delivered once."""
+    site.create("orders")
+    client, chance = producer(site), random.Random(SEED)
+    publish(site, ["first"], 0)
+    for topic in site.channel.topics:
+        for number in range(RECORDS):
+            client.produce(topic, *_random_record(chance), number % 2, headers=_random_headers(chance))
+    assert client.flush(30) == 0
+    publish(site, ["second"], 1)
+    relay, checker = site.relay(), site.checker()
+    wait_until(lambda: values(site) == ["first", "second"], timeout=60, explain=site.logs)
+    publish(site, ["third"], 0)
+    wait_until(lambda: values(site) == ["first", "second", "third"], explain=site.logs)
+    assert (relay.running, checker.running) == (True, True)
+
+
+def _random_record(chance: random.Random) -> tuple[bytes | None, bytes | None]:
+    """Return a value, and a key that compaction accepts."""
+    id_ = uuid.UUID(int=chance.getrandbits(128), version=4)
+    key = chance.choice([f"{id_}/0", f"{id_}/manifest", f"{id_}", f"skip/{id_}/0/1", "x"])
+    value = chance.choice([None, b"", b"{}", b"null", b'{"version":1}', chance.randbytes(chance.randrange(200))])
+    return value, key.encode()
+
+
+def _random_headers(chance: random.Random) -> Headers:
+    names = ["outbox-target", "outbox-transaction", "outbox-group", "outbox-options", "outbox-op", "other"]
+    texts = [b"", b"orders:-1", b"1;x/0", f"1;{uuid.UUID(int=7, version=4)}/0".encode(), b"orders;row", b"1;producer"]
+    return [(chance.choice(names), chance.choice([*texts, chance.randbytes(20)])) for _ in range(chance.randrange(5))]

@@ -57,7 +57,6 @@ class Intake:
         Raises:
             ConfigurationError: A right on the group or the topic is missing.
             KafkaException: The consumer cannot go on.
-            NewerFormatError: A request is of a newer format.
         """
         requests = [request for message in messages if (request := self._read(message)) is not None]
         self._log_stale()
@@ -67,7 +66,7 @@ class Intake:
         """Return why the checker is not ready, if it is dropping requests."""
         if self._dropped_at is None or time.monotonic() > self._dropped_at + DROPPING_SECONDS:
             return None
-        return f"check requests older than {STALE_MS // 1000} s are being dropped"
+        return f"check requests older than {STALE_MS // 1000} s, or of a newer format, are being dropped"
 
     def _read(self, message: Message) -> CheckRequest | None:
         error = message.error()
@@ -81,8 +80,12 @@ class Intake:
             return None
         try:
             request = parse_check(message.value())
-        except NewerFormatError:
-            raise
+        except NewerFormatError as newer:
+            metrics.DROPPED.labels("newer").inc()
+            self._dropped_at = time.monotonic()
+            place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
+            log.error("a check request is of a newer format and is dropped", **place, reason=str(newer))  # noqa: TRY400 - one line says all
+            return None
         except ProtocolError as problem:
             metrics.DROPPED.labels("malformed").inc()
             log.warning("a check request cannot be parsed", offset=message.offset(), error=str(problem))

@@ -43,6 +43,8 @@ class Decoder:
             if why is None:
                 raise
             found = Half(*place, None, why)
+        if found.control is None:
+            found.error = self._why_skipped(message) or found.error
         return keepable(found, self._most)
 
     def op(self, message: Message) -> OpRecord:

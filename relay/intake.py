@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from outbox.channel import ChannelDescription
 from outbox.service.rights import refuse_missing_right
@@ -22,6 +31,20 @@ _TIMEOUT = 2.0
 
 Place = tuple[str, int]
 """Topic and partition."""
+
+
+class Unreadable(NamedTuple):
+    """Where a partition cannot be read on.
+
+    Args:
+        offset: The record that would be read next.
+        why: librdkafka's words.
+        since: When that was seen first, seconds of monotonic time.
+    """
+
+    offset: int
+    why: str
+    since: float
 
 
 class Intake:
@@ -42,6 +65,7 @@ class Intake:
         self._next: dict[Place, int] = {}
         self._gaps: dict[Place, int] = {}  # the offset at which a gap was seen once
         self._ends: dict[Place, int] = {}  # the offset at which the end was seen too early, once
+        self._unreadable: dict[Place, Unreadable] = {}
         self._paused: set[Place] = set()
         self._outside: set[Place] = set()
 
@@ -51,6 +75,7 @@ class Intake:
             self._next[place] = offset
             self._gaps.pop(place, None)
             self._ends.pop(place, None)
+            self._unreadable.pop(place, None)
 
     def hand_over(self, messages: Iterable[Message], workers: Mapping[int, PartitionWorker]) -> None:
         """Feed the workers.
@@ -61,6 +86,7 @@ class Intake:
         """
         found: dict[Place, list[Message]] = defaultdict(list)
         ends: dict[Place, int] = {}
+        events: list[tuple[Message, KafkaError]] = []
         for message in messages:
             error, place = message.error(), (message.topic() or "", message.partition() or 0)
             if error is None:
@@ -68,12 +94,14 @@ class Intake:
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes carry an underscore
                 ends[place] = message.offset() or 0
             else:
-                self._event(message, error)
+                events.append((message, error))
         for number in workers.keys() & {number for _, number in found}:
             workers[number].feed(*(self._without_holes(place, found[place]) for place in self._places(number)))
         for (topic, number), end in ends.items():
             if number in workers:
                 self._saw_end((topic, number), end)
+        for message, error in events:  # after the records that came before them
+            self._event(message, error)
 
     def _without_holes(self, place: Place, messages: list[Message]) -> list[Message]:
         """These records if they follow on what was read before, else none: they are read again.
@@ -117,11 +145,39 @@ class Intake:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
             self._outside.add((message.topic() or "", message.partition() or 0))
             return
+        if error.code() in {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}:  # noqa: SLF001 - as above
+            self._cannot_read(message, error)
+            return
         refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or self._half_topic})
         if error.fatal():
             raise KafkaException(error)
         log.warning("consumer", error=error.str())
         self._odd()
+
+    def _cannot_read(self, message: Message, error: KafkaError) -> None:
+        """Note that librdkafka cannot unpack what comes next; it tries again, about once in a second."""
+        place = (message.topic() or "", message.partition() or 0)
+        if place not in self._next:
+            return
+        offset = max(self._next[place], message.offset() or 0)  # the batch may begin below what is read next
+        known = self._unreadable.get(place)
+        if known is None or known.offset != offset:
+            self._unreadable[place] = Unreadable(offset, error.str(), time.monotonic())
+
+    def unreadable(self) -> dict[Place, Unreadable]:
+        """Return where reading stands, because librdkafka cannot unpack what comes next."""
+        return {place: found for place, found in self._unreadable.items() if self._next[place] <= found.offset}
+
+    def pass_by(self, place: Place, offset: int, worker: PartitionWorker) -> None:
+        """Go on behind a record that cannot be unpacked; the worker gets an empty one in its place."""
+        del self._unreadable[place]
+        if self._next[place] != offset:
+            return  # what is missing before it is read again, or the error comes again
+        topic, number = place
+        record = Message(topic, number, offset, None, None, [], None, (TIMESTAMP_LOG_APPEND_TIME, 0))
+        self._next[place] = offset + 1
+        worker.feed([record], []) if topic == self._half_topic else worker.feed([], [record])
+        self._consumer.seek(TopicPartition(topic, number, offset + 1))
 
     def take_outside(self) -> set[Place]:
         """Return the partitions whose next offset Kafka does not have any more, once each."""

@@ -159,6 +159,10 @@ class PartitionWorker(threading.Thread):
         """How many records of the half partition, and of the op partition, wait here."""
         return len(self._halves), len(self._ops)
 
+    def skips(self, topic: str, offset: int) -> bool:
+        """Return whether an operator wants this record passed by, as far as the discard topic was read."""
+        return self.ready and (topic, offset) in self._decoder.skipped
+
     def head(self) -> int:
         """Offset of the half that is read next; more may be in the inbox."""
         return self._ledger.head()

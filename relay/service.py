@@ -50,6 +50,9 @@ STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
 DRAIN_SECONDS = 4.0
 """So long the open Kafka transaction may take when the process is asked to stop; then its next owner does it anew."""
 
+UNREADABLE_SECONDS = 5.0
+"""Time to deliver what lies before a record that cannot be read, before its half partition halts."""
+
 log = structlog.get_logger()
 
 
@@ -145,6 +148,7 @@ class RelayService:
         self._watch_workers()
         self._rejoin_if_fenced()
         self._look_at_what_is_outside()
+        self._look_at_what_is_unreadable()
         self._take_over(self._ownership.due(time.monotonic(), generation(self._group_metadata)))
         self._end_if_all_are_halted()
         self._intake.throttle(self._workers)
@@ -287,6 +291,21 @@ class RelayService:
                 self._give_up([number])
                 self._intake.pause(number)
                 self._try_later(number, f"the next offset of {topic}/{number} is gone from the topic")
+
+    def _look_at_what_is_unreadable(self) -> None:
+        """Pass by what an operator wants skipped; halt where nobody does, after what lies before it was delivered."""
+        for place, found in self._intake.unreadable().items():
+            topic, number = place
+            worker = self._workers.get(number)
+            if worker is None:
+                continue
+            if worker.skips(topic, found.offset):
+                log.warning("a record is skipped", topic=topic, partition=number, offset=found.offset)
+                self._intake.pass_by(place, found.offset, worker)
+            elif time.monotonic() > found.since + UNREADABLE_SECONDS:
+                self._give_up([number])
+                self._intake.pause(number)
+                self._halt(number, ProtocolError(f"{topic}/{number} offset {found.offset} cannot be read: {found.why}"))
 
     def _give_way(self, number: int) -> None:
         """Another owner is there: serve the partition again only in a new generation of the group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 
+import pytest
 from confluent_kafka import Producer
 
 from outbox.channel import verify_channel
@@ -49,6 +50,7 @@ def test_half_that_unpacks_to_too_much_leaves_as_a_stub(site: Site) -> None:
     assert shown.returncode == 0, shown.stderr
 
 
+@pytest.mark.long
 def test_skip_passes_by_a_newer_half_and_a_newer_op(site: Site) -> None:
     site.create("orders")
     client = producer(site)
@@ -103,3 +105,23 @@ def _random_headers(chance: random.Random) -> Headers:
     names = ["outbox-target", "outbox-transaction", "outbox-group", "outbox-options", "outbox-op", "other"]
     texts = [b"", b"orders:-1", b"1;x/0", f"1;{uuid.UUID(int=7, version=4)}/0".encode(), b"orders;row", b"1;producer"]
     return [(chance.choice(names), chance.choice([*texts, chance.randbytes(20)])) for _ in range(chance.randrange(5))]
+
+
+@pytest.mark.long
+def test_half_that_cannot_be_unpacked_halts_until_it_is_skipped(site: Site) -> None:
+    """Kafka's client refuses to unpack more than `receive.message.max.bytes`, and reads the same offset again."""
+    site.create("orders")
+    publish(site, ["before it"], 0)
+    client = producer(site)
+    client.produce(site.channel.half_topic, bytes(90_000_000), None, 0)
+    assert client.flush(60) == 0
+    publish(site, ["behind it"], 0)
+    port = free_port()
+    start_halted(site, port, f"{site.channel.half_topic}/0 offset 1 cannot be read")
+    assert values(site) == ["before it"]
+    done = run_command(site, "skip", "half/0", "--offset", "1", "--reason", "90 MB of zeros")
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: values(site) == ["before it", "behind it"], timeout=60, explain=site.logs)
+    (found,) = manifests(site)
+    assert (found.reason, found.offsets) == (DiscardReason.MALFORMED, ((0, 1),))
+    assert found.detail.endswith(": 90 MB of zeros")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
@@ -180,3 +181,26 @@ def test_what_belongs_to_nobody_is_left_alone() -> None:
     desk = _Desk()
     desk.intake.hand_over(cast("Any", [*_records(HALF, 99), _end(OP, 99)]), {})
     assert desk.consumer.sought == []
+
+
+def _unpackable(offset: int) -> _Record:
+    return _Record(HALF, offset, KafkaError(KafkaError._BAD_COMPRESSION, "Decompression failed"))
+
+
+def test_record_that_cannot_be_unpacked_is_named() -> None:
+    """Its batch may begin below what is read next."""
+    desk = _Desk()
+    desk.hand_over(*_records(HALF, 10, 11), _unpackable(10))
+    (place,) = desk.intake.unreadable()
+    assert (place, desk.intake.unreadable()[place].offset) == ((HALF, 0), 12)
+    desk.hand_over(*_records(HALF, 12))
+    assert desk.intake.unreadable() == {}
+
+
+def test_record_that_is_passed_by_leaves_an_empty_one() -> None:
+    desk, worker = _Desk(), Mock(spec=PartitionWorker)
+    desk.hand_over(_unpackable(10))
+    desk.intake.pass_by((HALF, 0), 10, worker)
+    ((record,), ops), _ = worker.feed.call_args
+    assert (record.offset(), record.value(), ops) == (10, None, [])
+    assert (desk.consumer.sought, desk.intake.unreadable()) == ([(HALF, 11)], {})

@@ -1,0 +1,27 @@
+"""R49: a record that cannot be unpacked halts its half partition at a named offset.
+
+Without it the relay reads the same offset for ever, is ready, and delivers nothing behind it.
+"""
+
+from __future__ import annotations
+
+from relay.intake import Intake, Place, Unreadable
+from tests.mutants.runner.mutant import Harm, Mutant
+
+
+def _none(self: Intake) -> dict[Place, Unreadable]:
+    """Take it for an error that passes."""
+    del self
+    return {}
+
+
+MUTANT = Mutant(
+    "R49",
+    Harm.STUCK,
+    Intake.unreadable,
+    _none,
+    (
+        "tests/unit/test_intake.py::test_record_that_cannot_be_unpacked_is_named",
+        "tests/integration/test_poison.py::test_half_that_cannot_be_unpacked_halts_until_it_is_skipped",
+    ),
+)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import uuid
 from dataclasses import dataclass, field
 from typing import LiteralString
 from weakref import WeakKeyDictionary
@@ -26,12 +25,12 @@ from outbox.callback_table import CallbackRow, CallbackTable
 from outbox.draft import Draft
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.failpoints import failpoint
+from outbox.half_place import HalfPlace
 from outbox.local_connection import LocalConnection, local_connection
 from outbox.message import Message
 from outbox.preflight import refuse
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
-from outbox.protocol.partitioner import half_partition
 from outbox.protocol.positions import Positions
 from outbox.purged import may_be_purged
 from outbox.receipt import Receipt
@@ -115,8 +114,7 @@ class Seal:
         self._incarnations = sealer.incarnations
         self._incarnation: str | None = None
         self._locked = False
-        self._topic_id = ""
-        self._partition = -1
+        self._place = HalfPlace("", -1, 0)
         self._sending_since = 0.0  # s, monotonic
         self._sent: list[int] = []  # positions of the halves, in the order of their acknowledgements
         self._acks = sealer.sender.acks()
@@ -160,7 +158,7 @@ class Seal:
             PublishFailed: It was not acknowledged.
         """
         try:
-            return self._partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
+            return self._place.partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
         except PublishFailed:
             self._failed = True
             raise
@@ -182,7 +180,7 @@ class Seal:
         budget = self._sender.budget(self._connection.waiting)
         self._send(budget)
         offsets = self._acknowledged(budget)
-        self._sender.require_same_topic(self._topic_id)
+        self._sender.require_same_topic(self._place, offsets)
         self._recorder.halves_acked(self._settings.group, len(offsets), time.monotonic() - self._sending_since)
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
@@ -214,7 +212,7 @@ class Seal:
             self._sending_since = time.monotonic()
         for position, half in self.draft.take_unsent(self._settings.group, incarnation):
             self._sent.append(position)  # before it is on its way: whatever interrupts us, its marker names it
-            self._sender.produce_half(self._partition, half, self._acks, budget)
+            self._sender.produce_half(self._place.partition, half, self._acks, budget)
         self._failed = False
 
     def _acknowledged(self, budget: Budget) -> list[int]:
@@ -229,9 +227,7 @@ class Seal:
             incarnation = self._incarnations.get(self._connection.driver)
             if incarnation is None or eager or len(self.draft) > _FEW:
                 incarnation = self._lock(eager=eager)
-            channel, id_ = self._sender.channel, uuid.UUID(self.draft.transaction_id).bytes
-            self._topic_id = channel.half.id
-            self._partition = half_partition(self._settings.group, self.draft.ordering_key, id_, channel.partitions)
+            self._place = self._sender.half_place(self.draft.ordering_key, self.draft.transaction_id)
             self._incarnation = incarnation
         return self._incarnation
 
@@ -250,8 +246,8 @@ class Seal:
         return str(row[1])
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
-        first, last = min(offsets), max(offsets)
-        return OpEntry(kind, self.draft.transaction_id, self._topic_id, self._partition, positions, first, last)
+        place, first, last = self._place, min(offsets), max(offsets)
+        return OpEntry(kind, self.draft.transaction_id, place.topic_id, place.partition, positions, first, last)
 
     def _insert(self, entry: OpEntry) -> str | None:
         """Insert the row, and let COMMIT wait for the disk (R7); the mark of the transaction in which it stands."""

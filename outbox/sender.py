@@ -6,6 +6,7 @@ import atexit
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,9 +25,11 @@ from outbox.enquiries import Enquiries
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.failpoints import failpoint
 from outbox.forks import abandon, follow
+from outbox.half_place import HalfPlace
 from outbox.known_topics import KnownTopics
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.protocol.partitioner import half_partition
 from outbox.receipt import Ends
 from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings
@@ -82,6 +85,7 @@ class Sender:
         self._producer: Producer | None = None
         self._channel: ChannelDescription | None = None
         self._topics: KnownTopics | None = None
+        self._floors: dict[tuple[str, int], int] = {}  # by half topic's id and partition: behind what was acknowledged
         self._admin: AdminClient | None = None
         self._enquiries = Enquiries()
         self._circuit = Circuit()
@@ -101,9 +105,12 @@ class Sender:
         """
         if self._channel is None:
             self.connect(self.budget())
-        if self._channel is None or self._closed:
+        channel = self._channel
+        if self._closed:
             raise UsageError("the outbox is closed: make a new one")
-        return self._channel
+        if channel is None:  # forgotten a moment ago, by another thread
+            raise PublishFailed("The channel was made again. Roll the local transaction back and try again.")
+        return channel
 
     @property
     def max_half_bytes(self) -> int:
@@ -124,13 +131,13 @@ class Sender:
         return Budget(waiting, self._settings.publish_timeout)
 
     def connect(self, budget: Budget) -> None:
-        """Connect if there is no connection: at first, and again after a fatal error.
+        """Connect and describe the channel: at first, after a fatal error, and after the half topic was made again.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
-        if self._producer is None:
+        if self._producer is None or self._channel is None:
             self.require_answering()
             self._answer("connection", self._start, budget)
 
@@ -160,30 +167,57 @@ class Sender:
             raise UsageError("the outbox is closed: make a new one")
         return self._topics
 
-    def require_same_topic(self, topic_id: str) -> None:
-        """Refuse to commit a transaction whose halves lie in a half topic that was made again since (R39).
-
-        The channel is described again in the background, for later transactions.
-
-        Args:
-            topic_id: Id of the half topic when the halves were sent.
+    def half_place(self, ordering_key: bytes | None, transaction_id: str) -> HalfPlace:
+        """Return where the halves of a transaction go; to be called before the first one is sent.
 
         Raises:
-            PublishFailed: The half topic has another id now, as far as that is known.
+            ChannelError: The channel's topics are missing or wrong.
+            PublishFailed: Kafka does not answer.
         """
-        half = self._topics.usable(self._settings.channel.half_topic) if self._topics is not None else None
-        if half is None or half.id == topic_id:
-            return
-        self._enquiries.ask("channel that was made again", self._learn_channel)
-        raise PublishFailed(
-            f"Topic {half.name} was deleted and made again: its id was {topic_id} and is {half.id}. "
-            "Roll the local transaction back and try again."
-        )
+        channel, id_ = self.channel, uuid.UUID(transaction_id).bytes
+        partition = half_partition(self._settings.group, ordering_key, id_, channel.partitions)
+        ends = self._ends().get(channel.half.name, ())
+        floor = max(self._floors.get((channel.half.id, partition), 0), *ends[partition : partition + 1], 0)
+        return HalfPlace(channel.half.id, partition, floor)
 
-    def _learn_channel(self) -> None:
-        channel = self._described_channel()
+    def require_same_topic(self, place: HalfPlace, offsets: Sequence[int]) -> None:
+        """Refuse to commit a transaction whose halves lie in a half topic that was made again since (R39).
+
+        The channel is described again before the next transaction.
+
+        Args:
+            place: As `half_place()` returned it.
+            offsets: Offsets with which the halves were acknowledged.
+
+        Raises:
+            PublishFailed: The half topic is another one now, as far as that is known.
+        """
+        if not place.holds(offsets, self._half_topic_ids()):
+            self._forget_channel()
+            raise PublishFailed(
+                f"Topic {self._settings.channel.half_topic} was deleted and made again: its id was {place.topic_id}, "
+                f"and a half lies at offset {min(offsets)} after offset {place.floor} was reached. "
+                "Roll the local transaction back and try again."
+            )
+        at = (place.topic_id, place.partition)
+        self._floors[at] = max(self._floors.get(at, 0), max(offsets) + 1)
+
+    def _half_topic_ids(self) -> set[str]:
+        """Return the half topic's id of the channel's description and of the newest one; none once it is forgotten."""
+        channel, topics = self._channel, self._topics
+        if channel is None:
+            return set()
+        newest = topics.usable(channel.half.name) if topics is not None else None  # None: closed
+        return {channel.half.id, (newest or channel.half).id}
+
+    def _forget_channel(self) -> None:
         with self._lock:
-            self._channel = channel
+            if not self._closed:
+                self._channel, self._topics, self._floors = None, self._no_topics(), {}
+
+    def _no_topics(self) -> KnownTopics:
+        names, timeout = self._settings.channel, max(_REQUEST_SECONDS, self._settings.publish_timeout)
+        return KnownTopics(self._admin_client(), timeout, (names.half_topic, names.op_topic, names.discard_topic))
 
     def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
         """Ask for a topic while its old description serves."""
@@ -418,16 +452,23 @@ class Sender:
         return verify_channel(self._admin_client(), self._settings.channel, timeout)
 
     def _start(self) -> None:
-        """Connect; only the thread of the enquiries does."""
-        if self._producer is not None:
+        """Connect, and describe the channel; only the thread of the enquiries does."""
+        if self._producer is not None and self._channel is not None:
             return
         channel = self._described_channel()
-        topics = self._topics
-        if topics is None:
-            names, timeout = self._settings.channel, max(_REQUEST_SECONDS, self._settings.publish_timeout)
-            topics = KnownTopics(self._admin_client(), timeout, (names.half_topic, names.op_topic, names.discard_topic))
+        producer = self._producer or self._new_producer(channel)
+        with self._lock:
+            if self._closed:
+                return
+            is_new = self._producer is not producer
+            self._channel, self._topics, self._producer = channel, self._topics or self._no_topics(), producer
+        if is_new:
+            threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
+            atexit.register(self.close)
+
+    def _new_producer(self, channel: ChannelDescription) -> Producer:
         with checked_properties():
-            producer = Producer(
+            return Producer(
                 {
                     "linger.ms": 0,  # a transaction waits for its halves; batches form by themselves under load
                     **logged(reconnecting(self._settings.kafka)),
@@ -437,12 +478,6 @@ class Sender:
                     "message.timeout.ms": int(self._settings.publish_timeout * 1000),
                 }
             )
-        with self._lock:
-            if self._closed:
-                return
-            self._channel, self._topics, self._producer = channel, topics, producer
-        threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
-        atexit.register(self.close)
 
     def _admin_client(self) -> AdminClient:
         """The client for questions; made once for a process, and kept."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox.check_server import CheckServer
 from outbox.errors import PublishFailed, UsageError
 from outbox.failpoints import failpoint
+from outbox.half_place import HalfPlace
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionListener
 from outbox.message import Message
 from outbox.outbox import Outbox
@@ -23,7 +23,6 @@ from outbox.preflight import PlannedHalf, refuse
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
-from outbox.protocol.partitioner import half_partition
 from outbox.protocol.positions import Positions
 from outbox.recorder import CommitOutcome
 from outbox.sender import HalfRecord
@@ -187,7 +186,7 @@ class TransactionalProducer:
         planned = PlannedHalf(lambda: half_record, self._settings.group, Truth.LISTENER, half_record.key, 1)
         refuse(message, planned, self._sender, budget := self._sender.budget())
         self.start()
-        partition, offset = self._store(half_record, transaction_id, budget)
+        place, offset = self._store(half_record, transaction_id, budget)
         failpoint("outbox.half_acked")
         half = HalfMessage.of(message, transaction_id)
         outcome = CommitOutcome.UNKNOWN
@@ -198,29 +197,29 @@ class TransactionalProducer:
             self._recorder.transaction_ended(self._settings.group, outcome)
         failpoint("outbox.committed")
         if state in _ENDS:
-            self._end(_ENDS[state], transaction_id, partition, Positions.first(1), offset)
-        return TransactionSendResult(half.message_id, transaction_id, state, partition, offset)
+            self._end(_ENDS[state], transaction_id, place, Positions.first(1), offset)
+        return TransactionSendResult(half.message_id, transaction_id, state, place.partition, offset)
 
-    def _store(self, half: HalfRecord, transaction_id: str, budget: Budget) -> tuple[int, int]:
-        """Send the half and await its acknowledgement; its partition and offset."""
-        partitions = self._sender.channel.partitions
-        partition = half_partition(self._settings.group, half.key, uuid.UUID(transaction_id).bytes, partitions)
+    def _store(self, half: HalfRecord, transaction_id: str, budget: Budget) -> tuple[HalfPlace, int]:
+        """Send the half and await its acknowledgement; its place and offset."""
+        place = self._sender.half_place(half.key, transaction_id)
         began = time.monotonic()
         try:
-            (offset,) = self._sender.send_halves(partition, [half], budget)
+            (offset,) = self._sender.send_halves(place.partition, [half], budget)
+            self._sender.require_same_topic(place, [offset])
         except PublishFailed as error:
             # It may be stored all the same. Where is not known, so the end says that nothing of it counts.
-            self._end(OpKind.ROLLBACK, transaction_id, partition, Positions(()), NO_OFFSET)
+            self._end(OpKind.ROLLBACK, transaction_id, place, Positions(()), NO_OFFSET)
             raise PublishFailed(
                 "Kafka did not acknowledge the half message, and the local transaction did not run: try again"
             ) from error
         self._recorder.messages_published(self._settings.group, 1)
         self._recorder.halves_acked(self._settings.group, 1, time.monotonic() - began)
-        return partition, offset
+        return place, offset
 
-    def _end(self, kind: OpKind, transaction_id: str, partition: int, positions: Positions, offset: int) -> None:
-        topic_id = self._sender.channel.half.id
-        self._sender.send_op(OpEntry(kind, transaction_id, topic_id, partition, positions, offset, offset))
+    def _end(self, kind: OpKind, transaction_id: str, place: HalfPlace, positions: Positions, offset: int) -> None:
+        entry = OpEntry(kind, transaction_id, place.topic_id, place.partition, positions, offset, offset)
+        self._sender.send_op(entry)
 
     def _half(self, message: Message, transaction_id: str) -> HalfRecord:
         options = HalfOptions(timestamp=message.timestamp, immunity=message.immunity_ms())

@@ -6,15 +6,17 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, PublishFailed
+from outbox import Message, Outbox, PublishFailed, TransactionalProducer
 from outbox.channel import create_channel
 from tests.harness import Site, wait_until
+from tests.integration.test_halts import key_of
+from tests.listeners import COMMIT, ROLLBACK, Scripted
 from tests.probes import free_port, metrics
 
 
 @pytest.fixture
 def recreated(site: Site) -> Outbox:
-    """Return an outbox that has published before its channel was made again."""
+    """Return an outbox that has published to half partition 0 before its channel was made again."""
     site.create("orders")
     outbox = site.outbox(publish_timeout=20.0)
     publish(site, outbox, "before")
@@ -27,10 +29,11 @@ def recreated(site: Site) -> Outbox:
     return outbox
 
 
-def publish(site: Site, outbox: Outbox, value: str) -> None:
+def publish(site: Site, outbox: Outbox, value: str, partition: int = 0) -> None:
+    """Publish and commit a message through a half partition."""
     with Session(site.engine()) as session, session.begin():
         session.execute(text("SELECT 1"))
-        outbox.publish(session, Message(site.topic("orders"), value))
+        outbox.publish(session, Message(site.topic("orders"), value, key_of(partition)))
 
 
 def test_transaction_of_a_former_half_topic_is_rolled_back(site: Site, recreated: Outbox) -> None:
@@ -56,9 +59,33 @@ def test_transaction_of_a_former_half_topic_is_rolled_back(site: Site, recreated
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
 
 
+def test_offset_shows_a_new_half_topic_before_its_id_is_known(site: Site, recreated: Outbox) -> None:
+    """The next transaction is delivered: the channel is described before it."""
+    rows = len(site.rows())
+    with pytest.raises(PublishFailed, match="was deleted and made again"):
+        publish(site, recreated, "rolled back")
+    assert len(site.rows()) == rows
+    publish(site, recreated, "goes on")
+    site.checker()  # the op of what was rolled back names the former topic
+    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "200"})
+    assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
+
+
+def test_local_transaction_does_not_run_for_a_half_in_a_new_topic(site: Site, recreated: Outbox) -> None:
+    """Its op would name the former topic. The next one is delivered."""
+    listener = Scripted(execute=COMMIT, check=ROLLBACK)
+    with TransactionalProducer(recreated, listener) as producer:
+        with pytest.raises(PublishFailed):
+            producer.send_message_in_transaction(Message(site.topic("orders"), "refused", key_of(0)))
+        assert listener.executed == []
+        producer.send_message_in_transaction(Message(site.topic("orders"), "goes on", key_of(0)))
+        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "200"})
+        assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
+
+
 def test_row_of_a_former_half_topic_needs_somebody(site: Site, recreated: Outbox) -> None:
-    """The application does not know the new id yet: the row names the former topic."""
-    publish(site, recreated, "not delivered")
+    """The application has not seen that half partition before, so that neither id nor offset shows the new topic."""
+    publish(site, recreated, "not delivered", 1)
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "200"})
     port = free_port()
     checker = site.checker(extra={"OUTBOX_HTTP_PORT": str(port)})

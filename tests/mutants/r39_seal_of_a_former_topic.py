@@ -6,13 +6,16 @@ restarts it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from outbox.half_place import HalfPlace
 from outbox.sender import Sender
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _pass(self: Sender, topic_id: str) -> None:
+def _pass(self: Sender, place: HalfPlace, offsets: Sequence[int]) -> None:
     """Look at nothing."""
-    del self, topic_id
+    del self, place, offsets
 
 
 MUTANT = Mutant(

@@ -10,6 +10,7 @@ import pytest
 from outbox import Message, UsageError
 from outbox.callback_table import CallbackTable
 from outbox.draft import Draft
+from outbox.half_place import HalfPlace
 from outbox.protocol.op import OpEntry
 from outbox.seal import Seal, Sealer
 from outbox.sender import Sender
@@ -128,8 +129,7 @@ def _sealed(sender: Sender, pid_difference: int) -> Seal:
     draft = Draft("0190b8c2-0000-7000-8000-000000000001", NoWatcher())
     draft.add(Message("orders", b"v"))
     seal = Seal(sealer, Connection(), draft)
-    seal._sent, seal._partition = [0], 0
-    seal._topic_id = "00000000-0000-0000-0000-000000000001"
+    seal._sent, seal._place = [0], HalfPlace("00000000-0000-0000-0000-000000000001", 0, 0)
     seal._acks.expect()(None, _Stored())  # type: ignore[arg-type]  # all that is asked of it
     seal._pid += pid_difference
     return seal

@@ -76,6 +76,9 @@ def run(
             help="Go on without records of this topic that Kafka removed before they were landed; repeatable.",
         ),
     ] = None,
+    prometheus_file: Annotated[
+        Path | None, typer.Option(help="File *.prom for the node exporter's text file collector.")
+    ] = None,
     kafka: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Property of Kafka's Java client; repeatable.")
     ] = None,
@@ -99,6 +102,7 @@ def run(
         "max_trigger_delay": max_trigger_delay,
         "starting_offsets": starting_offsets,
         "accept_gap": ",".join(accept_gap) if accept_gap else None,
+        "prometheus_file": prometheus_file,
     }
 
     def serve() -> None:

@@ -22,6 +22,7 @@ from spark_jobs.errors import JobFailedError, LostRecordsError, is_data_loss, re
 from spark_jobs.folder import Folder
 from spark_jobs.gaps import GapWriter, catch_up
 from spark_jobs.jvm import JVM_GONE
+from spark_jobs.land_metrics import write_metrics
 from spark_jobs.manifest import Offsets
 from spark_jobs.pairing import needed_offsets, retirement
 from spark_jobs.parsing import parse_schema
@@ -29,6 +30,7 @@ from spark_jobs.settings import LandSettings, SinkName, names_in
 from spark_jobs.sinks import ParquetSink, Sink
 from spark_jobs.source import KafkaView, source_options
 from spark_jobs.spans import behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
+from spark_jobs.table import accepted_gaps
 
 WATCH_SECONDS = 1
 
@@ -50,7 +52,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         OutputError: Output or checkpoint cannot be used, or do not belong together.
         SourceError: Kafka does not answer, or a topic is missing.
         LostRecordsError: Records that were to be landed are gone from Kafka.
-        ConfigurationError: A schema of values is none.
+        ConfigurationError: A schema of values is none, or the file for Prometheus cannot be written.
         JobFailedError: The job ended on its own.
     """
     output = Folder(spark, settings.output)
@@ -65,6 +67,9 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         if accepted := names_in(settings.accept_gap):
             writer.finish()
             accept_gaps(kafka, GapWriter(settings.job_id, output, checkpoint, sink), output, checkpoint, accepted)
+        if settings.prometheus_file is not None:
+            gaps = accepted_gaps(spark, settings.output)
+            write_metrics(settings.prometheus_file, settings.job_id, settings.topic_names(), gaps)
         refuse_lost(kafka, output, checkpoint)
         query = start(landed_columns(read(spark, settings), settings.internal_names()), settings, writer)
         log.info("landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))

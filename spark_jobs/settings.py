@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -128,6 +129,9 @@ class LandSettings(CheckpointedSettings):
     )
     accept_gap: TopicNames = Field(
         "", description="Topics of which the job goes on without records that Kafka removed before they were landed."
+    )
+    prometheus_file: Path | None = Field(
+        None, description="File *.prom of the node exporter's text file collector, on the driver's machine."
     )
 
     @field_validator("internal")

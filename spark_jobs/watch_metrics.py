@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics import MetricWrapperBase
 
-from outbox.errors import ConfigurationError
+from spark_jobs.prometheus_file import write_prometheus_file
 from spark_jobs.watching.look import Look
 from spark_jobs.watching.minutes import QUANTILES
 from spark_jobs.watching.step import Totals
@@ -91,10 +91,7 @@ def write_metrics(file: Path, look: Look, totals: Totals, behind: int) -> None:
     _show_partitions(look)
     BEHIND.set(behind)
     COMPLETED_SECONDS.set(look.at_ms / 1000)
-    try:
-        write_to_textfile(str(file), REGISTRY)
-    except OSError as error:
-        raise ConfigurationError(f"prometheus_file {file} cannot be written: {error.strerror}") from error
+    write_prometheus_file(file, REGISTRY)
 
 
 def _forget() -> None:

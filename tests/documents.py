@@ -10,6 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import checker.metrics
 import relay.metrics
+import spark_jobs.land_metrics
 import spark_jobs.watch_metrics
 from checker.settings import CheckerSettings
 from outbox.contract import STOPS, WARNS, Rule
@@ -57,6 +58,7 @@ def _tables() -> dict[str, str]:
         "metrics of the relay": _metrics(relay.metrics),
         "metrics of the checker": _metrics(checker.metrics),
         "metrics of the watch": _metrics(spark_jobs.watch_metrics),
+        "metrics of land": _metrics(spark_jobs.land_metrics),
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.service.exits import Exit
@@ -48,6 +49,14 @@ class TwoTopics(Land):
         return finish(start([sys.executable, "-m", "outbox", "land", "retire", topic, *places], {}), Exit.OK)
 
 
+def figures_of(file: Path) -> dict[str, float]:
+    """Return the accepted offsets by topic, as the file for Prometheus has them."""
+    families = text_string_to_metric_families(file.read_text())
+    samples = [sample for family in families for sample in family.samples]
+    name = "outbox_land_accepted_gap_offsets_total"
+    return {sample.labels["topic"]: sample.value for sample in samples if sample.name == name}
+
+
 @pytest.fixture
 def job(site: Site, tmp_path: Path) -> TwoTopics:
     return TwoTopics(site, tmp_path)
@@ -55,7 +64,7 @@ def job(site: Site, tmp_path: Path) -> TwoTopics:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics) -> None:
+def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Path) -> None:
     job.produce(30)
     job.write_stock(10)
     job.run(*job.both())
@@ -67,16 +76,22 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics) -> None:
     job.write_stock(10)
     said = job.run(*job.both(), code=Exit.UNSAFE).splitlines()[-1]
     assert f"start the job once with --accept-gap {job.topic}. Or end the landing of {job.topic}: " in said
-    said = job.run(*job.both("--accept-gap", job.topic, "--max-offsets-per-trigger", "20"))
+    figures = tmp_path / "land.prom"
+    options = ("--accept-gap", job.topic, "--max-offsets-per-trigger", "20", "--prometheus-file", str(figures))
+    said = job.run(*job.both(*options))
     assert '"event": "gap accepted"' in said
     assert job.offsets(job.topic) == sorted([*landed, *job.visible_offsets("orders")])
     assert job.offsets(job.stock) == job.visible_offsets("stock")
     [gap] = [manifest for manifest in job.manifests() if manifest["gaps"]]
     expected = [(partition, needed[str(partition)], end - 1) for partition, end in sorted(ends.items())]
     assert [(one["partition"], one["first_offset"], one["last_offset"]) for one in gap["gaps"]] == expected
+    lost = sum(last - first + 1 for _, first, last in expected)
+    counted = {job.topic: lost, job.stock: 0}
+    assert figures_of(figures) == counted
     before = job.landed()
     job.write_stock(3)
-    job.run(*job.both())
+    job.run(*job.both("--prometheus-file", str(figures)))
+    assert figures_of(figures) == counted
     assert len(job.landed()) == len(before) + 3
 
 

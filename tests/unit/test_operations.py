@@ -13,6 +13,7 @@ import yaml
 
 import checker.metrics
 import relay.metrics
+import spark_jobs.land_metrics
 import spark_jobs.watch_metrics
 from checker.settings import CheckerSettings
 from checker.verdicts import Verdict
@@ -24,7 +25,7 @@ from spark_jobs.watch_settings import WatchSettings
 from tests.documents import OPERATIONS, exposed, filled, metrics_of
 
 ALERTS = Path(__file__).parents[2] / "docs/alerts.yml"
-MODULES = (relay.metrics, checker.metrics, spark_jobs.watch_metrics)
+MODULES = (relay.metrics, checker.metrics, spark_jobs.watch_metrics, spark_jobs.land_metrics)
 METRICS = {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
 
 
@@ -56,6 +57,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
         *("database", "state"),
         *("producer_group", "truth", "age", "stage", "quantile"),
+        "job_id",
     }
 
 

@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from spark_jobs import batches, gaps
 from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.errors import OutputError
 from spark_jobs.folder import Folder
 from spark_jobs.gaps import GapWriter, catch_up
+from spark_jobs.land_metrics import write_metrics
 from spark_jobs.manifest import Gap, Manifest
 from spark_jobs.retire import retire
 from spark_jobs.settings import RetireSettings, SinkName
@@ -184,3 +186,14 @@ def test_topic_that_cannot_be_retired_is_refused(tmp_path: Path, topic: str, com
     with pytest.raises(OutputError, match=complaint):
         retire(session(), settings(made), topic)
     assert not (made.table / "_retired").exists()
+
+
+def test_metrics_of_land_count_gaps_also_of_retired_topics(tmp_path: Path) -> None:
+    file = tmp_path / "land.prom"
+    gaps = (*LOST, Gap("orders", 1, 0, 0), Gap("retired", 0, 5, 6))
+    for _ in range(2):
+        write_metrics(file, "land", ["orders", "stock"], gaps)
+    families = text_string_to_metric_families(file.read_text())
+    samples = [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
+    found = {(sample.labels["job_id"], sample.labels["topic"]): sample.value for sample in samples}
+    assert found == {("land", "orders"): 8, ("land", "stock"): 0, ("land", "retired"): 2}

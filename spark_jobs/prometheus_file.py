@@ -1,0 +1,25 @@
+"""Metrics of a job as a file for the node exporter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, write_to_textfile
+
+from outbox.errors import ConfigurationError
+
+
+def write_prometheus_file(file: Path, registry: CollectorRegistry) -> None:
+    """Write the file, so that readers see all of it or the one before.
+
+    Args:
+        file: The file.
+        registry: The metrics.
+
+    Raises:
+        ConfigurationError: It cannot be written.
+    """
+    try:
+        write_to_textfile(str(file), registry)
+    except OSError as error:
+        raise ConfigurationError(f"prometheus_file {file} cannot be written: {error.strerror}") from error

@@ -14,6 +14,7 @@ from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.kafka_wire import SIZE_BYTES, KafkaRequest, end_txn_error, parse_request, reply_correlation
 from tests.proxies.proxy import HOST, Choose, Cut, Link, Proxy
 
+_LOOK_SECONDS = 0.1
 _REPLY_SECONDS = 3.0
 _KEPT_SECONDS = 60.0
 """A kept request whose moment never comes is let go after so long."""
@@ -145,8 +146,15 @@ class KafkaProxy(Proxy[KafkaLink]):
             size, frame = await _read(link.from_client)
             await self._open.wait()
             async with self._line:
-                await asyncio.sleep(len(frame) / self.bytes_per_second)
+                await self._carry(len(frame))
             await self._request(link, parse_request(frame), size + frame)
+
+    async def _carry(self, size: int) -> None:
+        """Take as long as a request of a size, in bytes, takes on the line; the line may get wider meanwhile."""
+        while size > 0 and self.bytes_per_second < math.inf:
+            seconds = min(size / self.bytes_per_second, _LOOK_SECONDS)
+            await asyncio.sleep(seconds)
+            size -= math.ceil(seconds * self.bytes_per_second)
 
     async def _request(self, link: KafkaLink, request: KafkaRequest, message: bytes) -> None:
         await self._cluster.before(request)

@@ -11,6 +11,7 @@ import pytest
 from outbox.client_log import EACH_SECONDS, ClientLog, logged
 from outbox.cluster import admin_client, describe_topics
 from outbox.errors import KafkaUnreachable
+from tests.harness import wait_until
 
 _FORM = "%s [%s] %s"
 
@@ -62,9 +63,13 @@ def test_logger_of_the_user_wins() -> None:
 def test_question_to_the_cluster_logs_its_lines(caplog: pytest.LogCaptureFixture) -> None:
     """A question to the cluster polls it, so that commands need not."""
     admin = admin_client({"bootstrap.servers": "127.0.0.1:9"})
-    with pytest.raises(KafkaUnreachable):
-        describe_topics(admin, ["orders"], 0.5)
-    assert "Connection refused" in "".join(_lines(caplog))
+
+    def is_logged() -> bool:
+        with pytest.raises(KafkaUnreachable):
+            describe_topics(admin, ["orders"], 0.5)
+        return "Connection refused" in "".join(_lines(caplog))
+
+    wait_until(is_logged)
 
 
 _PROGRAM = """

@@ -191,8 +191,7 @@ def test_record_that_cannot_be_unpacked_is_named() -> None:
     """Its batch may begin below what is read next."""
     desk = _Desk()
     desk.hand_over(*_records(HALF, 10, 11), _unpackable(10))
-    (place,) = desk.intake.unreadable()
-    assert (place, desk.intake.unreadable()[place].offset) == ((HALF, 0), 12)
+    assert {place: found.offset for place, found in desk.intake.unreadable().items()} == {(HALF, 0): 12}
     desk.hand_over(*_records(HALF, 12))
     assert desk.intake.unreadable() == {}
 

@@ -86,11 +86,20 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
     return Outcome.TOO_OLD if may_be_purged(transaction_id, purged_until) else Outcome.ROLLED_BACK
 
 
-def _check(connection: LocalConnection, transaction_id: str) -> None:
+def check_transaction_id(transaction_id: str) -> None:
+    """Check that outcome() can be asked for it.
+
+    Raises:
+        UsageError: The id is not one of the library's.
+    """
     try:
         check_uuid(transaction_id)
     except ProtocolError as error:
         raise UsageError(f"{transaction_id!r} is not a transaction id ({error}): give the id of a receipt") from None
+
+
+def _check(connection: LocalConnection, transaction_id: str) -> None:
+    check_transaction_id(transaction_id)
     if connection.status is not TransactionStatus.IDLE:
         raise UsageError("the connection is in a transaction: give outcome() a connection of its own, or an engine")
 

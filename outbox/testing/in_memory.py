@@ -6,10 +6,8 @@ from outbox.check_server import CheckServer
 from outbox.errors import UsageError
 from outbox.listener import TransactionListener
 from outbox.outbox import Outbox
-from outbox.outcome import Outcome
+from outbox.outcome import Outcome, check_transaction_id
 from outbox.participant import Starter
-from outbox.protocol.errors import ProtocolError
-from outbox.protocol.identifiers import check_uuid
 from outbox.recorder import Recorder
 from outbox.settings import Settings
 from outbox.testing.memory import CommitFailure, Memory
@@ -119,10 +117,7 @@ class InMemoryOutbox(Outbox):
             UsageError: The id is not one of the library's.
         """
         del database
-        try:
-            check_uuid(transaction_id)
-        except ProtocolError as error:
-            raise UsageError(f"that is no transaction id: {error}") from None
+        check_transaction_id(transaction_id)
         return self._memory.outcome(transaction_id)
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:

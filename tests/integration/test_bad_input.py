@@ -94,7 +94,7 @@ def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedPro
         (lambda site: Message(site.topic("orders"), "x", headers={"outbox-id": "1"}), "reserved"),
         (lambda site: Message(site.channel.half_topic, "x"), "internal"),
         (lambda _site: Message("no such name!", "x"), "not a name that Kafka allows"),
-        (lambda site: Message(site.topic("orders"), "x", timestamp=0), "takes 0 for 'now'"),
+        (lambda site: Message(site.topic("orders"), "x", timestamp=0), "give ms since 1970"),
     ],
     ids=[
         "unknown topic",

@@ -468,6 +468,15 @@ def _purge_in_a_transaction(world: World) -> None:
         Inbox("g", world.site.tables).purge(connection, timedelta(days=30))
 
 
+def _skip(place: str, offset: str, reason: str = "damaged") -> OnSite:
+    return lambda w: w.run("skip", place, "--offset", offset, "--reason", reason)
+
+
+def _skip_readable(world: World) -> None:
+    world.publish(Message(world.message.topic, "x", partition=0))
+    world.run("skip", "half/0", "--offset", "0", "--reason", "damaged")
+
+
 ON_SITE: dict[str, tuple[OnSite, str]] = {
     # --- messages and topics --------------------------------------------------------------------------------------
     "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "create it, or correct its name"),
@@ -559,6 +568,12 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         lambda w: w.run("discarded", "drop", "--all", "--json", "--comment", "x"),
         "give --yes, too",
     ),
+    # --- skips --------------------------------------------------------------------------------------------------------
+    "skip of no partition": (_skip("op/99", "0"), "give half/N or op/N"),
+    "skip without a reason": (_skip("half/0", "0", reason=" "), "characters: give 1 to "),
+    "skip of no record": (_skip("op/0", "4711"), "does not exist: the partition has offsets"),
+    "skip of a readable record": (_skip_readable, "can be read, so that a relay does not halt there"),
+    # --- roles --------------------------------------------------------------------------------------------------------
     "role of no right": (
         lambda w: w.run("table", "create", "--application-role", "public"),
         "name one role, at most 63 bytes",
@@ -614,6 +629,7 @@ FAULTS = (
     "The circuit closes by itself when Kafka answers",
     "run the command again",
     "give them again",
+    "did not take the skip within",
     "start it, or correct bootstrap.servers, the network or the credentials",
     "Kafka does not answer",  # connection_causes adds what to do
     "\0 failed: \0: \0\0",  # a refused admin request: the last part says what to do

@@ -1,6 +1,7 @@
 """R40: an operator's skip passes by a record that halts its half partition.
 
-Without it the half partition stands still for as long as the half topic has the record.
+Without it the half partition stands still for as long as the half topic has the record: 14 days, or what the topic is
+set to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """R44: a decided transaction waits for those of its halves that are deferred.
 
-Without the rule it is taken for one that lacks a position, and is discarded as INCOMPLETE.
+Without the rule it is taken for one that lacks a position, and is discarded as INCOMPLETE although all of its halves
+are in the half topic.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [[1], None])
 def test_a_property_that_is_neither_text_nor_number_is_named(value: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"'ssl\.ca\.location' is not text"):
+    with pytest.raises(ConfigurationError, match=r"'ssl\.ca\.location' is a .*: write text"):
         kafka_properties({"ssl": {"ca.location": value}})
 
 

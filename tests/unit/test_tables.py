@@ -129,7 +129,7 @@ def test_what_has_no_message_id_is_refused(message: Message | str, expected: str
 
 def test_what_is_no_session_is_refused() -> None:
     nothing: Any = object()
-    with pytest.raises(UsageError, match="takes a session or a connection, not object"):
+    with pytest.raises(UsageError, match="takes a session or a connection of SQLAlchemy or psycopg, not object"):
         Inbox("billing").once(nothing, "id")
 
 

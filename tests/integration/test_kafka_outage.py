@@ -105,7 +105,11 @@ _WRITES, _READS = 8, 8
 """Requests a second."""
 
 _TIMEOUT = 1.0
-_OUTAGE_SECONDS = 20.0
+_OUTAGE_SECONDS = 40.0
+"""Longer than the library relies on a description of a topic (30 s)."""
+
+_QUICK = 0.1
+"""s: how long an answer takes at most during the outage, on a machine that needs half of it for a read before it."""
 
 
 @dataclass
@@ -122,13 +126,17 @@ class Answers:
         """Return times and statuses of those that were sent between two moments."""
         return [(seconds, status) for at, seconds, status in self.kept if start <= at < end]
 
+    def percentile(self, share: float, start: float, end: float) -> float:
+        """Return the time (s) that this share of those took at most."""
+        times = sorted(seconds for seconds, _ in self.between(start, end))
+        return times[min(len(times) - 1, int(len(times) * share))]
+
     def figures(self, start: float, end: float) -> str:
         """Return the number, the percentiles of the times and the statuses of those."""
         found = self.between(start, end)
-        times = sorted(seconds * 1_000 for seconds, _ in found)
         statuses = sorted({status for _, status in found})
-        p50, p99 = (times[min(len(times) - 1, int(len(times) * share))] for share in (0.5, 0.99))
-        return f"{len(times)} requests, p50 {p50:.0f} ms, p99 {p99:.0f} ms, max {times[-1]:.0f} ms, statuses {statuses}"
+        p50, p99, longest = (self.percentile(share, start, end) * 1_000 for share in (0.5, 0.99, 1.0))
+        return f"{len(found)} requests, p50 {p50:.0f} ms, p99 {p99:.0f} ms, max {longest:.0f} ms, statuses {statuses}"
 
 
 @contextmanager
@@ -192,12 +200,12 @@ async def _until_written(writes: Answers, since: float) -> float:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """Figures are printed, as no machine of tests keeps to a time; what holds on any machine is asserted."""
+    """100 ms are asserted beside reads before the outage: a machine that needs longer for them has twice that time."""
     reads, writes = Answers(), Answers()
 
-    async def scenario(stack: Stack, path: str) -> tuple[float, float, float]:
+    async def scenario(stack: Stack, path: str) -> tuple[float, float, float, float]:
         async with _load(path, reads, writes):
-            await _until_written(writes, 0.0)
+            begun = await _until_written(writes, 0.0)
             await asyncio.sleep(5)
             stack.kafka.pause()
             paused = time.monotonic()
@@ -206,7 +214,7 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
             resumed = time.monotonic()
             recovered = await _until_written(writes, resumed)
             await asyncio.sleep(3)
-        return paused, resumed, recovered
+        return begun, paused, resumed, recovered
 
     with (
         Stack() as stack,
@@ -217,11 +225,11 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
         with site.connect() as connection:
             connection.execute("CREATE TABLE orders (id int PRIMARY KEY, what text)")
         with _service(site, at) as path:
-            paused, resumed, recovered = asyncio.run(scenario(stack, path))
+            begun, paused, resumed, recovered = asyncio.run(scenario(stack, path))
     failed = min(when + seconds for when, seconds, status in writes.kept if status == 503)
     with capsys.disabled():
         print(  # noqa: T201 - the figures are a result
-            f"\nbefore the outage: reads {reads.figures(0, paused)}; writes {writes.figures(0, paused)}",
+            f"\nbefore the outage: reads {reads.figures(begun, paused)}; writes {writes.figures(begun, paused)}",
             f"outage: reads {reads.figures(paused, resumed)}",
             f"outage, before the first time-out: writes {writes.figures(paused, failed)}",
             f"outage, after the first time-out: writes {writes.figures(failed, resumed)}",
@@ -231,5 +239,6 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
     assert {status for _, status in reads.between(0.0, float("inf"))} == {200}
     assert {status for _, status in writes.between(failed, resumed)} == {503}
     assert {status for _, status in writes.between(0.0, float("inf"))} <= {201, 503}
-    refused = [seconds for seconds, _ in writes.between(failed, resumed)]
-    assert sorted(refused)[len(refused) // 2] < _TIMEOUT, "they are refused, they do not wait"
+    limit = max(_QUICK, 2 * reads.percentile(0.99, begun, paused))
+    assert reads.percentile(0.99, paused, resumed) < limit, "reads go on"
+    assert writes.percentile(0.99, failed, resumed) < limit, "writes are refused, they do not wait"

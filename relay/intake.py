@@ -65,6 +65,7 @@ class Intake:
         self._next: dict[Place, int] = {}
         self._gaps: dict[Place, int] = {}  # the offset at which a gap was seen once
         self._ends: dict[Place, int] = {}  # the offset at which the end was seen too early, once
+        self._empty_until: dict[Place, int] = {}  # nothing that can be read lies below this offset
         self._unreadable: dict[Place, Unreadable] = {}
         self._paused: set[Place] = set()
         self._outside: set[Place] = set()
@@ -75,6 +76,7 @@ class Intake:
             self._next[place] = offset
             self._gaps.pop(place, None)
             self._ends.pop(place, None)
+            self._empty_until.pop(place, None)
             self._unreadable.pop(place, None)
 
     def hand_over(self, messages: Iterable[Message], workers: Mapping[int, PartitionWorker]) -> None:
@@ -132,7 +134,9 @@ class Intake:
         if self._ends.get(place) != expected:
             self._ends[place] = expected
             self._read_again(place, end)
-        elif place[0] == self._op_topic:
+            return
+        self._empty_until[place] = end
+        if place[0] == self._op_topic:
             self._next[place] = end
 
     def _read_again(self, place: Place, found: int) -> None:
@@ -192,6 +196,17 @@ class Intake:
             log.warning("the end of an op partition cannot be seen", partition=number, error=str(error.args[0]))
             return False
         return end <= self._next[self._op_topic, number]
+
+    def is_behind(self, number: int, end_of: Callable[[str, int], int]) -> bool:
+        """Return whether a topic of a partition number has records that were not handed over.
+
+        Args:
+            number: The partition number.
+            end_of: Returns the log end offset of a topic's partition.
+        """
+        return any(
+            end_of(*place) > max(self._next[place], self._empty_until.get(place, 0)) for place in self._places(number)
+        )
 
     def throttle(self, workers: Mapping[int, PartitionWorker]) -> None:
         """Pause partitions whose worker has a full inbox, resume them when half of it is done."""

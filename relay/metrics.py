@@ -80,6 +80,14 @@ HALTED = Gauge(
     registry=REGISTRY,
 )
 
+STALLED_SECONDS = Gauge(
+    "outbox_relay_stalled_seconds",
+    "For how long a half partition has not moved although there are records to read or transactions to write; 0: it "
+    "moves, or there is nothing to do",
+    ["partition"],
+    registry=REGISTRY,
+)
+
 LOST_HALVES = Counter(
     "outbox_relay_lost_halves",
     "Halves that were gone from the half topic before they were settled, and were skipped by skip_lost",
@@ -188,7 +196,17 @@ for _kind in ("op_lost", "contradiction", "op_contradicts_settled"):
 for _cause in ("fenced", "kafka_transaction", "cluster"):
     FAILURES.labels(_cause)
 
-_OF_A_PARTITION = (PENDING, HELD, DEFERRED, WAITING, OLDEST_SECONDS, OLDEST_UNDECIDED_SECONDS, LAG, DISCARDED)
+_OF_A_PARTITION = (
+    PENDING,
+    HELD,
+    DEFERRED,
+    WAITING,
+    OLDEST_SECONDS,
+    OLDEST_UNDECIDED_SECONDS,
+    LAG,
+    DISCARDED,
+    STALLED_SECONDS,
+)
 
 
 def forget(partition: int) -> None:

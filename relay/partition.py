@@ -134,6 +134,7 @@ class PartitionWorker(threading.Thread):
         self._wake = threading.Condition()
         self._stopping = False
         self._op_end_wanted = False
+        self._writing = False
 
     # --- called by the service's thread -------------------------------------------------------------------------
 
@@ -162,6 +163,15 @@ class PartitionWorker(threading.Thread):
     def skips(self, topic: str, offset: int) -> bool:
         """Return whether an operator wants this record passed by, as far as the discard topic was read."""
         return self.ready and (topic, offset) in self._decoder.skipped
+
+    def settled(self) -> int:
+        """Return what the committed checkpoints say, as one number that grows with each record that is settled."""
+        half, op = self._committed
+        return 2 * half.head - sum(map(len, half.unsettled)) + op.head + op.offset
+
+    def has_work(self) -> bool:
+        """Return whether there is something to read from the inbox, or to write."""
+        return self._writing or any(self.inbox()) or self._ledger.ready().messages > 0
 
     def head(self) -> int:
         """Offset of the half that is read next; more may be in the inbox."""
@@ -290,7 +300,9 @@ class PartitionWorker(threading.Thread):
             self._learn(stale, self._topics.look_up(stale))
         batch = take_batch(self._ledger, self._take_ready(), now, self._lessons.volume.limit.messages)
         if batch:
+            self._writing = True
             self._write(batch, now)
+            self._writing = False
         elif self._commit_is_due():
             self._commit([])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -34,6 +34,7 @@ from relay.intake import Intake
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers, NoLeftovers, TransactionalLeftovers
 from relay.lessons import Lessons
+from relay.log_ends import LogEnds
 from relay.offset_commits import OffsetCommits
 from relay.ownership import Ownership
 from relay.partition import PartitionWorker
@@ -42,6 +43,7 @@ from relay.producing import DeliveryError
 from relay.real_topics import watch_real_topics
 from relay.restore import read_checkpoints, restore_ledger, verify_discards, why_unreadable
 from relay.settings import RelaySettings
+from relay.stalls import Stalls
 
 POLL_SECONDS = 0.1
 CONSUME_AT_ONCE = 10_000
@@ -83,11 +85,14 @@ class RelayService:
         self._topics = TopicCache(admin, writing=True)
         self._allowed = settings.allow_list()
         self._real_topics = watch_real_topics(admin, self._topics)
+        topics = (self._channel.half.name, self._channel.op.name)
+        self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._workers: dict[int, PartitionWorker] = {}
         self._lessons: dict[int, Lessons] = {}
         self._ownership = Ownership()
         self._halts = Halts()
+        self._stalls = Stalls()
         self._op_end_asked = 0.0
         self._group_metadata = b""
         self._commits = OffsetCommits()
@@ -118,6 +123,7 @@ class RelayService:
         """
         self._subscribe()
         self._real_topics.start()
+        self._ends.watch.start()
         log.info("relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
         if self._settings.allowed_topics is None:
             log.info("every producer group may write to every topic that is not internal: allowed_topics is not set")
@@ -129,6 +135,7 @@ class RelayService:
         finally:
             self._contract.stop()
             self._real_topics.stop()
+            self._ends.watch.stop()
             self._give_up(list(self._workers), DRAIN_SECONDS)
             self._consumer.close()
             log.info("relay stopped")
@@ -155,8 +162,10 @@ class RelayService:
         self._look_for_op_ends()
         self._checks.poll()
         self._tell()
+        self._look_for_stalls()
         self._contract.check()
         self._real_topics.check()
+        self._ends.watch.check()
         self._health.not_ready = self._not_ready()
         self._health.turned()
 
@@ -170,8 +179,23 @@ class RelayService:
             _, end = self._consumer.get_watermark_offsets(place, cached=True)
             metrics.LAG.labels(number).set(max(end - worker.head(), 0))
 
+    def _look_for_stalls(self) -> None:
+        """Compare the checkpoints of the partitions that are served with what there is to do."""
+        now = time.monotonic()
+        for number, worker in self._workers.items():
+            if worker.ready:
+                has_work = worker.has_work() or self._intake.is_behind(number, self._ends.of)
+                self._stalls.observe(number, worker.settled(), now, has_work=has_work)
+        for number, seconds in self._stalls.seconds(now).items():
+            metrics.STALLED_SECONDS.labels(number).set(seconds)
+
+    def _forget_stalls(self, numbers: Collection[int]) -> None:
+        self._stalls.forget(numbers)
+        for number in numbers:
+            metrics.forget(number)
+
     def _not_ready(self) -> str | None:
-        if why := self._halts.why():
+        if why := self._halts.why() or self._stalls.why(time.monotonic()):
             return why
         restoring = (number for number, worker in self._workers.items() if not worker.ready)
         waiting = sorted({*self._ownership.waiting(), *restoring})
@@ -222,6 +246,7 @@ class RelayService:
         failpoint("relay.revoking")
         numbers = self._ownership.revoked((tp.topic, tp.partition) for tp in partitions)
         self._halts.end(numbers)
+        self._forget_stalls(numbers)
         self._give_up(numbers)
         for number in numbers:
             self._lessons.pop(number, None)
@@ -270,6 +295,7 @@ class RelayService:
         """Serve a partition no more, until what halts it is settled: nothing may be skipped (R36)."""
         log.error("a half partition is halted", topic=self._channel.half.name, partition=number, reason=str(cause))
         self._halts.halt(number, cause)
+        self._forget_stalls([number])
         self._ownership.halted(number, time.monotonic())
         self._contract.soon()
 

@@ -203,3 +203,25 @@ def test_record_that_is_passed_by_leaves_an_empty_one() -> None:
     ((record,), ops), _ = worker.feed.call_args
     assert (record.offset(), record.value(), ops) == (10, None, [])
     assert (desk.consumer.sought, desk.intake.unreadable()) == ([(HALF, 11)], {})
+
+
+def test_intake_is_behind_until_all_records_are_handed_over() -> None:
+    desk, ends = _Desk(), {HALF: 10, OP: 10}
+
+    def is_behind() -> bool:
+        return desk.intake.is_behind(0, lambda topic, _partition: ends[topic])
+
+    assert not is_behind()
+    ends[OP] = 12
+    assert is_behind()
+    desk.hand_over(*_records(OP, 10, 11))
+    assert not is_behind()
+
+
+def test_intake_is_not_behind_an_aborted_transaction() -> None:
+    """Its records and its marker have offsets, and a second look shows none of them."""
+    desk = _Desk()
+    desk.hand_over(_end(HALF, 13))
+    assert desk.intake.is_behind(0, lambda _topic, _partition: 13)
+    desk.hand_over(_end(HALF, 13))
+    assert not desk.intake.is_behind(0, lambda topic, _partition: 13 if topic == HALF else 10)

@@ -38,6 +38,7 @@ PURE = sorted(
                 "pacing",
                 "parking",
                 "preflight",
+                "stalls",
                 "transaction",
                 "unsettled",
                 "urgent",

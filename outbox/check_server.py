@@ -206,8 +206,12 @@ class CheckServer:
             return None
         try:
             return read_question(message.key(), message.value(), self._settings.group)
-        except NewerFormatError:
-            raise
+        except NewerFormatError as newer:
+            log.error(  # noqa: TRY400 - one line says all
+                "Check request at %s/%s offset %s dropped: %s. The relay repeats it. Upgrade this application",
+                *(message.topic(), message.partition(), message.offset(), newer),
+            )
+            return None
         except ProtocolError as problem:
             log.warning("a check request at offset %s cannot be read and is passed: %s", message.offset(), problem)
             return None

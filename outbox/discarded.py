@@ -5,7 +5,7 @@ Only a relay changes what lies there. An operator's decision is an op marker lik
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Message
@@ -14,6 +14,7 @@ from outbox.channel import ChannelDescription
 from outbox.decisions import send_decisions
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
+from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import TARGET_HEADER
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.span_reader import Span, SpanReader
@@ -55,23 +56,39 @@ class Discarded:
             yield position, offset, self.messages.get(message_key(self.manifest.transaction_id, position))
 
 
-def read_manifests(kafka: Mapping[str, str], channel: ChannelDescription) -> Iterator[Manifest]:
+def read_manifests(
+    kafka: Mapping[str, str],
+    channel: ChannelDescription,
+    cannot_read: Callable[[Message, ProtocolError], None] | None = None,
+) -> Iterator[Manifest]:
     """Read the manifests in the discard topic, one at a time, up to its present end as far as it is committed.
 
     The topic is read twice: first for the place of the last record of each manifest's key, then for these records.
     Only the keys and places are kept in memory.
 
+    Args:
+        kafka: librdkafka properties, with the right to read the topic.
+        channel: The channel.
+        cannot_read: Called with a manifest's record that is of a newer format, or none; the others follow. Without
+            it the first one ends the reading.
+
     Raises:
         KafkaUnreachable: Kafka does not answer.
         ConfigurationError: It refuses.
-        ProtocolError: A manifest is of a newer format, or none.
+        ProtocolError: A manifest cannot be read, and `cannot_read` is not given.
     """
     with SpanReader(kafka, channel.channel.relay_group) as reader:
         spans = _spans(reader, channel)
         last = _last_manifests(reader.read(spans))
         for message in reader.read(spans) if last else ():
             if last.get(message.key() or b"") == _place(message):
-                manifest = parse_manifest(message.value())
+                try:
+                    manifest = parse_manifest(message.value())
+                except ProtocolError as error:
+                    if cannot_read is None:
+                        raise
+                    cannot_read(message, error)
+                    continue
                 if manifest.topic_id == channel.half.id:  # no relay touches those of a deleted half topic
                     yield manifest
 

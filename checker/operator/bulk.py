@@ -77,8 +77,9 @@ class Bulk:
         with told_reading() as passed:
             self.unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
         self.found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
-        if self.unread and any(one.truth is Truth.LISTENER for one in self.found):
-            fail(f"nobody can tell what listeners have said: {self.unread[0].place} was not read", Exit.UNPROVABLE)
+        listeners = {one.partition for one in self.found if one.truth is Truth.LISTENER}
+        if left := [one for one in self.unread if one.partition in listeners]:
+            fail(f"It is not known what listeners have said: {left[0].place} was not read", Exit.UNPROVABLE)
         self.standings = Counter(standing for some in self._chunks() for standing in self._look(some))
 
     def possible(self) -> int:

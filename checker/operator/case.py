@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from checker.operator.channel_reader import ChannelReader
+from checker.operator.channel_reader import ChannelReader, Unread
 from checker.operator.options import RECORDS, Desk
 from checker.operator.rows import Seen, database_of
 from checker.operator.rulings import RULINGS, Ruling, Standing, Step, of_listener
@@ -75,9 +75,10 @@ class Case:
         now = time.time_ns() // 1_000_000
         with told_reading() as passed:
             unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
-        self.found = self._taken_from(gathering)
-        if self.found.truth is Truth.LISTENER and unread:
-            fail(f"nobody can tell what its listener has said: {unread[0].place} was not read", Exit.UNPROVABLE)
+        self.found = self._taken_from(gathering, unread)
+        left = [one for one in unread if one.partition == self.found.partition]
+        if self.found.truth is Truth.LISTENER and left:
+            fail(f"It is not known what its listener has said: {left[0].place} was not read", Exit.UNPROVABLE)
         self._judge(
             self._look(lambda name: self.desk.rows(name).look([self._request()], self._alive(), self.gone)[self.id])
         )
@@ -85,12 +86,18 @@ class Case:
         if young and self._standing() in {Standing.NO_ROW, Standing.LISTENER}:
             self.ruling = _YOUNG
 
-    def _taken_from(self, gathering: Gathering) -> Unsettled:
+    def _taken_from(self, gathering: Gathering, unread: Sequence[Unread]) -> Unsettled:
         if gathering.refused:
             fail(
                 f"transaction {self.id} is decided, and lies in the discard topic as {gathering.refused}: "
                 "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
                 Exit.FINDINGS,
+            )
+        if self.id not in gathering.found and (faults := [left for left in unread if left.is_fault]):
+            fail(
+                f"transaction {self.id} was not found, and {faults[0].place} cannot be read ({faults[0].why}): nothing "
+                "was decided",
+                Exit.UNPROVABLE,
             )
         if self.id not in gathering.found:
             channel = self.desk.channel.channel.name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 
 from checker.operator.undecided import Gathering, Half
 from outbox.channel import ChannelDescription
@@ -40,40 +40,63 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What was not read, and why, in one sentence."""
+    """What was not read.
+
+    Args:
+        place: Topic, partition and offsets.
+        why: One sentence.
+        partition: The half partition that it is of; None: of the check topic.
+        is_fault: Whether it cannot be read at all, as opposed to being more than is read.
+    """
 
     place: str
     why: str
+    partition: int | None = None
+    is_fault: bool = False
 
 
-def read_progress(kafka: Mapping[str, str], channel: ChannelDescription) -> list[Progress]:
-    """The committed checkpoints of all partitions, in their order; the relay's group is not joined.
+def read_progress(
+    kafka: Mapping[str, str], channel: ChannelDescription
+) -> tuple[Mapping[int, Progress], Sequence[Unread]]:
+    """Read the committed checkpoints of all partitions; the relay's group is not joined.
+
+    Returns:
+        Checkpoints by partition, and the partitions whose checkpoint is missing or cannot be trusted.
 
     Raises:
         ConfigurationError: Kafka does not answer, or refuses.
-        UnsafeError: A checkpoint is missing or cannot be trusted.
+        UnsafeError: That is so for each partition.
     """
     half, op, numbers = channel.half, channel.op, range(channel.partitions)
     places = [(topic.name, number) for topic in (half, op) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
-    missing = [f"{topic}/{number}" for topic, number in places if (topic, number) not in committed]
+    progress: dict[int, Progress] = {}
+    unread: list[Unread] = []
+    for number in numbers:
+        try:
+            progress[number] = _progress(channel, number, committed)
+        except (UnsafeError, ProtocolError) as error:
+            unread.append(Unread(f"{half.name}/{number}", str(error), number, is_fault=True))
+    if not progress:
+        raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
+    return progress, unread
+
+
+def _progress(
+    channel: ChannelDescription, number: int, committed: Mapping[tuple[str, int], TopicPartition]
+) -> Progress:
+    half, op, names = channel.half, channel.op, channel.channel
+    missing = [f"{topic.name}/{number}" for topic in (half, op) if (topic.name, number) not in committed]
     if missing:
         raise UnsafeError(
-            f"{', '.join(missing)} has no checkpoint in group {channel.channel.relay_group}: nobody can tell what is "
-            f"settled there; for a new channel run `outbox channel create --channel {channel.channel.name}`"
+            f"{' and '.join(missing)} has no checkpoint in group {names.relay_group}, so that it is not known what is "
+            f"settled there: for a new channel run `outbox channel create --channel {names.name}`"
         )
-    try:
-        return [
-            Progress(
-                parse_half_checkpoint(_metadata(ours.metadata), ours.offset, half.id, ours.partition),
-                parse_op_checkpoint(_metadata(theirs.metadata), theirs.offset, op.id, theirs.partition),
-            )
-            for ours, theirs in ((committed[half.name, number], committed[op.name, number]) for number in numbers)
-        ]
-    except NewerFormatError:
-        raise
-    except ProtocolError as error:
-        raise UnsafeError(f"{error}; nobody can tell what is settled there") from error
+    ours, theirs = committed[half.name, number], committed[op.name, number]
+    return Progress(
+        parse_half_checkpoint(_metadata(ours.metadata), ours.offset, half.id, number),
+        parse_op_checkpoint(_metadata(theirs.metadata), theirs.offset, op.id, number),
+    )
 
 
 def _metadata(text: str | None) -> str:
@@ -113,18 +136,18 @@ class ChannelReader:
             now_ms: The present time, ms since 1970: check requests are looked at so far back from here.
 
         Returns:
-            What was not read, because it was too much.
+            What was not read, because it was too much or cannot be read.
 
         Raises:
             ConfigurationError: Kafka does not answer, or refuses.
-            UnsafeError: A checkpoint is missing or cannot be trusted.
-            NewerFormatError: A record is of a newer format.
+            UnsafeError: No partition has a checkpoint that can be trusted.
         """
-        progress = read_progress(self._kafka, self._channel)
+        progress, unread = read_progress(self._kafka, self._channel)
+        self._unread += unread
         with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
-            for number, found in enumerate(progress):
+            for number, found in progress.items():
                 self._read_halves(reader, number, found.half)
-            for manifest in read_manifests(self._kafka, self._channel):
+            for manifest in read_manifests(self._kafka, self._channel, self._cannot_read):
                 self._gathering.add_manifest(manifest)
             if self._gathering.sums:
                 self._read_ops(reader, progress)
@@ -134,42 +157,57 @@ class ChannelReader:
     def _read_halves(self, reader: SpanReader, number: int, checkpoint: HalfCheckpoint) -> None:
         whole = reader.whole(self._channel.half.name, number)
         if whole.start > checkpoint.offset:
-            raise UnsafeError(
-                f"{whole.topic}/{number} begins at offset {whole.start}, and unsettled halves are named from "
-                f"{checkpoint.offset} on: retention, or somebody's hand, has removed them"
-            )
+            self._miss(number, checkpoint.offset, whole.start, "retention, or somebody's hand, has removed them")
         if whole.stop < checkpoint.head:
-            raise UnsafeError(
-                f"{whole.topic}/{number} ends at offset {whole.stop}, and the relay has read up to {checkpoint.head}: "
-                "Kafka has lost records that it had acknowledged"
-            )
+            self._miss(number, whole.stop, checkpoint.head, "Kafka has lost records that it had acknowledged")
         for span, is_unsettled in _spans(whole, checkpoint):
             for message in reader.read([span], self._passed):
                 offset = message.offset() or 0
                 if self._gathering.is_full(number):
                     place = f"{whole.topic}/{number}, offsets {offset} to {whole.stop}"
-                    self._unread.append(Unread(place, "more halves are unsettled than are looked at"))
+                    self._unread.append(Unread(place, "more halves are unsettled than are looked at", number))
                     return
                 if is_unsettled(offset):
                     self._take_half(message)
 
+    def _miss(self, number: int, start: int, stop: int, why: str) -> None:
+        place = f"{self._channel.half.name}/{number}, offsets {start} to {stop}"
+        self._unread.append(Unread(place, why, number, is_fault=True))
+
+    def _cannot_read(self, message: Message, error: ProtocolError) -> None:
+        """Note a record that is of a newer format, or none."""
+        topic, number = message.topic(), message.partition()
+        is_check = topic == self._channel.channel.check_topic
+        place = f"{topic}/{number} offset {message.offset()}"
+        self._unread.append(Unread(place, str(error), None if is_check else number, is_fault=True))
+
     def _take_half(self, message: Message) -> None:
-        half = to_half(message)
+        try:
+            half = to_half(message)
+        except NewerFormatError as error:
+            self._cannot_read(message, error)
+            return
         if half is None:
             self._gathering.malformed += 1
         else:
             self._gathering.add_half(half)
 
-    def _read_ops(self, reader: SpanReader, progress: list[Progress]) -> None:
+    def _read_ops(self, reader: SpanReader, progress: Mapping[int, Progress]) -> None:
         op = self._channel.op
         spans = [
             self._cut(span, progress[number].op.offset)
             for number, since in self._gathering.since().items()
+            if number in progress
             for span in reader.since(op.name, [number], since - SKEW_MS)
         ]
         for message in reader.read(spans, self._passed):
-            for source, entry in to_ops(message):
-                place = (message.offset() or 0, message.timestamp()[1])
+            place = (message.offset() or 0, message.timestamp()[1])
+            try:
+                entries = to_ops(message)
+            except NewerFormatError as error:
+                self._cannot_read(message, error)
+                continue
+            for source, entry in entries:
                 self._gathering.add_op(entry, source, *place, self._channel.half.id)
 
     def _cut(self, span: Span, needed: int) -> Span:
@@ -177,12 +215,12 @@ class ChannelReader:
         start = min(span.start, needed)
         if span.stop - start > self._most:
             start = max(min(needed, span.stop), span.stop - self._most)
-            self._say_cut(Span(span.topic, span.partition, span.start, start))
+            self._say_cut(Span(span.topic, span.partition, span.start, start), span.partition)
         return Span(span.topic, span.partition, start, span.stop)
 
-    def _say_cut(self, left: Span) -> None:
+    def _say_cut(self, left: Span, number: int | None = None) -> None:
         place = f"{left.topic}/{left.partition}, offsets {left.start} to {left.stop}"
-        self._unread.append(Unread(place, f"more than the last {self._most} records"))
+        self._unread.append(Unread(place, f"more than the last {self._most} records", number))
 
     def _read_checks(self, reader: SpanReader, now_ms: int) -> None:
         topic = self._channel.channel.check_topic
@@ -196,8 +234,8 @@ class ChannelReader:
         for message in reader.read(spans, self._passed):
             try:
                 self._gathering.add_check(parse_check(message.value()), message.timestamp()[1])
-            except NewerFormatError:
-                raise
+            except NewerFormatError as error:
+                self._cannot_read(message, error)
             except ProtocolError:
                 continue  # the checker counts it as malformed
 

@@ -25,7 +25,7 @@ from checker.operator.rows import database_of
 from checker.operator.undecided import Choice, Gathering, Unsettled
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import Truth
-from outbox.service.exits import guarded
+from outbox.service.exits import Exit, guarded
 from outbox.service.output import Json, PlainConsole, print_entry, print_json, told_reading
 
 LIMIT = 100
@@ -76,6 +76,8 @@ def pending(
             print_json(document)
         else:
             _show(document, unread)
+        if any(left.is_fault for left in unread):
+            raise SystemExit(Exit.UNPROVABLE)
 
     guarded(run)
 

@@ -81,7 +81,6 @@ class Search:
 
         Raises:
             ConfigurationError: Kafka does not answer, or refuses.
-            NewerFormatError: A record is of a newer format.
         """
         names, numbers = self._channel.channel, range(self._channel.partitions)
         with SpanReader(self._kafka, names.relay_group) as reader:
@@ -132,7 +131,7 @@ class Search:
             for message in records:
                 reached[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
                 if self._mentions(message):
-                    take(message)
+                    self._try(take, message)
                     if enough():
                         broken_off = True
                         break
@@ -142,6 +141,13 @@ class Search:
             if part.stop < span.stop and not broken_off:
                 left = f"{span.topic}/{span.partition}, offsets {part.stop} to {span.stop}"
                 self._found.unread.append((left, f"more than {self._most} records: see --records"))
+
+    def _try(self, take: Take, message: Message) -> None:
+        try:
+            take(message)
+        except ProtocolError as error:
+            place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+            self._found.unread.append((place, str(error)))
 
     def _mentions(self, message: Message) -> bool:
         """Whether a record may be of the transaction; nearly all others are told from it without being parsed."""

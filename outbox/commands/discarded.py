@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 import typer
+from confluent_kafka import Message
 from rich.table import Table
 
 from outbox.channel import ChannelDescription, verify_channel
@@ -17,9 +18,10 @@ from outbox.commands.options import CHANNEL_DEFAULT, BootstrapServers, ChannelNa
 from outbox.discarded import Discarded, DiscardedMessage, decide, read_discarded, read_manifests, why_not
 from outbox.errors import UsageError
 from outbox.protocol.discard import DiscardReason, Manifest
+from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind
-from outbox.service.exits import Exit, guarded
+from outbox.service.exits import Exit, guarded, warn
 from outbox.service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, signed, utc
 
 LOOK_SECONDS = 0.5
@@ -53,12 +55,16 @@ def list_command(
     """List the transactions in the discard topic and their reasons, one at a time."""
 
     def run() -> None:
-        chosen = _Choice(None, every=True, group=group, reason=reason).of(_Topic(bootstrap_servers, channel).read())
+        topic = _Topic(bootstrap_servers, channel)
+        chosen = _Choice(None, every=True, group=group, reason=reason).of(topic.read())
         if as_json:
             rows = (_fields(manifest) for manifest in islice(chosen, limit))
-            print_json_rows({"channel": channel}, "transactions", rows, lambda: {"not_listed": _count(chosen)})
+            rest = lambda: {"not_listed": _count(chosen), "not_read": sorted(topic.unread)}  # noqa: E731 - a last word
+            print_json_rows({"channel": channel}, "transactions", rows, rest)
         else:
             _show_list(chosen, limit or LIMIT, channel)
+        if topic.unread:
+            raise SystemExit(Exit.UNPROVABLE)
 
     guarded(run)
 
@@ -178,10 +184,18 @@ class _Topic:
     def __init__(self, bootstrap_servers: str, channel: str) -> None:
         self.kafka = connection(bootstrap_servers)
         self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), Channel(channel))
+        self.unread: set[str] = set()
+        """Places of manifests that this version cannot read."""
 
     def read(self) -> Iterator[Manifest]:
-        """Read the manifests that lie there now, one at a time."""
-        return read_manifests(self.kafka, self.channel)
+        """Read the manifests that lie there now, one at a time; name those that cannot be read on standard error."""
+        return read_manifests(self.kafka, self.channel, self._cannot_read)
+
+    def _cannot_read(self, message: Message, error: ProtocolError) -> None:
+        place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+        if place not in self.unread:
+            self.unread.add(place)
+            warn(f"{place} is passed over: {error}")
 
     def read_one(self, transaction_id: str) -> Discarded:
         """Read one transaction.
@@ -214,7 +228,7 @@ def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> No
             _tell(len(able), left)
     if manner.as_json:
         print_json(_decided(topic, chosen, kind, left))
-    if left or len(able) < len(chosen):
+    if left or len(able) < len(chosen) or (choice.every and topic.unread):
         raise SystemExit(Exit.FINDINGS)
 
 

@@ -48,8 +48,13 @@ class UnsafeError(ConfigurationError):
 
 def fail(message: str, code: Exit = Exit.CONFIGURATION) -> NoReturn:
     """Print a message on standard error, without passwords and control characters, and end the process."""
-    sys.stderr.write(f"outbox: {visible(redact(message))}\n")
+    warn(message)
     raise SystemExit(code)
+
+
+def warn(message: str) -> None:
+    """Print a message on standard error, without passwords and control characters, and go on."""
+    sys.stderr.write(f"outbox: {visible(redact(message))}\n")
 
 
 def guarded(command: Callable[[], None]) -> None:

@@ -151,10 +151,10 @@ class KafkaProxy(Proxy[KafkaLink]):
 
     async def _carry(self, size: int) -> None:
         """Take as long as a request of a size, in bytes, takes on the line; the line may get wider meanwhile."""
-        while size > 0 and self.bytes_per_second < math.inf:
-            seconds = min(size / self.bytes_per_second, _LOOK_SECONDS)
+        while size > 0 and (speed := self.bytes_per_second) < math.inf:
+            seconds = min(size / speed, _LOOK_SECONDS)
             await asyncio.sleep(seconds)
-            size -= math.ceil(seconds * self.bytes_per_second)
+            size -= math.ceil(seconds * speed)
 
     async def _request(self, link: KafkaLink, request: KafkaRequest, message: bytes) -> None:
         await self._cluster.before(request)

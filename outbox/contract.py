@@ -22,7 +22,12 @@ KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
 """They hold the checkpoints, and the commits of the relay's Kafka transactions."""
 
 _COMMON = {"message.timestamp.type": "LogAppendTime"}
-_DELETE = {**_COMMON, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
+_DELETE = {
+    **_COMMON,
+    "cleanup.policy": "delete",
+    "retention.ms": str(RETENTION_MS),
+    "compression.type": "uncompressed",  # else a batch of a few kB may unpack to any size in relays and checkers (R52)
+}
 _COMPACT = {**_COMMON, "cleanup.policy": "compact"}
 _ENVELOPE = {"max.message.bytes": str(ENVELOPE_BYTES)}
 
@@ -41,6 +46,7 @@ class Rule(enum.StrEnum):
     MIN_INSYNC_REPLICAS = "min_insync_replicas"
     UNCLEAN_LEADER_ELECTION = "unclean_leader_election"
     OFFSETS_RETENTION = "offsets_retention"
+    COMPRESSION = "compression"
 
 
 STOPS = frozenset({Rule.MISSING, Rule.RECREATED, Rule.PARTITIONS, Rule.TIMESTAMP_TYPE, Rule.CLEANUP_POLICY})
@@ -50,8 +56,8 @@ With the others it goes on, not ready: to stop would only let more time pass ove
 """
 
 
-WARNS = frozenset({Rule.OFFSETS_RETENTION})
-"""Rules that are only reported: nothing is at risk as long as a relay runs."""
+WARNS = frozenset({Rule.OFFSETS_RETENTION, Rule.COMPRESSION})
+"""Rules that are only reported: no message is at risk as long as a relay runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,23 @@ def _durability(topic: TopicDescription, contract: Contract) -> Iterator[Problem
     if topic.settings["unclean.leader.election.enable"] != "false":
         what = f"topic {topic.name} has unclean.leader.election.enable=true, so that committed messages may vanish"
         yield Problem(Rule.UNCLEAN_LEADER_ELECTION, what, "set it to false")
+
+
+def compression_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -> Iterator[Problem]:
+    """Yield the topics that store batches compressed, so that what a batch unpacks to has no limit (R52).
+
+    A broker that unpacks them itself refuses what is larger than `max.message.bytes` then.
+
+    Args:
+        channel: The channel.
+        topics: Those of its topics that exist.
+    """
+    names = (channel.half_topic, channel.op_topic, channel.check_topic)
+    for name in filter(topics.__contains__, names):
+        found = topics[name].settings.get("compression.type", "producer")
+        if found != "uncompressed":
+            what = f"topic {name} has compression.type={found}, so that a small batch may unpack to any size in a relay"
+            yield Problem(Rule.COMPRESSION, what, "set it to uncompressed")
 
 
 def offsets_problem(half: TopicDescription, offsets_minutes: int) -> Problem | None:

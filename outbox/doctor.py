@@ -12,7 +12,15 @@ from confluent_kafka.admin import AdminClient
 
 from outbox.callback_table import CallbackTable
 from outbox.cluster import TopicDescription, admin_client, broker_setting, describe_topics, start_offsets
-from outbox.contract import KAFKAS_OWN, Contract, Rule, channel_problems, contract_problems, offsets_problem
+from outbox.contract import (
+    KAFKAS_OWN,
+    Contract,
+    Rule,
+    channel_problems,
+    compression_problems,
+    contract_problems,
+    offsets_problem,
+)
 from outbox.ddl import written
 from outbox.errors import ConfigurationError
 from outbox.finding import Finding
@@ -64,18 +72,28 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract
         yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
     for problem in contract_problems(channel, topics, contract):
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
-    yield from examine_offsets_retention(admin, topics[channel.half_topic], contract)
+    yield from examine_warnings(admin, channel, topics, contract)
     yield from _checkpoints(kafka, admin, channel, partitions)
 
 
-def examine_offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
-    """Yield whether the brokers keep committed offsets as long as the half topic keeps its halves.
+def examine_warnings(
+    admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
+) -> Iterator[Finding]:
+    """Yield the broken rules of the contract that are only reported.
 
     Args:
         admin: Client of the cluster.
-        half: The half topic.
+        channel: The channel.
+        topics: Its topics.
         contract: What the profile asks.
     """
+    for problem in compression_problems(channel, topics):
+        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+    yield from _offsets_retention(admin, topics[channel.half_topic], contract)
+
+
+def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
+    """Yield whether the brokers keep committed offsets as long as the half topic keeps its halves."""
     if not contract.offsets_retention:
         return
     name = "offsets.retention.minutes"

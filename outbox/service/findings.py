@@ -9,7 +9,7 @@ from rich.text import Text
 
 from outbox.cluster import admin_client
 from outbox.contract import channel_problems, contract_problems
-from outbox.doctor import examine_offsets_retention
+from outbox.doctor import examine_warnings
 from outbox.errors import ConfigurationError
 from outbox.finding import Finding
 from outbox.service.contract_watch import describe_all
@@ -71,7 +71,7 @@ def examine_channel(settings: ServiceSettings) -> Iterator[Finding]:
     problems = [*channel_problems(channel, topics), *contract_problems(channel, topics, settings.contract())]
     yield from (Finding(f"contract: {problem.rule}", problem.what, problem.fix) for problem in problems)
     if channel.half_topic in topics:
-        yield from examine_offsets_retention(admin, topics[channel.half_topic], settings.contract())
+        yield from examine_warnings(admin, channel, topics, settings.contract())
     if not problems:
         partitions = topics[channel.half_topic].partitions
         yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")

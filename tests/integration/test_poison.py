@@ -6,7 +6,13 @@ import random
 import uuid
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from outbox.channel import verify_channel
 from outbox.discarded import read_manifests
@@ -29,13 +35,32 @@ def producer(site: Site) -> Producer:
     return Producer({**site.kafka(), "compression.type": "zstd", "message.max.bytes": 200_000_000, "linger.ms": 0})
 
 
+def store_compressed(site: Site) -> None:
+    """Let the half topic store batches as producers compress them, without R52."""
+    entry = ConfigEntry("compression.type", "producer", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, site.channel.half_topic, incremental_configs=[entry])
+    site.admin.incremental_alter_configs([resource])[resource].result(20)
+
+
 def manifests(site: Site) -> list[Manifest]:
     """Return what lies in the discard topic."""
     return list(read_manifests(site.kafka(), verify_channel(site.admin, site.channel)))
 
 
+def test_broker_refuses_a_batch_that_unpacks_to_too_much(site: Site) -> None:
+    """A batch of 3 kB would take 90 MB of memory in a relay, and some of them all that it has (R52)."""
+    site.create("orders")
+    errors: list[KafkaError | None] = []
+    client = producer(site)
+    for topic in (site.channel.half_topic, site.channel.op_topic, site.channel.check_topic):
+        client.produce(topic, bytes(90_000_000), None, 0, on_delivery=lambda error, _: errors.append(error))
+    assert client.flush(60) == 0
+    assert [error.code() if error else None for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE] * 3
+
+
 def test_half_that_unpacks_to_too_much_leaves_as_a_stub(site: Site) -> None:
     site.create("orders")
+    store_compressed(site)
     client = producer(site)
     client.produce(site.channel.half_topic, bytes(5 * 2**20), None, 0)
     assert client.flush(20) == 0
@@ -111,6 +136,7 @@ def _random_headers(chance: random.Random) -> Headers:
 def test_half_that_cannot_be_unpacked_halts_until_it_is_skipped(site: Site) -> None:
     """Kafka's client refuses to unpack more than `receive.message.max.bytes`, and reads the same offset again."""
     site.create("orders")
+    store_compressed(site)
     publish(site, ["before it"], 0)
     client = producer(site)
     client.produce(site.channel.half_topic, bytes(90_000_000), None, 0)

@@ -14,6 +14,7 @@ from outbox.contract import (
     Rule,
     changes,
     channel_problems,
+    compression_problems,
     contract_problems,
     offsets_problem,
     topic_settings,
@@ -114,6 +115,16 @@ def test_what_changes_while_a_service_runs_stops_it() -> None:
 def test_the_check_topic_may_grow() -> None:
     assert list(changes(CHANNEL, _topics(), _with("c.check", partitions=9))) == []
     assert _rules(_with("c.check", partitions=9)) == []
+
+
+def test_channel_that_stores_compressed_batches_is_warned_of() -> None:
+    assert not list(compression_problems(CHANNEL, _topics()))
+    topics = _with("c.op", settings={"compression.type": "producer"})
+    (problem,) = compression_problems(CHANNEL, topics)
+    assert problem.rule is Rule.COMPRESSION
+    assert str(problem).startswith(
+        "topic c.op has compression.type=producer, so that a small batch may unpack to any size"
+    )
 
 
 @pytest.mark.parametrize(

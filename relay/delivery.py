@@ -20,6 +20,7 @@ from outbox.protocol.record import Record
 from outbox.service.rights import refuse_missing_right
 from relay import metrics
 from relay.batch_size import BatchSize
+from relay.commit_check import is_committed
 from relay.producing import SETTINGS, BatchProducer, DeliveryError, delivery_error
 from relay.remedy import Fault, Remedy, Step, remedy
 
@@ -89,13 +90,16 @@ class TransactionalDelivery:
         kafka: librdkafka properties for the connection.
         transactional_id: One for each half partition.
         patience: Multiple of the usual time-outs.
+        group: Of the relay, if its checkpoints must be stable before a fresh producer goes on (R51).
 
     Raises:
         ConfigurationError: Properties do not go together.
         DeliveryError: The transaction coordinator could not be reached within 10 s.
     """
 
-    def __init__(self, kafka: Mapping[str, str], transactional_id: str, patience: int = 1) -> None:
+    def __init__(self, kafka: Mapping[str, str], transactional_id: str, patience: int = 1, group: str = "") -> None:
+        self._kafka = kafka
+        self._group = group
         usual = {**SETTINGS, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, **kafka}
         self._config = {
             **usual,
@@ -132,6 +136,16 @@ class TransactionalDelivery:
         if lost_something or _is_suspicious(seconds):
             log.warning("a commit may have been sent twice, its producer is replaced", seconds=round(seconds, 3))
             self._replace()
+            self._require_stable(offsets)
+
+    def _require_stable(self, offsets: Sequence[TopicPartition]) -> None:
+        """See that a checkpoint does not hang: the next transaction, if it is aborted, would take it along.
+
+        Raises:
+            DeliveryError: It may hang; whoever takes the partition over ends it as it was decided.
+        """
+        if self._group and not is_committed(self._kafka, self._group, offsets):
+            raise DeliveryError("its last checkpoint is committed, and Kafka does not return it")
 
     def _commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> float:
         """Write a Kafka transaction.
@@ -180,6 +194,32 @@ class TransactionalDelivery:
         if lost_something:
             raise DeliveryError("a connection was lost while a Kafka transaction was aborted")
         self._renew()  # an abort that is sent twice could end the next transaction (R17)
+
+    def end_hanging(self, record: Record, place: TopicPartition, group_metadata: bytes, *, is_committed: bool) -> None:
+        """Write a Kafka transaction for nothing but its end, which also ends what hangs under the same producer id.
+
+        Its marker goes to the partition of the record, and to that of `__consumer_offsets` where the group is.
+        This object is of no further use (R17).
+
+        Args:
+            record: Any record.
+            place: Any offset of the group.
+            group_metadata: Of a consumer of the group.
+            is_committed: Whether it ends as committed, not as aborted.
+
+        Raises:
+            DeliveryError: It failed.
+        """
+        with self._producer.fatal_errors():
+            self._producer.listen()
+            client = self._producer.client
+            call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
+            self._fill([record], [place], group_metadata)
+            failpoint("relay.ending")
+            if is_committed:
+                call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
+            else:
+                call_again(Step.ABORT, ABORT_SECONDS, client.abort_transaction)
 
     def _abort(self) -> None:
         """Abort what is open, so that readers need not wait for its time-out.

@@ -8,9 +8,11 @@ from confluent_kafka import Consumer, KafkaException
 
 from outbox.channel import ChannelDescription, verify_channel
 from outbox.cluster import admin_client, checked_properties
+from outbox.errors import KafkaUnreachable
 from outbox.finding import Finding
 from outbox.service.exits import UnsafeError
 from outbox.service.findings import examine_channel
+from relay.hanging import refuse_undone_end
 from relay.restore import lost_ops, read_checkpoints, verify_checkpoints, why_unreadable
 from relay.settings import RelaySettings
 
@@ -45,11 +47,14 @@ def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDes
     what = f"partition {number}"
     try:
         committed = read_checkpoints(consumer, channel, number)
+        refuse_undone_end(settings.connection(), channel, number, committed[0], settings.hanging_transaction)
         skip_lost = settings.skips_lost(number)
         half, op = verify_checkpoints(consumer, channel, number, committed, skip_lost=skip_lost)
         lost = lost_ops(consumer, channel, number, op)
     except UnsafeError as error:
         return Finding(what, str(error), "see docs/operations.md: starting at a guess would lose or double")
+    except KafkaUnreachable as error:
+        return Finding(what, str(error), "look at the group's coordinator")
     except KafkaException as error:
         why = why_unreadable(error, settings.connection(), channel, number)
         return Finding(what, f"its checkpoint cannot be read: {why}", "look at the group's coordinator")

@@ -240,13 +240,13 @@ def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
         offset = message.offset() or 0
         if offset >= span.stop:
             return
-        found = written(_as_record(message), offset)
+        found = written(as_record(message), offset)
         if found is not None:
             yield found
 
 
-def _as_record(message: Message) -> Record:
-    """The record once more, which its topic took before."""
+def as_record(message: Message) -> Record:
+    """Return the record once more, which its topic took before."""
     headers: Any = message.headers() or []
     topic, partition = message.topic() or "", message.partition()
     return Record(

@@ -156,6 +156,12 @@ LEFTOVERS = Counter(
     ["outcome"],
     registry=REGISTRY,
 )
+HANGING = Counter(
+    "outbox_relay_hanging_transactions",
+    "Hanging transactions that were ended because they held a checkpoint back, by how they were ended",
+    ["outcome"],
+    registry=REGISTRY,
+)
 RESTORE_SECONDS = Histogram(
     "outbox_relay_restore_seconds",
     "Time from the take-over of a partition until it is served",
@@ -191,6 +197,7 @@ for _reason in DiscardReason:
     DISCARDS.labels(_reason)
 for _outcome in ("aborted", "committed"):
     LEFTOVERS.labels(_outcome)
+    HANGING.labels(_outcome)
 for _kind in ("op_lost", "contradiction", "op_contradicts_settled"):
     EVENTS.labels(_kind)
 for _cause in ("fenced", "kafka_transaction", "cluster"):

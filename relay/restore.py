@@ -67,8 +67,14 @@ def _places(channel: ChannelDescription, number: int) -> list[TopicPartition]:
     return [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
 
 
-def why_unreadable(error: KafkaException, kafka: Mapping[str, str], channel: ChannelDescription, number: int) -> str:
-    """Why checkpoints could not be read, for people: perhaps Kafka knows them, but holds them back.
+class HeldBackError(KafkaUnreachable):
+    """Kafka holds a checkpoint or discard records back for a transaction without an end."""
+
+
+def why_unreadable(
+    error: KafkaException, kafka: Mapping[str, str], channel: ChannelDescription, number: int
+) -> KafkaUnreachable:
+    """Return why checkpoints could not be read: perhaps Kafka knows them, but holds them back.
 
     Args:
         error: Of `read_checkpoints()`.
@@ -79,8 +85,8 @@ def why_unreadable(error: KafkaException, kafka: Mapping[str, str], channel: Cha
     cause: KafkaError = error.args[0]
     timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
     if timed_out and _is_known(kafka, channel, number):
-        return f"Kafka {HELD_BACK}: docs/operations.md says what to do if it stays so"
-    return f"{cause.str()}"
+        return HeldBackError(f"Kafka {HELD_BACK}: docs/operations.md says what to do if it stays so")
+    return KafkaUnreachable(f"{cause.str()}")
 
 
 def _is_known(kafka: Mapping[str, str], channel: ChannelDescription, number: int) -> bool:
@@ -254,14 +260,15 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
     """See that readers see all of a discard partition: only its owner writes there, and it has ended what was open.
 
     Raises:
-        KafkaUnreachable: They do not, or Kafka does not answer: what lies there cannot be told.
+        HeldBackError: They do not: what is there cannot be told.
+        KafkaUnreachable: Kafka does not answer.
     """
     topic = channel.channel.discard_topic
     end, stable = end_offset(admin, topic, number), end_offset(admin, topic, number, stable=True)
     if end is None or stable is None:
         raise KafkaUnreachable(f"{topic}/{number} does not answer")
     if stable < end:
-        raise KafkaUnreachable(
+        raise HeldBackError(
             f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable}: "
             "docs/operations.md says what to do if it stays so"
         )

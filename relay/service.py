@@ -30,6 +30,7 @@ from relay.discard_reader import DiscardReader
 from relay.gate import Gate
 from relay.half_reader import HalfReader
 from relay.halts import Halts
+from relay.hanging import end_hanging, refuse_undone_end
 from relay.intake import Intake
 from relay.ledger import Ledger
 from relay.leftovers import Leftovers, NoLeftovers, TransactionalLeftovers
@@ -41,7 +42,7 @@ from relay.partition import PartitionWorker
 from relay.plain_delivery import PlainDelivery
 from relay.producing import DeliveryError
 from relay.real_topics import watch_real_topics
-from relay.restore import read_checkpoints, restore_ledger, verify_discards, why_unreadable
+from relay.restore import HeldBackError, read_checkpoints, restore_ledger, verify_discards, why_unreadable
 from relay.settings import RelaySettings
 from relay.stalls import Stalls
 
@@ -368,7 +369,7 @@ class RelayService:
         if self._settings.delivery == "at_least_once":
             commit = self._commits.serve(number)
             return PlainDelivery(kafka, transactional_id, channel.discard_topic, commit, patience)
-        return TransactionalDelivery(kafka, transactional_id, patience)
+        return TransactionalDelivery(kafka, transactional_id, patience, channel.relay_group)
 
     def _lessons_of(self, number: int) -> Lessons:
         settings, topic = self._settings, self._channel.channel.discard_topic
@@ -395,6 +396,9 @@ class RelayService:
         try:
             deliver_again = self._settings.distrusted_checkpoint == "deliver_again"
             committed = read_checkpoints(self._consumer, self._channel, number, deliver_again=deliver_again)
+            if not deliver_again:
+                word = self._settings.hanging_transaction
+                refuse_undone_end(self._settings.connection(), self._channel, number, committed[0], word)
             verify_discards(self._admin, self._channel, number)
             ledger = restore_ledger(
                 self._consumer,
@@ -419,12 +423,12 @@ class RelayService:
             return {}
         except KafkaUnreachable as error:
             delivery.close()
-            self._try_later(number, str(error))
+            self._wait_for_end(number, error, str(error), assign=assign)
             return {}
         except KafkaException as error:
             delivery.close()
             why = why_unreadable(error, self._settings.connection(), self._channel, number)
-            self._try_later(number, f"reading its checkpoint failed: {why}")
+            self._wait_for_end(number, why, f"reading its checkpoint failed: {why}", assign=assign)
             return {}
         self._intake.start_at(number, *(tp.offset for tp in committed))
         decoder = Decoder(self._channel.discard.max_message_bytes)
@@ -451,6 +455,17 @@ class RelayService:
         self._halts.end([number])
         worker.start()
         return {(tp.topic, tp.partition): tp.offset for tp in committed}
+
+    def _wait_for_end(self, number: int, error: KafkaUnreachable, reason: str, *, assign: bool) -> None:
+        """Try later, after what hangs was ended (R51); not while the group waits for an assignment."""
+        self._try_later(number, reason)
+        if assign or not isinstance(error, HeldBackError):
+            return
+        settings = self._settings
+        try:
+            end_hanging(settings.connection(), self._admin, self._channel, number, settings.hanging_transaction)
+        except (DeliveryError, OutboxError) as failure:
+            log.warning("A hanging transaction was not ended", partition=number, reason=str(failure))
 
     def _leftovers(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> Leftovers:
         if not isinstance(delivery, TransactionalDelivery):

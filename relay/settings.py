@@ -79,6 +79,11 @@ class RelaySettings(ServiceSettings):
         pattern=r"^(\d+(,\d+)*)?$",
         description="Half partitions, such as 0,3, that go on without halves that are gone from the topic.",
     )
+    hanging_transaction: Literal["decide", "abort", "commit"] = Field(
+        "decide",
+        description="How a hanging transaction that holds a checkpoint back is ended. decide: as Kafka decided it. "
+        "abort or commit, for one start: where Kafka no longer says.",
+    )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(
         60_000,

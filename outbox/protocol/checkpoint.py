@@ -68,6 +68,10 @@ class HalfCheckpoint:
     head: int
     unsettled: tuple[range, ...] = ()
 
+    def owes(self, offset: int) -> bool:
+        """Return whether a half is not settled."""
+        return offset >= self.head or any(offset in run for run in self.unsettled)
+
     def without(self, start: int) -> tuple[HalfCheckpoint, int]:
         """Return this checkpoint without the offsets below `start`, and how many of those were not settled.
 

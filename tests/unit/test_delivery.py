@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -17,6 +19,7 @@ from tests.unit.transaction_model import Coordinator, Producer
 
 MESSAGES = [b"%d" % number for number in range(9)]
 BATCH = 3
+GROUP = "outbox-relay"
 SLOW = 1.5
 REQUESTS = range(1, 9)
 """A transaction of three messages is seven requests: two registrations, three messages, offsets, end."""
@@ -68,6 +71,21 @@ def test_without_a_slow_commit_the_producer_is_kept(monkeypatch: pytest.MonkeyPa
     coordinator = Coordinator()
     assert deliver_all(coordinator, monkeypatch) == MESSAGES
     assert coordinator.epoch == 1
+
+
+@pytest.mark.parametrize("is_stable", [True, False])
+def test_slow_commit_whose_checkpoint_hangs_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch, *, is_stable: bool
+) -> None:
+    """The next transaction, if it is aborted, would take the checkpoint along (R51)."""
+    delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
+    committed = Mock(return_value=is_stable)
+    monkeypatch.setattr(relay.delivery, "is_committed", committed)
+    found = TransactionalDelivery({}, "outbox-relay-0", group=GROUP)
+    with nullcontext() if is_stable else pytest.raises(DeliveryError, match="does not return it"):
+        write(found, 0)
+    asked = [(group, [place.offset for place in places]) for (_, group, places), _ in committed.call_args_list]
+    assert asked == [(GROUP, [BATCH])]
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -58,8 +58,8 @@ class Draft:
                 f"a transaction has at most {MAX_BYTES} bytes of messages: publish the others in another one"
             )
         position = self._next_position
+        self._next_position += 1  # first: an exception of a signal handler may come between these lines
         self._messages.append((position, message))
-        self._next_position += 1
         self._bytes += size
         return Receipt(self.transaction_id, position, message.topic, self.end, self._watcher, self._watcher.ends())
 

@@ -36,7 +36,7 @@ _made: weakref.WeakKeyDictionary[CollectorRegistry, _Metrics] = weakref.WeakKeyD
 
 def _metrics(registry: CollectorRegistry) -> _Metrics:
     """The metrics in a registry: made once, because a registry takes a name once."""
-    with _lock:
+    with _lock.free:
         if registry not in _made:
             _made[registry] = _Metrics(
                 Counter("outbox_messages_published", "Messages that publish() accepted", ["group"], registry=registry),

@@ -83,15 +83,16 @@ class PublishedTransaction:
         """
         if self.is_sealed:
             raise UsageError("this transaction is already being committed: publish before session.commit()")
-        receipt = self.part(starter).publish(message, early=eager and savepoint == 0)
-        self._savepoints[starter].append(savepoint)
-        return receipt
+        part, numbers = self.part(starter), self._savepoints[starter]
+        del numbers[len(part.draft) :]  # of a message that was refused, or interrupted by a signal handler
+        numbers.append(savepoint)
+        return part.publish(message, early=eager and savepoint == 0)
 
     def part(self, starter: Starter) -> Participant:
         """The part of one outbox, started if it is not yet."""
         if starter not in self._parts:
-            self._parts[starter] = starter.start(self.connection)
             self._savepoints[starter] = []
+            self._parts[starter] = starter.start(self.connection)
         return self._parts[starter]
 
     @property
@@ -286,8 +287,8 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
             raise UsageError(
                 "the connection is in AUTOCOMMIT, where nothing waits for the messages: use another isolation level"
             )
+        _listen(connection)  # first: an exception of a signal handler may come between these lines (R47)
         _published[root] = PublishedTransaction(local)
-        _listen(connection)
     return _published[root]
 
 
@@ -309,25 +310,36 @@ def _savepoint_number(name: str) -> int:
 @cache
 def _listen_to_sessions() -> None:
     """Listen to all sessions, once: three listeners for each session would take longer than the row's INSERT."""
-    with _lock:
+    with _lock.free:
         event.listen(Session, "after_commit", _after_commit)
         event.listen(Session, "after_begin", _after_begin)
         event.listen(Session, "after_transaction_end", _after_transaction_end)
 
 
 def _listen(connection: Connection) -> None:
-    """Listen on a connection; SQLAlchemy's registry of listeners is not made for several threads at once."""
-    with _lock:
+    """Listen on a connection; SQLAlchemy's registry of listeners is not made for several threads at once.
+
+    To listen twice is to listen once. So whoever was interrupted in between listens again.
+
+    Raises:
+        UsageError: An interruption inside SQLAlchemy has left it deaf.
+    """
+    with _lock.free:
         if connection not in _connections:
-            _connections.add(connection)
             event.listen(connection, "commit", _commit)
             event.listen(connection, "rollback", _rollback)
             event.listen(connection, "begin", _begin)
             event.listen(connection, "before_cursor_execute", _refuse_end_in_sql)
+            if _commit not in connection.dispatch.commit:
+                raise UsageError(
+                    "the connection's listeners were interrupted while they were registered: roll back, and call "
+                    "invalidate() on the connection"
+                )
+            _connections.add(connection)
         if connection.dialect not in _dialects:
-            _dialects.add(connection.dialect)
             event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
             event.listen(connection.engine.pool, "reset", _reset)
+            _dialects.add(connection.dialect)
             event.listen(connection.engine.pool, "invalidate", _invalidate)
 
 
@@ -351,7 +363,7 @@ def _sealed_on(dbapi_connection: Any) -> PublishedTransaction | None:
 
 def _listen_to_savepoints(connection: Connection) -> None:
     """Only what was published inside a SAVEPOINT can be struck with one."""
-    with _lock:
+    with _lock.free:
         if not event.contains(connection, "rollback_savepoint", _rollback_savepoint):
             event.listen(connection, "rollback_savepoint", _rollback_savepoint)
 

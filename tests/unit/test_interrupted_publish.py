@@ -1,0 +1,91 @@
+"""An exception of a signal handler inside publish() of a session loses no later message (R47)."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+import outbox
+from outbox import Message, OutboxError
+from outbox.testing import InMemoryOutbox
+
+TRACED = str(outbox.__file__).removesuffix("__init__.py")
+
+
+class Interruption(BaseException):
+    """What a signal handler raises."""
+
+
+def _is_with(frame: FrameType) -> bool:
+    """Return whether a line is that of `with`, also at its end, where Python runs no signal handler."""
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+
+
+class Interrupter:
+    """Raises at one line of the library; counts the lines.
+
+    Args:
+        line: Which one, from 1; 0: none.
+    """
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+        self.lines = 0
+
+    def __enter__(self) -> Self:
+        """Begin to trace."""
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(TRACED):
+            return None
+        if event == "line" and not _is_with(frame):
+            self.lines += 1
+            if self.lines == self._line:
+                raise Interruption
+        return self._trace
+
+
+def publish_interrupted(line: int, *, in_savepoint: bool) -> tuple[int, bool, list[bytes | str | None]]:
+    """Publish "first", interrupted at a line, then "second", and commit.
+
+    Returns:
+        How many lines there were, whether "second" was accepted, and what was published.
+    """
+    with InMemoryOutbox() as box, Session(create_engine("sqlite://")) as session:
+        accepted = True
+        session.execute(text("SELECT 1"))
+        with suppress(Interruption), Interrupter(line) as interrupter:
+            box.publish(session, Message("orders", "first", "k"))
+        try:
+            box.publish(session, Message("orders", "second", "k"))
+            if in_savepoint:
+                inner = session.begin_nested()
+                box.publish(session, Message("orders", "undone", "k"))
+                inner.rollback()
+            session.commit()
+        except OutboxError:
+            accepted = False
+        return interrupter.lines, accepted, [message.value for message in box.published]
+
+
+@pytest.mark.parametrize("in_savepoint", [False, True])
+def test_message_after_an_interrupted_one_is_published(in_savepoint: bool) -> None:  # noqa: FBT001 - a parameter
+    lines, *_ = publish_interrupted(0, in_savepoint=in_savepoint)
+    found = {line: publish_interrupted(line, in_savepoint=in_savepoint)[1:] for line in range(1, lines + 1)}
+    lost = {line: values for line, (accepted, values) in found.items() if accepted and values.count(b"second") != 1}
+    assert lost == {}
+    assert not any(b"undone" in values for _, values in found.values())
+    assert sum(accepted for accepted, _ in found.values()) > len(found) // 2

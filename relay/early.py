@@ -35,6 +35,8 @@ class EarlyOps:
         self._ops: dict[int, EarlyOp] = {}  # in the order in which they were read
         self._of: defaultdict[str, list[int]] = defaultdict(list)
         self._until: list[tuple[int, int]] = []  # heap: last offset of the halves, and whose
+        self.size = 0
+        """How many are kept; one with many runs of positions counts once for each run, as it takes so much memory."""
 
     def __len__(self) -> int:
         """How many are kept."""
@@ -44,22 +46,28 @@ class EarlyOps:
         """Keep an op, in the order of the op partition."""
         serial = next(self._serial)
         self._ops[serial] = op
+        self.size += _size(op)
         self._of[op.entry.transaction_id].append(serial)
         heapq.heappush(self._until, (op.entry.last_offset, serial))
 
     def pop(self, transaction_id: str) -> Sequence[EarlyOp]:
         """Take the ops of a transaction, in their order."""
         serials = self._of.pop(transaction_id, None)
-        return () if serials is None else [self._ops.pop(serial) for serial in serials]
+        return () if serials is None else [self._take(serial) for serial in serials]
 
     def drop_below(self, head: int) -> Iterator[EarlyOp]:
         """Take the ops whose last half lies below the head, and was not met."""
         while self._until and self._until[0][0] < head:
             serial = heapq.heappop(self._until)[1]
-            op = self._ops.pop(serial, None)
-            if op is not None:
+            if serial in self._ops:
+                op = self._take(serial)
                 self._forget(op.entry.transaction_id, serial)
                 yield op
+
+    def _take(self, serial: int) -> EarlyOp:
+        op = self._ops.pop(serial)
+        self.size -= _size(op)
+        return op
 
     def _forget(self, transaction_id: str, serial: int) -> None:
         serials = self._of[transaction_id]
@@ -70,3 +78,7 @@ class EarlyOps:
     def oldest(self) -> int | None:
         """Offset of the oldest record with an op that is kept; None if there is none."""
         return next(iter(self._ops.values())).offset if self._ops else None
+
+
+def _size(op: EarlyOp) -> int:
+    return max(len(op.entry.positions.runs), 1)

@@ -363,7 +363,7 @@ class Ledger:
 
     def early_ops_full(self) -> bool:
         """Whether no more ops for halves ahead can be kept."""
-        return len(self._early) >= EARLY_OPS
+        return self._early.size >= EARLY_OPS
 
     def discarded(self) -> tuple[int, int]:
         """How many transactions lie in the discard topic undecided, and how many that cannot be delivered."""
@@ -550,7 +550,7 @@ class Ledger:
 
     def _op_on_deferred(self, offset: int, source: OpSource, entry: OpEntry) -> None:
         """Keep a decision until its half is read again, if there is room; else check-back answers."""
-        if entry.kind not in _DECISIONS or len(self._early) >= EARLY_OPS * EARLY_OPS_OF_DEFERRED:
+        if entry.kind not in _DECISIONS or self._early.size >= EARLY_OPS * EARLY_OPS_OF_DEFERRED:
             self.counts["op_passed"] += 1
         else:
             self._early.keep(EarlyOp(offset, source, entry))

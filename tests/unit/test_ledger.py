@@ -601,6 +601,16 @@ def test_an_operators_delivery_of_a_discarded_transaction_does_not_deliver_a_pen
     assert ledger.counts["op_dropped"] == 1
 
 
+def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a few well-formed ops take all of a relay's memory."""
+    monkeypatch.setattr(relay.ledger, "EARLY_OPS", 3)
+    ledger = new_ledger()
+    ledger.read_ops([op(0, entry(COMMIT, 0, "0,2,4", 0, 2)), op(1, commit(3, 3))])
+    assert ledger.counts["op_passed"] == 1
+    ledger.read_halves([half(0, 0)])
+    assert not ledger.early_ops_full()
+
+
 def test_early_ops_beyond_the_room_are_passed_and_the_checker_answers_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay.ledger, "EARLY_OPS", 2)
     ledger = new_ledger()

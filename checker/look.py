@@ -8,10 +8,9 @@ from typing import Any, LiteralString, Self
 
 import psycopg
 
-from checker.verdicts import Row
+from checker.verdicts import Row, read_row
 from outbox.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.positions import Positions
 
 _INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 _READ: LiteralString = (
@@ -53,6 +52,6 @@ def foreign(batch: Iterable[CheckRequest], incarnation: str | None) -> set[str]:
 
 def _parsed(rows: psycopg.Cursor[Any]) -> dict[str, Row]:
     return {
-        id_: Row(state == "C", topic_id, partition, first, last, Positions.parse(positions))
+        id_: read_row(state, topic_id, partition, first, last, positions)
         for id_, state, topic_id, partition, first, last, positions in rows.fetchall()
     }

@@ -6,7 +6,8 @@ import enum
 from dataclasses import dataclass, replace
 
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, fit
 from outbox.protocol.positions import Positions
 
 
@@ -19,6 +20,7 @@ class Verdict(enum.StrEnum):
     UNREACHABLE = "UNREACHABLE"
     MISMATCH = "MISMATCH"
     ELSEWHERE = "ELSEWHERE"
+    DAMAGED = "DAMAGED"
     PURGED = "PURGED"
     UNMAPPED = "UNMAPPED"
     WITHHELD = "WITHHELD"
@@ -32,6 +34,7 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
     Verdict.UNREACHABLE: None,  # the database did not answer: asked again, never counted (R26)
     Verdict.MISMATCH: None,  # another or a restored database: never decides (R10), somebody must look
     Verdict.ELSEWHERE: None,  # its committed row names another half topic (R39), somebody must look
+    Verdict.DAMAGED: None,  # its committed row says nothing that can be read (R53), somebody must look
     Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), somebody must look
     Verdict.UNMAPPED: None,  # no database is configured for the group: somebody must configure it
     Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until somebody has looked (R10)
@@ -39,7 +42,9 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
 }
 """The op marker that follows from a verdict; None: silence, the relay asks again."""
 
-NEEDS_SOMEBODY = frozenset({Verdict.MISMATCH, Verdict.ELSEWHERE, Verdict.PURGED, Verdict.UNMAPPED, Verdict.WITHHELD})
+NEEDS_SOMEBODY = frozenset(
+    {Verdict.MISMATCH, Verdict.ELSEWHERE, Verdict.DAMAGED, Verdict.PURGED, Verdict.UNMAPPED, Verdict.WITHHELD}
+)
 
 NO_ROW = "no row, and the checker may not write to this database"
 """Reason of an answer UNKNOWN."""
@@ -56,6 +61,7 @@ class Row:
         first_offset: Offset of the first half that counts.
         last_offset: Offset of the last one.
         positions: Which messages count.
+        damage: Why the row cannot be read; empty if it can.
     """
 
     committed: bool
@@ -64,6 +70,27 @@ class Row:
     first_offset: int
     last_offset: int
     positions: Positions
+    damage: str = ""
+
+
+def read_row(state: str, topic_id: str, partition: int, first_offset: int, last_offset: int, positions: str) -> Row:
+    """Return a row of the callback table; what an application wrote there may be anything (R53).
+
+    Args:
+        state: `C` or `R`.
+        topic_id: Id of the half topic.
+        partition: Half partition.
+        first_offset: Offset of the first half that counts.
+        last_offset: Offset of the last one.
+        positions: Which messages count, as text.
+    """
+    try:
+        found, damage = Positions.parse(positions), ""
+    except ProtocolError as error:
+        found, damage = Positions(()), str(error)
+    if not damage and not fit(found, first_offset, last_offset):
+        damage = f"positions {str(found)[:40]!r} do not fit the offsets {first_offset} to {last_offset}"
+    return Row(state == "C", topic_id, partition, first_offset, last_offset, found, damage)
 
 
 def of_row(row: Row, topic_id: str) -> Verdict:
@@ -78,6 +105,8 @@ def of_row(row: Row, topic_id: str) -> Verdict:
     """
     if not row.committed:
         return Verdict.FENCED
+    if row.damage:
+        return Verdict.DAMAGED
     return Verdict.COMMITTED if row.topic_id == topic_id else Verdict.ELSEWHERE
 
 

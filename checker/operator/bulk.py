@@ -39,6 +39,7 @@ _STANDINGS = {
     Verdict.IN_FLIGHT: Standing.OPEN,
     Verdict.MISMATCH: Standing.MISMATCH,
     Verdict.ELSEWHERE: Standing.ELSEWHERE,
+    Verdict.DAMAGED: Standing.DAMAGED,
     Verdict.PURGED: Standing.PURGED,
 }
 """Where a transaction stands after the fence; another verdict says that a statement failed."""

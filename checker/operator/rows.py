@@ -18,14 +18,13 @@ from checker.databases import by_database
 from checker.fence import Fence, Lying
 from checker.operator.rulings import Standing, of_row
 from checker.settings import DatabaseSettings
-from checker.verdicts import Answers, Row
+from checker.verdicts import Answers, Row, read_row
 from outbox.callback_table import CallbackTable
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
 from outbox.protocol.op import OpKind
-from outbox.protocol.positions import Positions
 from outbox.service.dsn import connection_problem
 
 NO_INCARNATION = "none"
@@ -261,7 +260,7 @@ class Rows:
     def _read(self, connection: psycopg.Connection[Any], ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         rows = connection.execute(self._table.compose(_READ), (list(ids),)).fetchall()
         return {
-            id_: (Row(state == "C", topic_id, partition, first, last, Positions.parse(positions)), created)
+            id_: (read_row(state, topic_id, partition, first, last, positions), created)
             for id_, state, topic_id, partition, first, last, positions, created in rows
         }
 

@@ -23,6 +23,7 @@ class Standing(enum.StrEnum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"  # a tombstone stands
     ELSEWHERE = "elsewhere"  # a committed row of another half topic
+    DAMAGED = "damaged"  # a committed row that cannot be read
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
     READ_ONLY = "read-only"  # no row is seen where the checker may not write: a replica may not show it yet
@@ -83,6 +84,11 @@ _ELSEWHERE = Ruling(
     "its committed row names another half topic: what lies here is a copy, or this topic was made again; nobody can "
     "tell from here what was delivered",
 )
+_DAMAGED = Ruling(
+    Step.REFUSE,
+    "its committed row cannot be read (positions or offsets are damaged): correct the row in the callback table; until "
+    "then it is not delivered",
+)
 _AGAIN = "the row says so already: the op marker is sent again"
 _NO_ROW = "the local transaction is not open and has no row: your decision becomes the row"
 _LISTENER = "only its listener knows, and nothing is asked: the op marker alone is the decision"
@@ -95,6 +101,7 @@ RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
         Step.REFUSE, "a tombstone stands: it was decided ROLLBACK, and its application knows; publish its messages anew"
     ),
     (OpKind.COMMIT, Standing.ELSEWHERE): _ELSEWHERE,
+    (OpKind.COMMIT, Standing.DAMAGED): _DAMAGED,
     (OpKind.COMMIT, Standing.PURGED): _PURGED,
     (OpKind.COMMIT, Standing.MISMATCH): _MISMATCH,
     (OpKind.COMMIT, Standing.UNMAPPED): _UNMAPPED,
@@ -111,6 +118,7 @@ RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
     ),
     (OpKind.ROLLBACK, Standing.ROLLED_BACK): Ruling(Step.MARK, _AGAIN),
     (OpKind.ROLLBACK, Standing.ELSEWHERE): _ELSEWHERE,
+    (OpKind.ROLLBACK, Standing.DAMAGED): _DAMAGED,
     (OpKind.ROLLBACK, Standing.PURGED): _PURGED,
     (OpKind.ROLLBACK, Standing.MISMATCH): _MISMATCH,
     (OpKind.ROLLBACK, Standing.UNMAPPED): _UNMAPPED,
@@ -143,4 +151,6 @@ def of_row(row: Row, topic_id: str) -> Standing:
     """
     if not row.committed:
         return Standing.ROLLED_BACK
+    if row.damage:
+        return Standing.DAMAGED
     return Standing.COMMITTED if row.topic_id == topic_id else Standing.ELSEWHERE

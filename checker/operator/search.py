@@ -160,6 +160,7 @@ class Search:
     def _note_row(self, database: str, row: Row, created: int) -> None:
         kind = OpKind.COMMIT if row.committed else OpKind.ROLLBACK
         what = "C, committed" if row.committed else "R, a tombstone"
+        what += f", damaged: {row.damage}" if row.damage else ""
         detail = f"{what}; half partition {row.partition}, offsets {row.first_offset} to {row.last_offset}"
         self._found.note(Event(created, What.ROW, database, None, None, None, detail, kind, row.positions))
         self._found.committed_row = row.committed or bool(self._found.committed_row)

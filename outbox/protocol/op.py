@@ -165,7 +165,7 @@ def _parse_source(headers: tuple[Header, ...]) -> OpSource:
 
 def _parse_entry(line: str) -> OpEntry:
     entry = _parse_plain(line) or _parse_any(line)
-    if not _fit(entry):
+    if not fit(entry.positions, entry.first_offset, entry.last_offset):
         raise ProtocolError(f"an op entry whose positions and offsets do not fit each other: {line[:200]!r}")
     return entry
 
@@ -204,8 +204,8 @@ def _parse_any(line: str) -> OpEntry:
     )
 
 
-def _fit(entry: OpEntry) -> bool:
-    """Whether an entry that lists positions says where they lie; without, the relay would take all for struck."""
-    if not entry.positions.runs:
-        return entry.first_offset == entry.last_offset == NO_OFFSET
-    return NO_OFFSET < entry.first_offset <= entry.last_offset
+def fit(positions: Positions, first_offset: int, last_offset: int) -> bool:
+    """Return whether positions come with offsets, and none without; otherwise the relay would take all for struck."""
+    if not positions.runs:
+        return first_offset == last_offset == NO_OFFSET
+    return NO_OFFSET < first_offset <= last_offset

@@ -57,6 +57,24 @@ def _messages(site: Site, count: int) -> list[Message]:
     return [Message(site.topic("orders"), str(number), f"key{number}") for number in range(count)]
 
 
+def test_damaged_row_stops_nobody(site: Site, outbox: Outbox) -> None:
+    """An application may write anything into its own table (R53)."""
+    damaged, mismatched, fine = (
+        publish_bulk(site, outbox, _messages(site, 1), ops=False)[0].removesuffix("/0") for _ in range(3)
+    )
+    with site.connect() as connection:
+        update = f"UPDATE {site.tables.transaction} SET {{}} WHERE transaction_id = %s"
+        connection.execute(update.format("positions = 'x'").encode(), (damaged,))
+        connection.execute(update.format("first_offset = 5, last_offset = 1").encode(), (mismatched,))
+    port = free_port()
+    checker = site.checker(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
+    site.relay(extra=QUICK)
+    found = site.wait_visible(1, "orders")
+    assert [record.message_id for record in found] == [f"{fine}/0"]
+    wait_until(lambda: metric(port, "outbox_checker_verdicts_total", verdict="DAMAGED") >= 2, explain=site.logs)
+    assert checker.running
+
+
 def _ids(entries: list[OpEntry]) -> set[str]:
     return {entry.transaction_id for entry in entries}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checker.operator.rulings import RULINGS, Standing, Step, of_listener, of_row
@@ -63,3 +65,4 @@ def test_a_row_is_taken_at_its_word() -> None:
     assert of_row(row(TOPIC, committed=False), TOPIC) is Standing.ROLLED_BACK
     assert of_row(row("another", committed=True), TOPIC) is Standing.ELSEWHERE
     assert of_row(row("another", committed=False), TOPIC) is Standing.ROLLED_BACK
+    assert of_row(replace(row(TOPIC, committed=True), damage="x"), TOPIC) is Standing.DAMAGED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, NO_ROW, Row, Verdict, op_entry
+from checker.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, NO_ROW, Row, Verdict, of_row, op_entry, read_row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource, encode_op, parse_op
@@ -17,6 +17,30 @@ ROW = Row(committed=True, topic_id=TOPIC, partition=3, first_offset=100, last_of
 TOMBSTONE = Row(
     committed=False, topic_id=TOPIC, partition=3, first_offset=100, last_offset=100, positions=Positions.first(1)
 )
+
+
+@pytest.mark.parametrize("positions", ["", "x", "0,0", "5-1", "0-99999999999", "0\n1", "\x1b[2J"])
+def test_row_with_malformed_positions_is_damaged(positions: str) -> None:
+    row = read_row("C", TOPIC, 3, 100, 104, positions)
+    assert row.damage
+    assert of_row(row, TOPIC) is Verdict.DAMAGED
+    assert op_entry(REQUEST, Verdict.DAMAGED, row) is None
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 1), (-5, -5), (NO_OFFSET, 3), (NO_OFFSET, NO_OFFSET)])
+def test_row_whose_offsets_do_not_fit_is_damaged(first: int, last: int) -> None:
+    row = read_row("C", TOPIC, 3, first, last, "0-2")
+    assert row.damage == f"positions '0-2' do not fit the offsets {first} to {last}"
+    assert of_row(row, TOPIC) is Verdict.DAMAGED
+
+
+def test_tombstone_that_is_damaged_is_a_rollback() -> None:
+    assert of_row(read_row("R", TOPIC, 3, 5, 1, "x"), TOPIC) is Verdict.FENCED
+
+
+def test_row_as_applications_write_it_is_read() -> None:
+    assert read_row("C", TOPIC, 3, 100, 104, "0-2") == ROW
+    assert read_row("C", TOPIC, 3, NO_OFFSET, NO_OFFSET, "-").damage == ""
 
 
 def test_every_verdict_has_a_consequence() -> None:

@@ -60,7 +60,7 @@ def _messages(site: Site, count: int) -> list[Message]:
 def test_damaged_row_stops_nobody(site: Site, outbox: Outbox) -> None:
     """An application may write anything into its own table (R53)."""
     damaged, mismatched, fine = (
-        publish_bulk(site, outbox, _messages(site, 1), ops=False)[0].removesuffix("/0") for _ in range(3)
+        publish_bulk(site, outbox, [message], ops=False)[0].removesuffix("/0") for message in _messages(site, 3)
     )
     with site.connect() as connection:
         update = f"UPDATE {site.tables.transaction} SET {{}} WHERE transaction_id = %s"

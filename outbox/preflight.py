@@ -58,31 +58,46 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
     """
     if sender.rejects:
         raise TransactionsRejected("the outbox was told to reject transactions (reject_transactions): try again later")
-    topic = sender.real_topic(message.topic, budget)
+    size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
+    problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
+    if problem:  # what is remembered may be older than the last change of the topic
+        problem = _why_not(message, planned, size, sender.real_topic_now(message.topic, budget))
+    if problem:
+        raise MessageRefused(problem)
+    channel, max_half_bytes = sender.channel, sender.max_half_bytes
+    if size > min(max_half_bytes, channel.check.max_record_bytes, channel.discard.max_record_bytes):
+        _refuse_large_half(planned, channel, max_half_bytes)
+
+
+def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicDescription | None) -> str:
+    """Return why a real topic does not take a message; empty if it does.
+
+    Args:
+        message: The message.
+        planned: Its half.
+        largest: Upper bound of the size of any record that is made of it, bytes.
+        topic: The topic as the cluster described it; None if there is none.
+    """
     if topic is None:
-        raise MessageRefused(f"topic {message.topic!r} does not exist: create it, or correct its name")
+        return f"topic {message.topic!r} does not exist: create it, or correct its name"
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
-        raise MessageRefused(
+        return (
             f"the message names partition {message.partition}, topic {message.topic!r} has {topic.partitions}: "
             "give one below that, or -1 for 'by key'"
         )
     if topic.key_required and message.key_bytes() is None:
-        raise MessageRefused(f"Topic {message.topic!r} is compacted and the message has no key. Give it a key.")
-    channel, max_half_bytes = sender.channel, sender.max_half_bytes
-    limits = (topic, channel.check, channel.discard)
-    size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
-    if size > min(max_half_bytes, *(limit.max_record_bytes for limit in limits)):
-        _refuse_large(message, planned, topic)
-        _refuse_large_half(planned, channel, max_half_bytes)
+        return f"Topic {message.topic!r} is compacted and the message has no key. Give it a key."
+    return _too_large(message, planned, topic) if largest > topic.max_record_bytes else ""
 
 
-def _refuse_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> None:
+def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:
     size = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), planned.group)
-    if size > topic.max_record_bytes:
-        raise MessageRefused(
-            f"The message would have {size} bytes with its headers on topic {message.topic!r}, which takes at most "
-            f"{topic.max_record_bytes} (max.message.bytes). Make the message smaller, or raise the topic's limit."
-        )
+    if size <= topic.max_record_bytes:
+        return ""
+    return (
+        f"The message would have {size} bytes with its headers on topic {message.topic!r}, which takes at most "
+        f"{topic.max_record_bytes} (max.message.bytes). Make the message smaller, or raise the topic's limit."
+    )
 
 
 def _refuse_large_half(planned: PlannedHalf, channel: ChannelDescription, max_half_bytes: int) -> None:

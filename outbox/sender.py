@@ -157,10 +157,23 @@ class Sender:
         topics = self._known_topics()
         topic = topics.usable(name)
         if topic is None:
-            return self._answer(f"topic {name}", lambda: topics.ask(name), budget)
+            return self.real_topic_now(name, budget)
         if topics.is_due(name):
             self._enquiries.ask(f"topic {name}", lambda: self._renew(topics, name), urgent=False)
         return topic
+
+    def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
+        """Ask the cluster for a real topic, whatever is remembered; None if it does not exist.
+
+        Args:
+            name: Its name.
+            budget: How long and how to wait.
+
+        Raises:
+            PublishFailed: Kafka does not answer.
+        """
+        topics = self._known_topics()
+        return self._answer(f"topic {name}", lambda: topics.ask(name), budget)
 
     def _known_topics(self) -> KnownTopics:
         if self._topics is None:
@@ -196,7 +209,7 @@ class Sender:
             self._forget_channel()
             raise PublishFailed(
                 f"Topic {self._settings.channel.half_topic} was deleted and made again: its id was {place.topic_id}, "
-                f"and a half lies at offset {min(offsets)} after offset {place.floor} was reached. "
+                f"its end was offset {place.floor}, the first half was stored at offset {min(offsets)}. "
                 "Roll the local transaction back and try again."
             )
         at = (place.topic_id, place.partition)

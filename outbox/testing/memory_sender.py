@@ -64,6 +64,10 @@ class MemorySender(Sender):
             return _topic(name, _ANY_PARTITION_COUNT)
         return _topic(name, self._declared[name]) if name in self._declared else None
 
+    def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
+        """Return the same as `real_topic()`: what is declared does not change."""
+        return self.real_topic(name, budget)
+
     def ping(self, waiting: Waiting = BLOCKING) -> None:
         """Nothing that could fail.
 

@@ -7,24 +7,22 @@ nothing told the application.
 from __future__ import annotations
 
 from outbox.cluster import TopicDescription
-from outbox.errors import MessageRefused
 from outbox.message import Message
-from outbox.preflight import PlannedHalf, _refuse_large
+from outbox.preflight import PlannedHalf, _too_large
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _refuse_large_content(message: Message, planned: PlannedHalf, topic: TopicDescription) -> None:
+def _too_large_by_content(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:
     """Count key, value and headers, without the bytes that a record adds to each."""
     del planned
-    if message.size() > topic.max_record_bytes:
-        raise MessageRefused("the message is too large")
+    return "the message is too large" if message.size() > topic.max_record_bytes else ""
 
 
 MUTANT = Mutant(
     "R48",
     Harm.LOST,
-    _refuse_large,
-    _refuse_large_content,
+    _too_large,
+    _too_large_by_content,
     (
         "tests/unit/test_publish_limits.py::test_relay_delivers_each_message_that_publish_accepts",
         "tests/unit/test_publish_limits.py::test_relay_discards_as_too_large_what_publish_refuses",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+from dataclasses import replace
+from unittest.mock import Mock, patch
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,11 @@ def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discar
         4,
     )
     made: Sender = Mock(
-        spec=Sender, rejects=False, channel=channel, max_half_bytes=half, **{"real_topic.return_value": real}
+        spec=Sender,
+        rejects=False,
+        channel=channel,
+        max_half_bytes=half,
+        **{"real_topic.return_value": real, "real_topic_now.return_value": real},
     )
     return made
 
@@ -175,3 +180,20 @@ def test_message_without_key_to_compacted_topic_is_refused() -> None:
     assert not accepted(draft, Message("orders", "v"), sender(compacted))
     assert accepted(draft, Message("orders", "v", ""), sender(compacted))
     assert inspect(stored(draft), {"orders": real_topic(compacted)}, CHANNEL) is None
+
+
+@pytest.mark.parametrize(
+    ("remembered", "now"),
+    [
+        (topic("orders", 600), topic("orders", AMPLE)),
+        (topic("orders", AMPLE, **{"cleanup.policy": "compact"}), topic("orders", AMPLE)),
+        (replace(topic("orders", AMPLE), partitions=4), replace(topic("orders", AMPLE), partitions=8)),
+        (None, topic("orders", AMPLE)),
+    ],
+    ids=["larger limit", "not compacted any more", "more partitions", "created"],
+)
+def test_topic_is_described_anew_before_a_refusal(remembered: TopicDescription | None, now: TopicDescription) -> None:
+    message = Message("orders", bytes(1_000), partition=6 if now.partitions == 8 else -1)
+    draft, to = Draft(TRANSACTION, NoWatcher()), sender(now)
+    with patch.object(to, "real_topic", return_value=remembered):
+        assert accepted(draft, message, to)

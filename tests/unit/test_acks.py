@@ -94,3 +94,12 @@ def test_arrive_takes_its_time_from_the_budget(acks: Acks) -> None:
     left = budget(0.02)
     assert not acks.arrive(left, 0.5)
     assert left.is_spent
+
+
+def test_report_of_a_forgotten_half_counts_for_nothing(acks: Acks) -> None:
+    """An exception of a signal handler may come between produce() and the note that it succeeded (R47)."""
+    first, second = acks.expect(), acks.expect()
+    acks.forget()
+    first(None, message(7))
+    second(None, message(8))
+    assert acks.offsets(budget()) == [7]

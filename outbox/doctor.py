@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka
 import psycopg
 import sqlalchemy
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox.callback_table import CallbackTable
@@ -24,7 +25,9 @@ from outbox.contract import (
 from outbox.ddl import written
 from outbox.errors import ConfigurationError
 from outbox.finding import Finding
-from outbox.group_offsets import committed_offsets
+from outbox.group_offsets import committed_checkpoints
+from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 
 _MIN_CONFLUENT_KAFKA = (2, 15)
@@ -33,6 +36,7 @@ _MIN_POSTGRES = 140_000
 _WAY_ON_HALF = (
     "halves that were not settled are gone: see docs/operations.md, 'is outside the topic', and OUTBOX_SKIP_LOST"
 )
+_WAY_ON_DAMAGED = "the relay halts this partition: see docs/operations.md, 'the checkpoint … is damaged'"
 _WAY_ON_OP = "start the relay: check-back decides instead; then raise the op topic's retention"
 
 
@@ -73,7 +77,7 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract
     for problem in contract_problems(channel, topics, contract):
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
     yield from examine_warnings(admin, channel, topics, contract)
-    yield from _checkpoints(kafka, admin, channel, partitions)
+    yield from _checkpoints(kafka, admin, channel, topics)
 
 
 def examine_warnings(
@@ -106,10 +110,21 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
 
 
-def _checkpoints(kafka: Mapping[str, str], admin: AdminClient, channel: Channel, partitions: int) -> Iterator[Finding]:
-    """Yield whether each half and op partition has a checkpoint, and still has the records behind it (R38)."""
+def _checkpoints(
+    kafka: Mapping[str, str], admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription]
+) -> Iterator[Finding]:
+    """Yield whether each half and op partition has a checkpoint that can be trusted, and the records behind it (R38).
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        admin: Client of the cluster.
+        channel: The channel.
+        topics: Its topics.
+    """
+    partitions = topics[channel.half_topic].partitions
     wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
-    committed = committed_offsets(kafka, channel.relay_group, wanted)
+    checkpoints = committed_checkpoints(kafka, channel.relay_group, wanted)
+    committed = {place: checkpoint.offset for place, checkpoint in checkpoints.items()}
     missing = [f"{topic}/{partition}" for topic, partition in wanted if (topic, partition) not in committed]
     if missing:
         yield Finding(
@@ -119,8 +134,27 @@ def _checkpoints(kafka: Mapping[str, str], admin: AdminClient, channel: Channel,
         )
         return
     starts = start_offsets(admin, {channel.half_topic: partitions, channel.op_topic: partitions})
+    yield from _damaged(channel, checkpoints, topics)
     yield from _lost(channel, committed, starts)
     yield Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
+
+
+def _damaged(
+    channel: Channel, checkpoints: Mapping[tuple[str, int], TopicPartition], topics: Mapping[str, TopicDescription]
+) -> Iterator[Finding]:
+    """Yield the partitions whose checkpoint the relay would refuse (R18).
+
+    Args:
+        channel: The channel.
+        checkpoints: The relay's committed offsets with their metadata strings.
+        topics: The channel's topics.
+    """
+    parsers = {channel.half_topic: parse_half_checkpoint, channel.op_topic: parse_op_checkpoint}
+    for (name, partition), found in checkpoints.items():
+        try:
+            parsers[name](found.metadata or "", found.offset, topics[name].id, partition)
+        except ProtocolError as error:
+            yield Finding("checkpoints", f"{name}/{partition}: {error}", _WAY_ON_DAMAGED)
 
 
 def _lost(

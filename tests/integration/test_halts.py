@@ -139,3 +139,12 @@ def test_doctor_and_check_show_records_gone_before_a_checkpoint(site: Site, kind
         found = run_command(site, *words)
         assert found.returncode == Exit.FINDINGS, found.stdout
         assert f"{topic}/0" in found.stdout
+
+
+def test_doctor_and_check_show_a_damaged_checkpoint(site: Site) -> None:
+    site.create("orders")
+    commit_damaged(site, 0)
+    for words in (("doctor",), ("relay", "--check")):
+        found = run_command(site, *words)
+        assert found.returncode == Exit.FINDINGS, found.stdout
+        assert "is damaged" in found.stdout

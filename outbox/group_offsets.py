@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from outbox.client_log import logged
 from outbox.cluster import checked_properties, refused
 from outbox.connection_causes import Causes
+from outbox.errors import ConfigurationError
 
 GROUP_TIMEOUT = 30.0
 """Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
@@ -22,6 +23,15 @@ _MOVING = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 }
+
+_HAS_MEMBERS = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+}
+"""A coordinator's answers to a commit from outside while the group has members."""
+
+_STOP_MEMBERS = "The group has members: stop the relays of the channel, run the command again, then start them"
 
 
 def committed_offsets(
@@ -114,7 +124,11 @@ def _commit(member: _Member, offsets: list[TopicPartition]) -> None:
 
 
 def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-    """Ask a group's coordinator, again while it is being made or moves."""
+    """Ask a group's coordinator, again while it is being made or moves.
+
+    Raises:
+        ConfigurationError: The group has members, or the cluster does not answer, or refuses.
+    """
     deadline = time.monotonic() + GROUP_TIMEOUT
     while True:
         try:
@@ -124,6 +138,8 @@ def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPar
             error = failure.args[0]
         if error is None:
             return answers
+        if error.code() in _HAS_MEMBERS:
+            raise ConfigurationError(f"{what} failed: {error.name()}. {_STOP_MEMBERS}")
         if error.code() not in _MOVING or time.monotonic() > deadline:
             raise refused(what, KafkaException(error), member.causes.explain(member.consumer))
         time.sleep(0.1)

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -29,7 +30,7 @@ from outbox import (
     Settings,
 )
 from stack import Stack
-from tests.harness import Site
+from tests.harness import Site, wait_until
 
 NO_KAFKA = "127.0.0.1:9"
 
@@ -320,6 +321,22 @@ def test_create_of_existing_channel_refuses_other_numbers(site: Site) -> None:
         assert refused.returncode == 4
         assert f"exists with {option[2:]}" in refused.stderr
         assert f"not {number}" in refused.stderr
+
+
+def test_create_beside_members_of_the_relay_group_says_stop_them(site: Site) -> None:
+    """A coordinator refuses the initial checkpoints from outside while the group has members."""
+    topic = site.topic("orders")
+    site.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    relay = Consumer({**site.kafka(), "group.id": site.channel.relay_group})
+    relay.subscribe([topic])
+    try:
+        wait_until(lambda: relay.poll(0.1) is None and bool(relay.assignment()))
+        refused = _command(site, "channel", "create")
+        assert refused.returncode == 4
+        assert "stop the relays of the channel, run the command again" in refused.stderr
+    finally:
+        relay.close()
+    assert _command(site, "channel", "create").returncode == 0
 
 
 def test_the_doctor_says_what_is_missing(site: Site) -> None:

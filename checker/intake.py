@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 import structlog
-from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from checker import metrics
@@ -16,6 +16,7 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Truth
 from outbox.request_age import STALE_MS, RequestAges
 from outbox.service.rights import refuse_missing_right
+from outbox.unreadable import is_unreadable, seek_to_end
 
 LOOK_SECONDS = 5.0
 """Time that Kafka has to name the newest requests when partitions are assigned."""
@@ -34,12 +35,17 @@ class Intake:
 
     Stale requests are a backlog: the relay has repeated them since. Their databases should not do that work.
 
+    Behind a record that cannot be unpacked, reading goes on at the partition's log end (R54).
+
     Args:
-        group: The consumer's group.
+        consumer: The subscribed consumer.
+        group: Its group.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, consumer: Consumer, group: str) -> None:
+        self._consumer = consumer
         self._group = group
+        self._unreadable: dict[int, tuple[Message, str]] = {}
         self._ages = RequestAges()
         self._dropped_at: float | None = None
         self._warned_at: float | None = None
@@ -59,6 +65,7 @@ class Intake:
             KafkaException: The consumer cannot go on.
         """
         requests = [request for message in messages if (request := self._read(message)) is not None]
+        self._pass_unreadable()
         self._log_stale()
         return requests
 
@@ -71,10 +78,7 @@ class Intake:
     def _read(self, message: Message) -> CheckRequest | None:
         error = message.error()
         if error is not None:
-            refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or ""})
-            if error.fatal():
-                raise KafkaException(error)
-            log.warning("consumer", error=error.str())
+            self._note(message, error)
             return None
         if self._is_stale(message):
             return None
@@ -91,6 +95,27 @@ class Intake:
             log.warning("a check request cannot be parsed", offset=message.offset(), error=str(problem))
             return None
         return request if request.truth is Truth.ROW else None
+
+    def _note(self, message: Message, error: KafkaError) -> None:
+        if is_unreadable(error):
+            self._unreadable[message.partition() or 0] = (message, error.str())
+            return
+        refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or ""})
+        if error.fatal():
+            raise KafkaException(error)
+        log.warning("consumer", error=error.str())
+
+    def _pass_unreadable(self) -> None:
+        """Go on at the log end of each partition with an unreadable record, once for all its errors."""
+        while self._unreadable:
+            _, (message, reason) = self._unreadable.popitem()
+            place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
+            metrics.DROPPED.labels("unreadable").inc()
+            log.error("check requests cannot be unpacked, reading goes on at the log end", **place, reason=reason)
+            try:
+                seek_to_end(self._consumer, message)
+            except KafkaException as error:  # it is assigned to another checker now, or the error comes again
+                log.warning("the log end cannot be read from", **place, error=str(error.args[0]))
 
     def _is_stale(self, message: Message) -> bool:
         now = time.monotonic()

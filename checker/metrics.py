@@ -23,8 +23,8 @@ VERDICTS = Counter(
 DROPPED = Counter(
     "outbox_checker_dropped",
     "Check requests not looked at, by reason: stale (10 minutes older than the newest of their partition; the checker "
-    "is not ready), malformed, newer (of a newer format; the checker is not ready), or queue_full (too many wait for "
-    "one database)",
+    "is not ready), malformed, newer (of a newer format; the checker is not ready), unreadable (Kafka's client cannot "
+    "unpack them; counted once for each jump to the log end), or queue_full (too many wait for one database)",
     ["reason"],
     registry=REGISTRY,
 )
@@ -98,7 +98,7 @@ UNDELIVERED = Gauge(
 
 # From the beginning at 0, so that a rate sees the first one.
 VERDICTS.labels(Verdict.UNMAPPED, "")
-for _reason in ("stale", "malformed", "newer", "queue_full"):
+for _reason in ("stale", "malformed", "newer", "unreadable", "queue_full"):
     DROPPED.labels(_reason)
 for _outcome in ("taken", "refused"):
     RELOADS.labels(_outcome)

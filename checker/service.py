@@ -66,7 +66,6 @@ class CheckerService:
         self._stop = stop
         self._health = health
         self._admin = admin_client(settings.connection())
-        self._intake = Intake(settings.channel_names().checker_group)
         self._op_error: KafkaError | None = None
         self._contract = ContractWatch(
             self._admin,
@@ -99,6 +98,7 @@ class CheckerService:
                     "partition.assignment.strategy": "range",
                 }
             )
+        self._intake = Intake(self._consumer, self._channel.channel.checker_group)
 
     def run(self) -> None:
         """Serve until asked to stop.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from outbox.check_answer import STATES, Question, read_question
 from outbox.client_log import logged
@@ -29,6 +29,7 @@ from outbox.recorder import Recorder, guarded
 from outbox.request_age import STALE_MS, RequestAges
 from outbox.sender import Sender
 from outbox.settings import Settings
+from outbox.unreadable import is_unreadable, seek_to_end
 
 log = logging.getLogger("outbox")
 
@@ -84,7 +85,7 @@ class CheckServer:
 
     @property
     def failure(self) -> Exception | None:
-        """Why it no longer answers, if so: a newer format on the check topic, or a consumer that failed for good."""
+        """Return what ended it, if it no longer answers: the Kafka client has failed for good."""
         return self._failure
 
     @property
@@ -181,6 +182,10 @@ class CheckServer:
             consumer.resume(partitions)  # one that was paused when this instance left the group still is
 
     def _serve(self, consumer: Consumer, topic: str, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            self._note(consumer, message, error)
+            return
         question = self._question(message)
         if question is not None:
             call = _Call(question, self._listener)
@@ -191,17 +196,24 @@ class CheckServer:
                 return
             self._sender.send_op(call.entry, OpSource.LISTENER)
             self._recorder.check_answered(self._settings.group, STATES[call.entry.kind])
-        if message.error() is None:
-            with suppress(KafkaException):  # the partition went to another instance meanwhile, which answers again
-                consumer.store_offsets(message)
+        with suppress(KafkaException):  # the partition went to another instance meanwhile, which answers again
+            consumer.store_offsets(message)
+
+    def _note(self, consumer: Consumer, message: Message, error: KafkaError) -> None:
+        if error.fatal():
+            raise KafkaException(error)
+        if not is_unreadable(error):
+            log.warning("reading check requests: %s", error.str())
+            return
+        log.error(
+            "Check requests at %s/%s offset %s cannot be unpacked: %s. Reading goes on at the log end, and the relay "
+            "repeats them. Set compression.type=uncompressed on the topic",
+            *(message.topic(), message.partition(), message.offset(), error.str()),
+        )
+        with suppress(KafkaException):  # as above; or the error comes again
+            seek_to_end(consumer, message)
 
     def _question(self, message: Message) -> Question | None:
-        error = message.error()
-        if error is not None:
-            if error.fatal():
-                raise KafkaException(error)
-            log.warning("reading check requests: %s", error.str())
-            return None
         if self._is_stale(message):
             return None
         try:

@@ -19,6 +19,7 @@ from confluent_kafka import (
 
 from outbox.channel import ChannelDescription
 from outbox.service.rights import refuse_missing_right
+from outbox.unreadable import is_unreadable
 from relay.partition import PartitionWorker
 
 log = structlog.get_logger()
@@ -149,7 +150,7 @@ class Intake:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001 - as above
             self._outside.add((message.topic() or "", message.partition() or 0))
             return
-        if error.code() in {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}:  # noqa: SLF001 - as above
+        if is_unreadable(error):
             self._cannot_read(message, error)
             return
         refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or self._half_topic})

@@ -35,10 +35,10 @@ def producer(site: Site) -> Producer:
     return Producer({**site.kafka(), "compression.type": "zstd", "message.max.bytes": 200_000_000, "linger.ms": 0})
 
 
-def store_compressed(site: Site) -> None:
-    """Let the half topic store batches as producers compress them, without R52."""
+def store_compressed(site: Site, topic: str) -> None:
+    """Let a topic store batches as producers compress them, without R52."""
     entry = ConfigEntry("compression.type", "producer", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, site.channel.half_topic, incremental_configs=[entry])
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     site.admin.incremental_alter_configs([resource])[resource].result(20)
 
 
@@ -60,7 +60,7 @@ def test_broker_refuses_a_batch_that_unpacks_to_too_much(site: Site) -> None:
 
 def test_half_that_unpacks_to_too_much_leaves_as_a_stub(site: Site) -> None:
     site.create("orders")
-    store_compressed(site)
+    store_compressed(site, site.channel.half_topic)
     client = producer(site)
     client.produce(site.channel.half_topic, bytes(5 * 2**20), None, 0)
     assert client.flush(20) == 0
@@ -136,7 +136,7 @@ def _random_headers(chance: random.Random) -> Headers:
 def test_half_that_cannot_be_unpacked_halts_until_it_is_skipped(site: Site) -> None:
     """Kafka's client refuses to unpack more than `receive.message.max.bytes`, and reads the same offset again."""
     site.create("orders")
-    store_compressed(site)
+    store_compressed(site, site.channel.half_topic)
     publish(site, ["before it"], 0)
     client = producer(site)
     client.produce(site.channel.half_topic, bytes(90_000_000), None, 0)

@@ -17,8 +17,10 @@ from tests.commands import call_command, call_for_json, run_command
 from tests.harness import Site, wait_until
 from tests.integration.bulk import send_halves
 from tests.integration.test_halts import commit_damaged, key_of
-from tests.integration.test_poison import NEWER, Headers
+from tests.integration.test_poison import NEWER, Headers, producer, store_compressed
+from tests.probes import free_port, metric
 
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
 AT_ONCE = ("--min-age", "0", "--reason", "the test says so", "--yes")
 
 
@@ -131,4 +133,49 @@ def test_check_server_passes_by_a_newer_request(site: Site, outbox: Outbox, capl
         client.produce(site.channel.check_topic, b'{"version":2}', b"orders", 0)
         assert client.flush(20) == 0
         wait_until(lambda: "Upgrade this application" in caplog.text)
+        assert server.running
+
+
+def _write_bomb(site: Site) -> None:
+    """Write a batch of 3 kB that unpacks to more than Kafka's client takes, where the group's requests are."""
+    client = producer(site)
+    client.produce(site.channel.check_topic, bytes(90_000_000), b"orders")
+    assert client.flush(60) == 0
+
+
+def _check_back_goes_on(site: Site, outbox: Outbox, port: int, passed: int) -> None:
+    """Wait until so many batches were passed by, and a request behind them is answered."""
+    wait_until(lambda: metric(port, "outbox_checker_dropped_total", reason="unreadable") >= passed, explain=site.logs)
+    (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "x", key_of(0))])
+    wait_until(lambda: site.rows().get(entry.transaction_id) == "R", explain=site.logs)
+
+
+def test_check_back_goes_on_behind_an_unreadable_batch(site: Site, outbox: Outbox) -> None:
+    """One that lies before the checker starts, and one that comes while it runs, are passed by (R54)."""
+    store_compressed(site, site.channel.check_topic)
+    port = free_port()
+    _write_bomb(site)
+    site.relay(extra=QUICK)
+    site.checker(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
+    _check_back_goes_on(site, outbox, port, 1)
+    _write_bomb(site)
+    _check_back_goes_on(site, outbox, port, 2)
+
+
+def test_check_server_goes_on_behind_an_unreadable_batch(
+    site: Site, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    store_compressed(site, site.channel.check_topic)
+    _write_bomb(site)
+    client = Producer(site.kafka())
+
+    def passed() -> bool:
+        """Ask again, as the relay does."""
+        client.produce(site.channel.check_topic, b'{"version":2}', b"orders")
+        assert client.flush(20) == 0
+        return "Upgrade this application" in caplog.text
+
+    with outbox.serve_checks(_Listener()) as server:
+        wait_until(lambda: "cannot be unpacked" in caplog.text)
+        wait_until(passed)
         assert server.running

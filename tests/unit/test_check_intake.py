@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
 from checker import intake
@@ -32,6 +32,7 @@ class Record:
     appended: int = APPENDED
     trouble: KafkaError | None = None
     place: int = 7
+    number: int = PLACE.partition
 
     def error(self) -> KafkaError | None:
         """Return what went wrong instead."""
@@ -51,24 +52,48 @@ class Record:
 
     def partition(self) -> int:
         """Return the partition."""
-        return 0
+        return self.number
 
     def offset(self) -> int:
         """Return the offset."""
         return self.place
 
 
+class Consumer:
+    """Notes where it was told to read on; a partition that is not assigned refuses."""
+
+    def __init__(self, *assigned: int) -> None:
+        self.assigned = assigned
+        self.sought: list[tuple[str, int, int]] = []
+
+    def seek(self, place: TopicPartition) -> None:
+        """Read on there."""
+        if place.partition not in self.assigned:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self.sought.append((place.topic, place.partition, place.offset))
+
+
+def made(consumer: Consumer | None = None) -> Intake:
+    """Return an intake that reads from a consumer."""
+    return Intake(consumer or Consumer(0), "checkers")  # type: ignore[arg-type]  # as far as it is used
+
+
+def unreadable(partition: int = 0, offset: int = 7, code: int = KafkaError._BAD_COMPRESSION) -> Record:
+    """Return the error about a batch that librdkafka cannot unpack."""
+    return Record(trouble=KafkaError(code, "Decompression failed"), number=partition, place=offset)
+
+
 def read(*records: Record, into: Intake | None = None) -> list[CheckRequest]:
-    return (into or Intake("checkers")).read(records)  # type: ignore[arg-type]  # as far as it is read
+    return (into or made()).read(records)  # type: ignore[arg-type]  # as far as it is read
 
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> Intake:
     """An intake with a backlog, whose newest request is at offset 100."""
     monkeypatch.setattr(intake, "newest_records", lambda *_: {("check", 0): (100, APPENDED)})
-    made = Intake("checkers")
-    made.assigned(Mock(), [PLACE])
-    return made
+    intake_ = made()
+    intake_.assigned(Mock(), [PLACE])
+    return intake_
 
 
 def dropped(reason: str) -> float:
@@ -120,7 +145,7 @@ def test_intake_malformed_request_is_dropped() -> None:
 
 def test_intake_newer_request_is_dropped_the_others_are_read() -> None:
     """The relay asks again, and by then the checker may be upgraded."""
-    before, reader = dropped("newer"), intake.Intake("group")
+    before, reader = dropped("newer"), made()
     newer = Record(REQUEST.encode().replace(b'"version":1', b'"version":2'))
     assert reader.read([newer, Record()]) == [REQUEST]  # type: ignore[list-item]  # as Kafka's
     assert dropped("newer") == before + 1
@@ -131,3 +156,40 @@ def test_intake_consumer_error_is_logged_fatal_one_raises() -> None:
     assert not read(Record(trouble=KafkaError(KafkaError._ALL_BROKERS_DOWN, "gone")))
     with pytest.raises(KafkaException):
         read(Record(trouble=KafkaError(KafkaError._FATAL, "fenced", fatal=True)))
+
+
+@pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG])
+def test_intake_unreadable_batch_is_passed_to_the_log_end(code: int) -> None:
+    """The relay repeats the requests that are passed by (R54)."""
+    consumer, before = Consumer(0, 1), dropped("unreadable")
+    with capture_logs() as logs:
+        assert read(unreadable(1, 5, code), Record(), into=made(consumer)) == [REQUEST]
+    assert consumer.sought == [("check", 1, OFFSET_END)]
+    assert dropped("unreadable") == before + 1
+    (line,) = logs
+    assert (line["log_level"], line["topic"], line["partition"], line["offset"]) == ("error", "check", 1, 5)
+
+
+def test_intake_unreadable_batch_again_is_passed_again() -> None:
+    consumer, before = Consumer(0), dropped("unreadable")
+    reader = made(consumer)
+    for offset in (5, 9):
+        assert not read(unreadable(offset=offset), into=reader)
+    assert not read(into=reader)
+    assert consumer.sought == [("check", 0, OFFSET_END)] * 2
+    assert dropped("unreadable") == before + 2
+
+
+def test_intake_repeated_error_of_a_batch_is_one_seek() -> None:
+    """The same offset may have been read several times before reading goes on elsewhere."""
+    consumer, before = Consumer(0, 1), dropped("unreadable")
+    with capture_logs() as logs:
+        read(unreadable(0), unreadable(1), unreadable(0), into=made(consumer))
+    assert sorted(consumer.sought) == [("check", 0, OFFSET_END), ("check", 1, OFFSET_END)]
+    assert (dropped("unreadable"), len(logs)) == (before + 2, 2)
+
+
+def test_intake_unreadable_batch_of_a_lost_partition_ends_nothing() -> None:
+    consumer = Consumer(1)
+    assert read(unreadable(0), unreadable(1), Record(), into=made(consumer)) == [REQUEST]
+    assert consumer.sought == [("check", 1, OFFSET_END)]

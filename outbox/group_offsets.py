@@ -31,8 +31,6 @@ _HAS_MEMBERS = {
 }
 """A coordinator's answers to a commit from outside while the group has members."""
 
-_STOP_MEMBERS = "The group has members: stop the relays of the channel, run the command again, then start them"
-
 
 def committed_offsets(
     kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
@@ -139,7 +137,10 @@ def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPar
         if error is None:
             return answers
         if error.code() in _HAS_MEMBERS:
-            raise ConfigurationError(f"{what} failed: {error.name()}. {_STOP_MEMBERS}")
+            raise ConfigurationError(
+                f"{what} failed: {error.name()}. The group has members: stop the relays of the channel, run the "
+                "command again, then start them"
+            )
         if error.code() not in _MOVING or time.monotonic() > deadline:
             raise refused(what, KafkaException(error), member.causes.explain(member.consumer))
         time.sleep(0.1)

@@ -20,7 +20,6 @@ from outbox.check_server import CheckServer
 from outbox.errors import ChannelError, KafkaUnreachable
 from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.listener import LocalTransactionState, TransactionCheck
-from outbox.protocol.errors import NewerFormatError
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.recorder import NoRecorder
 from outbox.testing import read_committed
@@ -290,22 +289,6 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
             _send(shop, topic, "behind it", outbox)
             assert shop.delivered(1, topic) == ["behind it"]
     assert "cannot be read and is passed" in caplog.text
-
-
-def test_a_newer_format_stops_the_server_and_says_so(site: Site) -> None:
-    """Not in the shop: its checker would stop, too."""
-    site.create()
-    with site.outbox("ahead") as outbox:
-        _put(site, "others", b'{"version":99}')
-        with CheckServer(outbox._sender, outbox.settings, Scripted()) as server:
-            _put(site, "ahead", b'{"version":1}')
-            _put(site, "ahead", b'{"version":99}')
-            wait_until(lambda: not server.running)
-            assert isinstance(server.failure, NewerFormatError)
-            assert "upgrade" in str(server.failure)
-            assert server.start().failure is server.failure, "a new one must be made once the library is upgraded"
-        with CheckServer(outbox._sender, outbox.settings, Scripted()) as again:
-            wait_until(lambda: isinstance(again.failure, NewerFormatError), explain=lambda: "the request was passed")
 
 
 # --- a slow listener ------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
 def test_discarded_list_of_nothing_is_one_sentence(place: Site) -> None:
     words = ("list", "--group", "nobody")
     code, listed = call_for_json(discarded.app, place, *words)
-    assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_listed": 0})
+    assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_listed": 0, "not_read": []})
     code, printed = call_command(discarded.app, place, *words)
     assert (code, printed) == (Exit.OK, f"No such transaction lies in the discard topic of channel {place.name}.\n")
 

@@ -638,6 +638,8 @@ FAULTS = (
     "run `outbox table create`",
     "publish before session.commit()",  # needs a listener of the user's own between two of ours
     "wait before close()",
+    "call invalidate() on the connection",  # a signal handler interrupted publish()
+    "stop the relays of the channel",  # tests/integration/test_bad_input.py
 )
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 

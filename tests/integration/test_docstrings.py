@@ -93,7 +93,17 @@ def newcomer(servers: Servers) -> Iterator[Site]:
             session.add(Stock(id=7, left_over=100))
         site.relay()
         site.checker()
+        _wait_for_relay(site)
         yield site
+
+
+def _wait_for_relay(site: Site) -> None:
+    """Wait until a message comes through: the examples' own time limits are for a relay that runs."""
+    kafka = {"bootstrap.servers": site.bootstrap_servers}
+    with outbox.Outbox("orders", kafka) as made, Session(site.engine()) as session:
+        receipt = made.publish(session, outbox.Message("orders", "first"))
+        session.commit()
+        receipt.wait_visible(60)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
 from benchmarks.whole.merge import results_of_sections
 from benchmarks.whole.plan import DEMANDED
-from checker import purge
+from checker.upkeep import purge
 
 _HEAD = """# Performance
 

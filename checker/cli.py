@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from checker import metrics
-from checker.examine import examine
-from checker.purge_topic import purge_topic
+from checker.self_check import examine
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
-from checker.show_settlement import show_settlement
-from outbox.service.described import Check, with_settings
-from outbox.service.exits import guarded
-from outbox.service.health import Health
-from outbox.service.run import check_service, load_settings, run_service
+from checker.upkeep.purge_topic import purge_topic
+from checker.upkeep.settlement_command import show_settlement
+from outbox._service.exit_codes import guarded
+from outbox._service.health import Health
+from outbox._service.run import check_service, load_settings, run_service
+from outbox._service.settings_help import Check, with_settings
 
 app = typer.Typer(
     cls=with_settings(CheckerSettings),

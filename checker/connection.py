@@ -10,10 +10,10 @@ import structlog
 
 from checker.durability import durability_problems, read_durability
 from checker.settings import DatabaseSettings
-from outbox.callback_table import CallbackTable
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem
+from outbox._postgres.server_limits import server_limits
 from outbox.errors import ConfigurationError
-from outbox.service.dsn import connect_dsn, connection_problem, query_problem
-from outbox.service.server_limits import server_limits
 
 CONNECT_SECONDS = 5
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from checker.settled import Delay
-from checker.verdicts import Verdict
-from outbox.service.contract_watch import contract_gauge
+from checker.rules.settlement import Delay
+from checker.rules.verdicts import Verdict
+from outbox._service.contract_monitor import contract_gauge
 
 REGISTRY = CollectorRegistry()
 

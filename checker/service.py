@@ -16,24 +16,24 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # 
 from pydantic import ValidationError
 
 from checker import metrics
-from checker.delivery import DeliveryReader
-from checker.intake import Intake
-from checker.served import ServedDatabases
+from checker.databases import ServedDatabases
+from checker.requests import Intake
+from checker.rules.verdicts import Answers, Verdict, op_entry
 from checker.settings import CheckerSettings
-from checker.upkeep import Upkeep
-from checker.verdicts import Answers, Verdict, op_entry
-from outbox.cluster import admin_client, checked_properties
+from checker.upkeep.delivery_progress import DeliveryReader
+from checker.upkeep.service import Upkeep
+from outbox._failpoints import failpoint
+from outbox._kafka.admin import admin_client, checked_properties
+from outbox._service.contract_monitor import ContractWatch
+from outbox._service.exit_codes import one_line
+from outbox._service.health import Health
+from outbox._service.membership import not_joined
+from outbox._service.rights import refuse_missing_right, require_rights
+from outbox._service.signals import reload_on_signal
 from outbox.errors import ConfigurationError
-from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_ops
-from outbox.service.contract_watch import ContractWatch
-from outbox.service.exits import one_line
-from outbox.service.health import Health
-from outbox.service.membership import not_joined
-from outbox.service.rights import refuse_missing_right, require_rights
-from outbox.service.signals import reload_on_signal
 
 POLL_SECONDS = 0.1
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from checker.breaker import Policy
+from checker.rules.breaker import Policy
+from outbox._service.settings import Milliseconds, SecretFile, ServiceSettings, Unit, refuse_ours
 from outbox.errors import ConfigurationError
-from outbox.service.settings import Milliseconds, SecretFile, ServiceSettings, Unit, refuse_ours
 from outbox.settings import TableNames
 
 _OURS = {

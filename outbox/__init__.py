@@ -9,12 +9,13 @@ with Session(engine) as session, session.begin():
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from outbox.libpq import missing_libpq
+from outbox._postgres.libpq import missing_libpq
 
 if TYPE_CHECKING:
+    from outbox._listener.server import CheckServer
+    from outbox._receipts.receipt import Receipt, VisibleAt
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.async_outbox import AsyncTransaction as AsyncTransaction
-    from outbox.check_server import CheckServer
     from outbox.errors import (
         CallbackTableError,
         ChannelError,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from outbox.message import Message
     from outbox.outbox import Outbox
     from outbox.outcome import Outcome
-    from outbox.receipt import Receipt, VisibleAt
     from outbox.recorder import CommitOutcome, Recorder
     from outbox.serialization import JsonSerializer, TypedTopic
     from outbox.settings import Settings, TableNames
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "outbox.async_outbox": ("AsyncOutbox", "AsyncTransaction"),
-    "outbox.check_server": ("CheckServer",),
+    "outbox._listener.server": ("CheckServer",),
     "outbox.errors": (
         "CallbackTableError",
         "ChannelError",
@@ -67,7 +67,7 @@ _HOMES = {
     "outbox.message": ("Message",),
     "outbox.outbox": ("Outbox",),
     "outbox.outcome": ("Outcome",),
-    "outbox.receipt": ("Receipt", "VisibleAt"),
+    "outbox._receipts.receipt": ("Receipt", "VisibleAt"),
     "outbox.recorder": ("CommitOutcome", "Recorder"),
     "outbox.serialization": ("JsonSerializer", "TypedTopic"),
     "outbox.settings": ("Settings", "TableNames"),

@@ -1,5 +1,5 @@
 """`python -m outbox`: the command `outbox`."""
 
-from outbox.cli import main
+from outbox._cli.main import main
 
 main()

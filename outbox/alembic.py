@@ -23,9 +23,9 @@ from alembic.operations import MigrateOperation, Operations
 from psycopg import sql
 from sqlalchemy import text
 
-from outbox.callback_table import CallbackTable
-from outbox.ddl import all_statements
-from outbox.inbox_table import InboxTable
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import all_statements
+from outbox._postgres.inbox_table import InboxTable
 from outbox.settings import TableNames
 
 

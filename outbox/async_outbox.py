@@ -16,15 +16,15 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
+from outbox._publish.session_connection import BindArguments
+from outbox._publish.waiting import EVENT_LOOP, in_thread
+from outbox._receipts.receipt import Receipt
 from outbox.errors import UsageError
 from outbox.message import Message
 from outbox.outbox import Outbox, OutboxOptions
 from outbox.outcome import Outcome
-from outbox.receipt import Receipt
 from outbox.recorder import Recorder
-from outbox.session_connection import BindArguments
 from outbox.transaction import Transaction
-from outbox.waiting import EVENT_LOOP, in_thread
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._kafka.record_id import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
+from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
 from outbox.errors import ConfigurationError, UsageError
-from outbox.inbox_table import PURGE_BATCH, InboxTable
-from outbox.record_id import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox.settings import TableNames
 
 if TYPE_CHECKING:  # SQLAlchemy refuses this import where greenlet is missing

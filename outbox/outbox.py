@@ -11,21 +11,21 @@ import psycopg
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox.callback_table import CallbackTable
-from outbox.check_server import CheckServer
+from outbox._listener.server import CheckServer
+from outbox._postgres.callback_table import CallbackTable
+from outbox._publish.local_connection import local_connection
+from outbox._publish.participant import Starter
+from outbox._publish.seal import Sealer
+from outbox._publish.sender import Sender
+from outbox._publish.session_connection import BindArguments
+from outbox._publish.sqlalchemy_session import StoredHalf, publish, store_half
+from outbox._receipts.receipt import Receipt
 from outbox.errors import UsageError
 from outbox.listener import TransactionListener
-from outbox.local_connection import local_connection
 from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome
-from outbox.participant import Starter
-from outbox.receipt import Receipt
 from outbox.recorder import Recorder
-from outbox.seal import Sealer
-from outbox.sender import Sender
-from outbox.session_connection import BindArguments
 from outbox.settings import Settings, TableNames, channel_names
-from outbox.sqlalchemy_session import StoredHalf, publish, store_half
 from outbox.transaction import Transaction, core_transaction, own_transaction
 
 

@@ -13,16 +13,16 @@ from typing import LiteralString
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from outbox.callback_table import CallbackRow, CallbackTable
+from outbox._postgres.callback_table import CallbackRow, CallbackTable
+from outbox._postgres.purge_watermark import may_be_purged
+from outbox._postgres.table_errors import explained
+from outbox._publish.local_connection import LocalConnection
 from outbox.errors import UsageError
-from outbox.local_connection import LocalConnection
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid, lock_number
 from outbox.protocol.op import NO_OFFSET
 from outbox.protocol.positions import Positions
-from outbox.purged import may_be_purged
 from outbox.settings import Settings
-from outbox.table_errors import explained
 
 _ASK: LiteralString = (
     "SELECT pg_try_advisory_xact_lock(%s),"

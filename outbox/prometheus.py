@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import NamedTuple
 
-from outbox.forks import ForkSafeLock
+from outbox._kafka.forks import ForkSafeLock
 from outbox.listener import LocalTransactionState
 from outbox.recorder import CommitOutcome
 

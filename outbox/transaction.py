@@ -15,14 +15,14 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
+from outbox._publish.local_connection import LocalConnection
+from outbox._publish.participant import Participant, Starter
+from outbox._publish.seal import begin
+from outbox._publish.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
+from outbox._receipts.receipt import Receipt
+from outbox._receipts.transaction_end import LocalState
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
-from outbox.local_connection import LocalConnection
 from outbox.message import Message
-from outbox.participant import Participant, Starter
-from outbox.receipt import Receipt
-from outbox.seal import begin
-from outbox.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
-from outbox.transaction_end import LocalState
 
 _COMMIT = sql.SQL("COMMIT")
 

@@ -12,22 +12,22 @@ from typing import Any, Self
 
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox.check_server import CheckServer
+from outbox._failpoints import failpoint
+from outbox._listener.server import CheckServer
+from outbox._publish.sender import HalfRecord
+from outbox._publish.tracing import with_trace
+from outbox._publish.validation import PlannedHalf, refuse
+from outbox._publish.waiting import Budget
+from outbox._rules.half_place import HalfPlace
 from outbox.errors import PublishFailed, UsageError
-from outbox.failpoints import failpoint
-from outbox.half_place import HalfPlace
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionListener
 from outbox.message import Message
 from outbox.outbox import Outbox
-from outbox.preflight import PlannedHalf, refuse
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.positions import Positions
 from outbox.recorder import CommitOutcome
-from outbox.sender import HalfRecord
-from outbox.tracing import with_trace
-from outbox.waiting import Budget
 
 log = logging.getLogger("outbox")
 

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from outbox.service.allocator import collect_rarely, share_one_arena
-from outbox.service.described import Check, with_settings
-from outbox.service.exits import guarded
-from outbox.service.health import Health
-from outbox.service.logs import configure_logs
-from outbox.service.run import check_service, run_service
-from outbox.service.signals import stop_on_signals
+from outbox._service.exit_codes import guarded
+from outbox._service.health import Health
+from outbox._service.logs import configure_logs
+from outbox._service.memory import collect_rarely, share_one_arena
+from outbox._service.run import check_service, run_service
+from outbox._service.settings_help import Check, with_settings
+from outbox._service.signals import stop_on_signals
 from relay import metrics
-from relay.examine import examine
 from relay.progress import RelayProgress
+from relay.self_check import examine
 from relay.service import RelayService
 from relay.settings import RelaySettings
 from relay.workers import WORKERS_LOG_FORMAT, end_with_parent, run_workers

@@ -17,9 +17,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from outbox.channel import ChannelDescription
-from outbox.service.rights import refuse_missing_right
-from outbox.unreadable import is_unreadable
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.unreadable import is_unreadable
+from outbox._service.rights import refuse_missing_right
 from relay.partition import PartitionWorker
 
 log = structlog.get_logger()

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from outbox.protocol.record import Record
-from relay.batch import Batch
-from relay.pacing import BatchPolicy
-from relay.producing import DeliveryError
-from relay.refusals import Refusals, blame
-from relay.volume import Volume
+from relay.batching.batch import Batch
+from relay.batching.pacing import BatchPolicy
+from relay.batching.volume import Volume
+from relay.kafka.producer import DeliveryError
+from relay.kafka.refusals import Refusals, blame
 
 
 class Lessons:

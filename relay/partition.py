@@ -17,31 +17,32 @@ from itertools import chain
 import structlog
 from confluent_kafka import Message, TopicPartition
 
-from outbox.broker_clock import BrokerClock
-from outbox.channel import ChannelDescription
-from outbox.cluster import TopicDescription
+from outbox._failpoints import failpoint
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.topic_cache import TopicCache
+from outbox._rules.broker_clock import BrokerClock
 from outbox.errors import KafkaUnreachable
-from outbox.failpoints import failpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.record import Record
-from outbox.topics import TopicCache
-from relay import metrics, report
-from relay.batch import Batch, Outcome, settle_batch, take_batch
-from relay.checks import CheckSender
-from relay.decode import Decoder
-from relay.delivery import Delivery
-from relay.discard_reader import DiscardReader
-from relay.gate import Gate
-from relay.half import OpRecord
-from relay.half_reader import HalfReader
-from relay.ledger import Ledger
-from relay.leftovers import Leftovers
+from relay import metrics
+from relay import telemetry as report
+from relay.batching.batch import Batch, Outcome, settle_batch, take_batch
+from relay.batching.pacing import BatchPolicy, Pacing
+from relay.batching.preflight import RealTopic, real_topic, targets
+from relay.batching.topic_gate import Gate
+from relay.kafka.check_sender import CheckSender
+from relay.kafka.decode import Decoder
+from relay.kafka.discard_reader import DiscardReader
+from relay.kafka.half_reader import HalfReader
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import Delivery
 from relay.lessons import Lessons
-from relay.pacing import BatchPolicy, Pacing
-from relay.preflight import RealTopic, real_topic, targets
-from relay.producing import DeliveryError
-from relay.transaction import Transaction
+from relay.recovery.hanging_transactions import Leftovers
+from relay.state.half_records import OpRecord
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Transaction
 
 READ_AT_ONCE = 5_000
 PROGRESS_SECONDS = 1.0
@@ -370,7 +371,7 @@ class PartitionWorker(threading.Thread):
             failpoint("relay.late_fetched")
         outcome = self._outcome(batch, now)
         if batch.moves:
-            failpoint("relay.parking")
+            failpoint("relay.state.parking")
         self._deliver(batch, outcome.records)
         if late:
             failpoint("relay.late_committed")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from outbox.service.progress import Figures
+from outbox._service.progress import Figures
 
 
 class RelayProgress:

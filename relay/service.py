@@ -11,40 +11,40 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox.cluster import admin_client, checked_properties
+from outbox._failpoints import failpoint
+from outbox._kafka.admin import admin_client, checked_properties
+from outbox._kafka.topic_cache import TopicCache
+from outbox._service.contract_monitor import ContractWatch
+from outbox._service.exit_codes import UnsafeError
+from outbox._service.health import Health
+from outbox._service.membership import generation, not_joined
+from outbox._service.rights import require_rights
 from outbox.errors import KafkaUnreachable, OutboxError
-from outbox.failpoints import failpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
-from outbox.service.contract_watch import ContractWatch
-from outbox.service.exits import UnsafeError
-from outbox.service.health import Health
-from outbox.service.membership import generation, not_joined
-from outbox.service.rights import require_rights
-from outbox.topics import TopicCache
 from relay import metrics
-from relay.checks import CheckSender
-from relay.decode import Decoder
-from relay.delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelivery, request_seconds
-from relay.discard_reader import DiscardReader
-from relay.gate import Gate
-from relay.half_reader import HalfReader
-from relay.halts import Halts
-from relay.hanging import end_hanging, refuse_undone_end
+from relay.batching.topic_gate import Gate
 from relay.intake import Intake
-from relay.ledger import Ledger
-from relay.leftovers import Leftovers, NoLeftovers, TransactionalLeftovers
+from relay.kafka.at_least_once_delivery import PlainDelivery
+from relay.kafka.check_sender import CheckSender
+from relay.kafka.decode import Decoder
+from relay.kafka.discard_reader import DiscardReader
+from relay.kafka.half_reader import HalfReader
+from relay.kafka.log_ends import LogEnds
+from relay.kafka.offset_commits import OffsetCommits
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import TRANSACTION_TIMEOUT_MS, Delivery, TransactionalDelivery, request_seconds
 from relay.lessons import Lessons
-from relay.log_ends import LogEnds
-from relay.offset_commits import OffsetCommits
-from relay.ownership import Ownership
 from relay.partition import PartitionWorker
-from relay.plain_delivery import PlainDelivery
-from relay.producing import DeliveryError
-from relay.real_topics import watch_real_topics
-from relay.restore import HeldBackError, read_checkpoints, restore_ledger, verify_discards, why_unreadable
+from relay.partitions.halts import Halts
+from relay.partitions.ownership import Ownership
+from relay.partitions.stalls import Stalls
+from relay.recovery.hanging_checkpoint import end_hanging, refuse_undone_end
+from relay.recovery.hanging_transactions import Leftovers, NoLeftovers, TransactionalLeftovers
+from relay.recovery.restore import HeldBackError, read_checkpoints, restore_ledger, verify_discards, why_unreadable
+from relay.recovery.stable_offsets import watch_real_topics
 from relay.settings import RelaySettings
-from relay.stalls import Stalls
+from relay.state.ledger import Ledger
 
 POLL_SECONDS = 0.1
 CONSUME_AT_ONCE = 10_000

@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from outbox.contract import Contract
-from outbox.service.settings import Bytes, Milliseconds, ServiceSettings, Unit, refuse_ours
-from relay.allow import AllowList
-from relay.bodies import BodyPolicy
-from relay.gate import GatePolicy
-from relay.overdue import CheckPolicy
-from relay.pacing import BatchPolicy
-from relay.parking import ParkingPolicy
+from outbox._kafka.topic_contract import Contract
+from outbox._service.settings import Bytes, Milliseconds, ServiceSettings, Unit, refuse_ours
+from relay.batching.allow_list import AllowList
+from relay.batching.pacing import BatchPolicy
+from relay.batching.topic_gate import GatePolicy
+from relay.state.body_cache import BodyPolicy
+from relay.state.check_schedule import CheckPolicy
+from relay.state.parking import ParkingPolicy
 
 _OURS = {
     "acks": "a message must be stored by all in-sync replicas before its half is settled",

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
-from outbox.service.exits import Exit
 from relay.settings import RelaySettings
 
 NUMBER_VARIABLE = "OUTBOX_RELAY_WORKER"

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from outbox.service.exits import guarded
-from outbox.service.maven import fetch as fetch_jars
-from outbox.service.maven import jar_cache, make_lock
-from outbox.service.signals import stop_on_signals
+from outbox._jars.fetch import fetch as fetch_jars
+from outbox._jars.fetch import jar_cache, make_lock
+from outbox._service.exit_codes import guarded
+from outbox._service.signals import stop_on_signals
 from stack.locks import all_locks
 from stack.ports import HOST
 from stack.postgres import DATABASE, ROLE

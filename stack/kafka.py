@@ -12,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from outbox.service.java import Java
+from outbox._jars.java import Java
 from stack.errors import PortInUseError, StartError, log_tail
 from stack.kafka_cluster import Node, cluster_in
 from stack.kafka_settings import initial_controllers, server_properties

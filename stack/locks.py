@@ -13,4 +13,4 @@ def all_locks() -> list[Path]:
     # Looked up, not imported: the stack and the Spark jobs know nothing of each other.
     spec = importlib.util.find_spec("spark_jobs")
     folders = list(spec.submodule_search_locations or ()) if spec else []
-    return [KAFKA_LOCK, *(lock for folder in folders for lock in sorted(Path(folder).glob("*.lock")))]
+    return [KAFKA_LOCK, *(lock for folder in folders for lock in sorted(Path(folder).glob("runtime/*.lock")))]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from outbox.service import maven
+from outbox._jars import fetch as maven
 
 _LINE_SECONDS = 5.0
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from outbox.service.java import find_java
-from outbox.service.maven import Watch, fetch
+from outbox._jars.fetch import Watch, fetch
+from outbox._jars.java import find_java
 from stack.accounts import let_in, server_user
 from stack.errors import PortInUseError, StartError
 from stack.kafka import Kafka, KafkaProgram

@@ -10,13 +10,13 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import checker.metrics
 import relay.metrics
-import spark_jobs.land_metrics
-import spark_jobs.watch_metrics
+import spark_jobs.landing.metrics
+import spark_jobs.watching.metrics
 from checker.settings import CheckerSettings
-from outbox.contract import STOPS, WARNS, Rule
-from outbox.service.described import DescribedSetting, describe_settings
-from outbox.service.exits import Exit
-from outbox.service.settings import ServiceSettings
+from outbox._kafka.topic_contract import STOPS, WARNS, Rule
+from outbox._service.exit_codes import Exit
+from outbox._service.settings import ServiceSettings
+from outbox._service.settings_help import DescribedSetting, describe_settings
 from relay.settings import RelaySettings
 
 END = "<!-- end of table -->"
@@ -57,8 +57,8 @@ def _tables() -> dict[str, str]:
         ),
         "metrics of the relay": _metrics(relay.metrics),
         "metrics of the checker": _metrics(checker.metrics),
-        "metrics of the watch": _metrics(spark_jobs.watch_metrics),
-        "metrics of land": _metrics(spark_jobs.land_metrics),
+        "metrics of the watch": _metrics(spark_jobs.watching.metrics),
+        "metrics of land": _metrics(spark_jobs.landing.metrics),
     }
 
 

@@ -22,13 +22,13 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from sqlalchemy import Engine, create_engine
 
 from outbox import Outbox, Receipt, TableNames, VisibleAt
-from outbox.callback_table import CallbackTable
-from outbox.channel import ChannelDescription, create_channel
-from outbox.cluster import admin_client
-from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._kafka.admin import admin_client
+from outbox._kafka.channel import ChannelDescription, create_channel
+from outbox._postgres.callback_table import CallbackTable
+from outbox._receipts.receipt import Ends
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, parse_op
-from outbox.receipt import Ends
 from outbox.testing import VisibleRecord, read_committed, settled
 
 WAIT_SECONDS = 60.0

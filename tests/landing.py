@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.batches import BatchWriter
-from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.columns import landed_columns
-from spark_jobs.delta import DeltaSink
-from spark_jobs.folder import Folder
-from spark_jobs.manifest import Offsets
-from spark_jobs.parsing import parse_schema
-from spark_jobs.settings import CompactSettings, SinkName
-from spark_jobs.sinks import ParquetSink, Sink
-from spark_jobs.table import read_landed, read_table
+from spark_jobs.landing.batch_writer import BatchWriter
+from spark_jobs.landing.parsing import parse_schema
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.settings import CompactSettings, SinkName
+from spark_jobs.runtime.spans import Offsets
+from spark_jobs.tables.delta import DeltaSink
+from spark_jobs.tables.query_checkpoint import Checkpoint
+from spark_jobs.tables.sinks import ParquetSink, Sink
+from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.spark import Record, records, session
 
 TOPICS = {"orders": "id-of-orders"}

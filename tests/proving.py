@@ -23,14 +23,14 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from spark_jobs.proof.discards import discard_evidence
-from spark_jobs.proof.evidence import evidence
-from spark_jobs.proof.halves import half_evidence
-from spark_jobs.proof.judge import Circumstances, judge
-from spark_jobs.proof.ops import op_evidence
-from spark_jobs.proof.reals import real_evidence
-from spark_jobs.proof.rows import COLUMNS, row_evidence
-from spark_jobs.proof.truth import Database
+from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.records.callback_rows import COLUMNS, row_evidence
+from spark_jobs.records.delivered import real_evidence
+from spark_jobs.records.discards import discard_evidence
+from spark_jobs.records.evidence import evidence
+from spark_jobs.records.halves import half_evidence
+from spark_jobs.records.ops import op_evidence
 from tests.spark import KAFKA_SCHEMA, session
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"

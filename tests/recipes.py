@@ -14,9 +14,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from outbox.service.maven import fetch
-from spark_jobs.delta import DELTA_LOCK, DELTA_SETTINGS
-from spark_jobs.session import SPARK_LOCK, local_session
+from outbox._jars.fetch import fetch
+from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK, local_session
 from tests.spark import SETTINGS
 
 DOCUMENT = Path(__file__).parents[1] / "docs/spark.md"

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.replay import Prepared, replay
-from spark_jobs.replay_settings import ReplaySettings
+from spark_jobs.replaying.job import Prepared, replay
+from spark_jobs.replaying.settings import ReplaySettings
 from tests.harness import Site
 from tests.landing import Landing
 from tests.spark import Record, session

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from outbox.service.maven import fetch
-from spark_jobs.delta import DELTA_LOCK, DELTA_SETTINGS
-from spark_jobs.session import local_session
+from outbox._jars.fetch import fetch
+from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, local_session
 
 SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

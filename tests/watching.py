@@ -14,7 +14,8 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from spark_jobs.watching.events import (
+from spark_jobs.watching.frames.backlog import Waiting, oldest_unread, waiting
+from spark_jobs.watching.frames.events import (
     EVENTS,
     check_events,
     discard_events,
@@ -22,9 +23,8 @@ from spark_jobs.watching.events import (
     op_events,
     real_events,
 )
-from spark_jobs.watching.messages import Read, kept, messages, together
-from spark_jobs.watching.minutes import MINUTES, merged, minutes, totals_of
-from spark_jobs.watching.waiting import Waiting, oldest_unread, waiting
+from spark_jobs.watching.frames.messages import Read, kept, messages, together
+from spark_jobs.watching.frames.per_minute import MINUTES, merged, minutes, totals_of
 from tests.proving import BEGIN, START, TOPIC_ID, History, Record, Told, frame
 from tests.spark import session
 

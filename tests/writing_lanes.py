@@ -9,13 +9,13 @@ import sys
 import time
 from collections.abc import Sequence
 
+from outbox._service.exit_codes import Exit, fail
 from outbox.protocol.names import Channel
-from outbox.service.exits import Exit, fail
-from spark_jobs.errors import JobFailedError
-from spark_jobs.manifest import Checksum
-from spark_jobs.replays.lane_writer import LandedRecord, LaneWriter, Replay
-from spark_jobs.replays.ledger import Ledger, make_ledger
-from spark_jobs.replays.plan import Lane, Place, Share
+from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter, Replay
+from spark_jobs.replaying.plan import Lane, Place, Share
+from spark_jobs.replaying.progress_log import Ledger, make_ledger
+from spark_jobs.runtime.errors import JobFailedError
+from spark_jobs.tables.manifest import Checksum
 from tests.harness import Site
 
 REPLAY_ID = "again"

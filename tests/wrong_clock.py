@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from outbox.cli import main
+from outbox._cli.main import main
 
 VARIABLE = "TESTS_CLOCK_AHEAD"
 

@@ -15,9 +15,9 @@ from psycopg import sql
 from benchmarks.checker.requests import commit_rows, make_requests
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from checker.fence import BATCH, Fence
-from checker.verdicts import Answers, Verdict
-from outbox.callback_table import CallbackTable
+from checker.fencing.fence import BATCH, Fence
+from checker.rules.verdicts import Answers, Verdict
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
 from tests.harness import Site

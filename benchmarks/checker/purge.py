@@ -13,13 +13,14 @@ import psycopg
 
 from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
-from checker import purge, settlement
 from checker.connection import connect
-from checker.purge import PACE, Purge, Purged, Settled
+from checker.rules.settlement import LAST_ID, HalfPartition, Old, Progress
 from checker.settings import DatabaseSettings
-from checker.settled import LAST_ID, HalfPartition, Old, Progress
-from checker.settlement import Audit
-from outbox.callback_table import CallbackTable
+from checker.upkeep import purge
+from checker.upkeep import settlement_audit as settlement
+from checker.upkeep.purge import PACE, Purge, Purged, Settled
+from checker.upkeep.settlement_audit import Audit
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from tests.harness import Site, wait_until
 

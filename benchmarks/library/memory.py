@@ -17,7 +17,7 @@ from sqlalchemy.event import registry
 
 from benchmarks.application import THREADS, Application
 from benchmarks.figures import Figure, Target
-from outbox import sqlalchemy_session
+from outbox._publish import sqlalchemy_session
 
 SAMPLES = 50
 TRACED = 2_000

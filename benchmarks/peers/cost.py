@@ -17,9 +17,9 @@ from benchmarks.checker.purge import EVERYTHING, connect_as_checker
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.library.throughput import relays
-from checker import purge
-from checker.purge import Purge, Purged, Settled
-from outbox.callback_table import CallbackTable
+from checker.upkeep import purge
+from checker.upkeep.purge import Purge, Purged, Settled
+from outbox._postgres.callback_table import CallbackTable
 from stack import Stack
 from tests.harness import Site, wait_until
 

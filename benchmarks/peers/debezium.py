@@ -27,7 +27,7 @@ from benchmarks.peers.debezium_settings import (
 )
 from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK
 from benchmarks.peers.jvm import PeerError, Room, make_room
-from outbox.service.maven import fetch
+from outbox._jars.fetch import fetch
 from stack.kafka import LOG4J
 from stack.ports import HOST
 from tests.harness import wait_until

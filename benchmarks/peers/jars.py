@@ -10,10 +10,10 @@ from pathlib import Path
 
 import typer
 
-from outbox.service.coordinates import read_lock
-from outbox.service.exits import guarded
-from outbox.service.maven import fetch as fetch_jars
-from outbox.service.maven import make_lock
+from outbox._jars.coordinates import read_lock
+from outbox._jars.fetch import fetch as fetch_jars
+from outbox._jars.fetch import make_lock
+from outbox._service.exit_codes import guarded
 
 _FOLDER = Path(__file__).parent
 ROCKETMQ_LOCK = _FOLDER / "rocketmq.lock"

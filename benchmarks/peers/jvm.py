@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java
 from outbox.errors import OutboxError
-from outbox.service.java import find_java
-from outbox.service.maven import fetch
 from stack.errors import log_tail
 from stack.ports import Ports
 from stack.processes import Command, Processes

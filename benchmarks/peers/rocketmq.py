@@ -19,8 +19,8 @@ from psycopg.conninfo import conninfo_to_dict
 from benchmarks.peers.jars import ROCKETMQ_LOCK
 from benchmarks.peers.jvm import READY_SECONDS, PeerError, Room, make_room
 from benchmarks.peers.rocketmq_settings import BROKER_JAVA, NAME_SERVER_JAVA, broker_conf, name_server_conf
-from outbox.service.java import find_java
-from outbox.service.maven import fetch
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java
 from stack.errors import PortInUseError, log_tail
 from stack.ports import HOST, Ports, is_free
 

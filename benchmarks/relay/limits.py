@@ -21,7 +21,7 @@ from benchmarks.interleaved import interleave
 from benchmarks.place import AS_DELIVERED
 from benchmarks.reading import start_reader
 from outbox import Message, Outbox
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id

@@ -21,12 +21,12 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from relay.batch import settle_batch, take_batch
-from relay.decode import Decoder
-from relay.gate import Gate, GatePolicy
-from relay.ledger import Ledger
-from relay.overdue import CheckPolicy
-from relay.preflight import RealTopic
+from relay.batching.batch import settle_batch, take_batch
+from relay.batching.preflight import RealTopic
+from relay.batching.topic_gate import Gate, GatePolicy
+from relay.kafka.decode import Decoder
+from relay.state.check_schedule import CheckPolicy
+from relay.state.ledger import Ledger
 
 AT_ONCE = 5_000
 """Messages of a batch."""

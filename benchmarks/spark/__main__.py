@@ -23,8 +23,8 @@ from benchmarks.spark.audit import measure_audit, measure_large
 from benchmarks.spark.history import write_history
 from benchmarks.spark.land import measure_cold, measure_land
 from benchmarks.spark.records import BODY_BYTES, write_records
-from spark_jobs.session import spark_session
-from spark_jobs.watch_real_time import SLOTS
+from spark_jobs.runtime.session import spark_session
+from spark_jobs.watching.real_time import SLOTS
 from stack import Stack
 from tests.harness import Site
 

@@ -18,16 +18,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.spread import percentile
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.positions import Positions
-from spark_jobs.source import source_options
-from spark_jobs.watch_alerts import sink_options
-from spark_jobs.watch_real_time import start
-from spark_jobs.watch_settings import WatchSettings
-from spark_jobs.watching.urgent import urgent_alerts
+from spark_jobs.runtime.source import source_options
+from spark_jobs.watching.alert_sink import sink_options
+from spark_jobs.watching.frames.single_record_alerts import urgent_alerts
+from spark_jobs.watching.real_time import start
+from spark_jobs.watching.settings import WatchSettings
 from tests.harness import Site
 
 RECORDS = 60

@@ -17,10 +17,10 @@ from benchmarks.environment import CORES
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.spark.history import Span
-from outbox.service.exits import Exit
-from spark_jobs.audit import audit
-from spark_jobs.audit_settings import AuditSettings
-from spark_jobs.source import source_options
+from outbox._service.exit_codes import Exit
+from spark_jobs.auditing.job import audit
+from spark_jobs.auditing.settings import AuditSettings
+from spark_jobs.runtime.source import source_options
 from tests.harness import Site
 
 MEMORY_MIB = 4_096

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, HalfOptions, OutgoingHeaders, Truth, real_headers
 from outbox.protocol.identifiers import make_transaction_id

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from benchmarks.environment import CORES
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from spark_jobs.land import land, read
-from spark_jobs.layout import MANIFESTS, RECORDS
-from spark_jobs.settings import LandSettings
+from spark_jobs.landing.job import land, read
+from spark_jobs.runtime.settings import LandSettings
+from spark_jobs.tables.layout import MANIFESTS, RECORDS
 from tests.harness import Site
 from tests.land_torture.naive import append_all
 

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from checker.delivery import DeliveryReader
-from checker.operator.case import JUST_ENDED
 from checker.operator.channel_reader import ChannelReader, Unread
+from checker.operator.database_view import Rows, database_of
 from checker.operator.options import RECORDS, Desk
-from checker.operator.rows import Rows, database_of
+from checker.operator.resolution import JUST_ENDED
 from checker.operator.rulings import RULINGS, Standing, Step, of_listener
 from checker.operator.undecided import Choice, Gathering, Unsettled
-from checker.verdicts import Answers, Verdict, op_entry
-from outbox.cluster import admin_client
-from outbox.decisions import send_decisions
-from outbox.failpoints import failpoint
+from checker.rules.verdicts import Answers, Verdict, op_entry
+from checker.upkeep.delivery_progress import DeliveryReader
+from outbox._failpoints import failpoint
+from outbox._kafka.admin import admin_client
+from outbox._operations.decisions import send_decisions
+from outbox._service.exit_codes import Exit, fail
+from outbox._service.output import signed, told_reading, utc
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
-from outbox.service.exits import Exit, fail
-from outbox.service.output import signed, told_reading, utc
 
 HALVES = 500_000
 """Halves that are looked at, over all partitions."""

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from confluent_kafka import Message, TopicPartition
 
 from checker.operator.undecided import Gathering, Half
-from outbox.channel import ChannelDescription
-from outbox.discarded import read_manifests
-from outbox.group_offsets import committed_checkpoints
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.range_reader import Span, SpanReader
+from outbox._operations.discard_topic import read_manifests
+from outbox._service.exit_codes import UnsafeError
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header, parse_half
 from outbox.protocol.op import OpEntry, OpSource, parse_op
-from outbox.service.exits import UnsafeError
-from outbox.span_reader import Span, SpanReader
 
 NEAR = 2_000
 """Settled halves that are rather read through than skipped."""

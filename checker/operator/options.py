@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from checker.operator.rows import Rows
+from checker.operator.database_view import Rows
 from checker.settings import CheckerSettings
-from outbox.channel import ChannelDescription, verify_channel
-from outbox.cluster import admin_client
+from outbox._kafka.admin import admin_client
+from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from checker.operator.channel_reader import ChannelReader, Unread
+from checker.operator.database_view import database_of
 from checker.operator.options import (
     ONE_COMMAND,
     RECORDS,
@@ -21,12 +22,11 @@ from checker.operator.options import (
     Records,
     parse_duration,
 )
-from checker.operator.rows import database_of
 from checker.operator.undecided import Choice, Gathering, Unsettled
+from outbox._service.exit_codes import Exit, guarded
+from outbox._service.output import Json, PlainConsole, print_entry, print_json, told_reading
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import Truth
-from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, PlainConsole, print_entry, print_json, told_reading
 
 LIMIT = 100
 HALVES = 500_000

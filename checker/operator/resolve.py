@@ -8,13 +8,13 @@ import typer
 from rich.table import Table
 
 from checker.operator.bulk import Bulk
-from checker.operator.case import Case
+from checker.operator.database_view import NO_INCARNATION
 from checker.operator.options import ONE_COMMAND, BootstrapServers, ChannelName, Desk, parse_duration, parse_id
-from checker.operator.rows import NO_INCARNATION
+from checker.operator.resolution import Case
+from outbox._service.exit_codes import Exit, guarded
+from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, utc
 from outbox.errors import UsageError
 from outbox.protocol.op import OpKind
-from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, PlainConsole, may_ask, print_entry, print_json, utc
 
 app = typer.Typer(help="Decide undecided transactions by hand, in their database first.", **ONE_COMMAND)
 

@@ -10,7 +10,7 @@ import enum
 from typing import NamedTuple
 
 from checker.operator.undecided import Unsettled
-from checker.verdicts import Row
+from checker.rules.verdicts import Row
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 

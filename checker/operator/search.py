@@ -8,11 +8,13 @@ from contextlib import closing
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from checker.operator.channel_reader import headers_of, to_half, to_ops
-from checker.operator.rows import Rows
+from checker.operator.database_view import Rows
 from checker.operator.timeline import Event, Findings, Searched, What, needed
+from checker.rules.verdicts import Row
 from checker.settings import DatabaseSettings
-from checker.verdicts import Row
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.range_reader import Span, SpanReader, cut
+from outbox._service.output import utc
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import parse_check
 from outbox.protocol.discard import manifest_key, parse_manifest
@@ -20,8 +22,6 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
-from outbox.service.output import utc
-from outbox.span_reader import Span, SpanReader, cut
 
 SKEW_MS = 600_000
 """How far the clocks of application, brokers and databases may be apart."""

@@ -12,10 +12,10 @@ from rich.text import Text
 from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
 from checker.operator.search import SKEW_MS, Search
 from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude, folded
+from outbox._service.exit_codes import Exit, guarded
+from outbox._service.output import Json, PlainConsole, print_json, told_reading, utc
+from outbox._service.redaction import visible
 from outbox.errors import UsageError
-from outbox.service.exits import Exit, guarded
-from outbox.service.output import Json, PlainConsole, print_json, told_reading, utc
-from outbox.service.redaction import visible
 
 app = typer.Typer(help="Tell the story of a transaction or a message.", **ONE_COMMAND)
 

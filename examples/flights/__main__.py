@@ -30,12 +30,12 @@ from examples.flights.plan import make_plan
 from examples.flights.reconcile import Reconciliation, reconcile
 from examples.flights.summary import Summary
 from outbox import TableNames
-from outbox.callback_table import CallbackTable
-from outbox.channel import create_channel
-from outbox.cluster import admin_client
-from outbox.commands.options import database
+from outbox._cli.options import database
+from outbox._kafka.admin import admin_client
+from outbox._kafka.channel import create_channel
+from outbox._postgres.callback_table import CallbackTable
+from outbox._service.exit_codes import Exit, guarded
 from outbox.protocol.names import Channel
-from outbox.service.exits import Exit, guarded
 from outbox.testing import settled
 from stack import Stack
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from examples.flights.application import Diary
-from outbox.failpoints import VARIABLE
+from outbox._failpoints import VARIABLE
 
 STEPS = {
     "after the half": "outbox.half_acked",

@@ -18,9 +18,8 @@ from outbox.protocol.half import Header, user_headers
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpSource, parse_op
 from outbox.testing import VisibleRecord, read_committed
-from spark_jobs.delta import DELTA_LOCK
-from spark_jobs.session import spark_session
-from spark_jobs.table import read_table
+from spark_jobs.runtime.session import DELTA_LOCK, spark_session
+from spark_jobs.tables.table_reader import read_table
 
 LANDED = ("topic", "partition", "offset", "key", "value", "headers", "message_id")
 

@@ -3,8 +3,8 @@
 The pytest plugin `outbox.testing.plugin` has fixtures for all of them.
 """
 
+from outbox.testing._memory.outbox import InMemoryOutbox
 from outbox.testing.assertions import ANY, assert_published
-from outbox.testing.in_memory import InMemoryOutbox
 from outbox.testing.kill_point import Killed, KillPoint
 from outbox.testing.published import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled

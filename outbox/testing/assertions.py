@@ -15,7 +15,7 @@ from outbox.outbox import Outbox
 from outbox.protocol.half import Header
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.settings import Settings
-from outbox.testing.in_memory import InMemoryOutbox
+from outbox.testing._memory.outbox import InMemoryOutbox
 from outbox.testing.published import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled
 

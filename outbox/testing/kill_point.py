@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from unittest import mock
 
-from outbox.callback_table import CallbackTable
+from outbox._failpoints import VARIABLE
+from outbox._postgres.callback_table import CallbackTable
 from outbox.errors import UsageError
-from outbox.failpoints import VARIABLE
 from outbox.protocol.half import HalfControl, parse_half
 from outbox.protocol.identifiers import message_id
 from outbox.protocol.positions import Positions

@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox
-    from outbox.testing.in_memory import InMemoryOutbox
+    from outbox.testing._memory.outbox import InMemoryOutbox
     from outbox.testing.kill_point import KillPoint
     from outbox.testing.site import Site
     from outbox.testing.stacks import Servers
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def in_memory_outbox() -> Iterator[InMemoryOutbox]:
     """An outbox without Kafka: what was published is in `.published`."""
-    from outbox.testing.in_memory import InMemoryOutbox  # noqa: PLC0415 - only for those who use it
+    from outbox.testing._memory.outbox import InMemoryOutbox  # noqa: PLC0415 - only for those who use it
 
     with InMemoryOutbox() as made:
         yield made

@@ -18,9 +18,9 @@ import psycopg
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox.callback_table import CallbackTable
-from outbox.channel import create_channel
-from outbox.cluster import admin_client, answer
+from outbox._kafka.admin import admin_client, answer
+from outbox._kafka.channel import create_channel
+from outbox._postgres.callback_table import CallbackTable
 from outbox.outbox import Outbox
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames

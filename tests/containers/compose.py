@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from outbox.service.exits import Exit
+from outbox._service.exit_codes import Exit
 from tests.containers.engine import Engine
 from tests.containers.images import KAFKA_IMAGE, POSTGRES_IMAGE, PYTHON_IMAGE, site_certificates
 from tests.containers.steps import StepError, Steps

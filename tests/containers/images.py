@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from outbox.service.maven import fetch
+from outbox._jars.fetch import fetch
 from stack.locks import KAFKA_LOCK
 from tests.containers.engine import Engine
 from tests.containers.steps import StepError, Steps

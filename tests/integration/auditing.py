@@ -16,7 +16,7 @@ from pyarrow import parquet
 from sqlalchemy.orm import Session
 
 from outbox import Message, Receipt
-from outbox.service.exits import Exit
+from outbox._service.exit_codes import Exit
 from outbox.testing import VisibleRecord
 from tests.harness import Site, wait_until
 from tests.integration.shop import Shop

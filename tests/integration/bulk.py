@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from outbox import Message, Outbox
-from outbox.draft import Draft
+from outbox._publish.draft import Draft
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from checker.delivery import DeliveryReader
+from checker.upkeep.delivery_progress import DeliveryReader
 from outbox import Outbox
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from tests.harness import Site
 from tests.integration.shop import Shop
 from tests.servers import Servers, start_servers

@@ -12,9 +12,9 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from outbox.service.exits import Exit
-from spark_jobs.settings import SinkName
-from spark_jobs.table import read_landed, read_table
+from outbox._service.exit_codes import Exit
+from spark_jobs.runtime.settings import SinkName
+from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.harness import Site, wait_until
 from tests.relaying import RelayedTopics
 from tests.spark import SETTINGS, session

@@ -15,7 +15,7 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.positions import Positions
 from outbox.testing import VisibleRecord
-from spark_jobs.proof.verdicts import Verdict
+from spark_jobs.records.audit_verdicts import Verdict
 from tests.harness import wait_until
 from tests.integration.auditing import GRACE_MS, Audited
 from tests.integration.bulk import publish_bulk, send_halves

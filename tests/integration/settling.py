@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.connection import connect
-from checker.pages import database_ms
-from checker.purge import OPTIONS, Purge, Purged, what_may_go
+from checker.rules.settlement import Progress, old_enough
 from checker.settings import DatabaseSettings
-from checker.settled import Progress, old_enough
-from outbox.callback_table import CallbackTable
-from outbox.channel import ChannelDescription
-from outbox.cluster import end_offset
+from checker.upkeep.pages import database_ms
+from checker.upkeep.purge import OPTIONS, Purge, Purged, what_may_go
+from outbox._kafka.admin import end_offset
+from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
-from relay.half import Half
-from relay.outgoing import malformed
+from relay.batching.outgoing_records import malformed
+from relay.state.half_records import Half
 from tests.harness import Site
 
 HOUR_MS = 3_600_000

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox, Receipt
-from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox.testing import VisibleRecord
 from tests.harness import Site
 

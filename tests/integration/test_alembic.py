@@ -15,10 +15,10 @@ from sqlalchemy import MetaData
 from sqlalchemy.orm import Session
 
 from outbox import TableNames
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.inbox_table import InboxTable
 from outbox.alembic import include_name
-from outbox.callback_table import CallbackTable
 from outbox.inbox import Inbox
-from outbox.inbox_table import InboxTable
 from tests.harness import Site
 
 ENVIRONMENT = """

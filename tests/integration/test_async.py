@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
 from outbox import AsyncOutbox, Message, PublishFailed, Receipt, UsageError
+from outbox._kafka.admin import admin_client
 from outbox.async_outbox import AsyncTransaction
-from outbox.cluster import admin_client
 from outbox.protocol.op import OpKind, OpSource
 from tests.harness import doubled, wait_until
 from tests.integration.async_shop import AsyncShop
@@ -486,7 +486,7 @@ def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.Monk
             sender._producer = None
             monkeypatch.setattr(sender, "connect", lambda _budget: opened.append("opened"))
 
-    monkeypatch.setattr("outbox.seal.failpoint", lose)
+    monkeypatch.setattr("outbox._publish.seal.failpoint", lose)
 
     async def body(application: AsyncShop) -> None:
         async with AsyncSession(application.engine) as session:

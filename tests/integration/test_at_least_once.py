@@ -34,7 +34,7 @@ def _steps_back(found: Sequence[VisibleRecord]) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("failpoint", ["relay.produced", "relay.producing", "relay.flushed", "relay.committed"])
+@pytest.mark.parametrize("failpoint", ["relay.produced", "relay.kafka.producer", "relay.flushed", "relay.committed"])
 def test_a_relay_that_dies_loses_nothing_and_each_owner_keeps_the_order(site: Site, failpoint: str) -> None:
     site.create("orders")
     site.checker()

@@ -15,15 +15,15 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox
-from outbox.callback_table import CallbackTable
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java, spark_java_home
+from outbox._postgres.callback_table import CallbackTable
+from outbox._service.exit_codes import Exit
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
-from outbox.service.exits import Exit
-from outbox.service.java import find_java, spark_java_home
-from outbox.service.maven import fetch
 from outbox.settings import TableNames
 from spark_jobs import audit as audit_module
-from spark_jobs.proof.verdicts import Verdict
-from spark_jobs.session import SPARK_LOCK
+from spark_jobs.records.audit_verdicts import Verdict
+from spark_jobs.runtime.session import SPARK_LOCK
 from tests.harness import Site, wait_until
 from tests.integration.auditing import GRACE_MS, QUICK, ROLLED_BACK, TRANSACTIONS, Audited, findings_of, now, summary_of
 from tests.integration.shop import Shop

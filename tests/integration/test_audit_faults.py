@@ -15,8 +15,8 @@ from pyarrow import parquet
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox.service.exits import Exit
-from spark_jobs.proof.verdicts import REPORTED, Verdict
+from outbox._service.exit_codes import Exit
+from spark_jobs.records.audit_verdicts import REPORTED, Verdict
 from tests.harness import Site, wait_until
 from tests.integration.auditing import GRACE_MS, QUICK, Audited, now, summary_of
 from tests.integration.bulk import publish_bulk

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outbox import AsyncOutbox, OutboxError, Receipt
+from outbox._receipts.transaction_end import LocalState
 from outbox.protocol.op import OpKind
-from outbox.transaction_end import LocalState
 from tests.cancelling import Cancelling, When
 from tests.integration.async_shop import AsyncShop
 from tests.integration.shop import Shop

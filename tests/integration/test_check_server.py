@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import ConsumerGroupState, Producer
 
 from outbox import Message, Outbox, UsageError
-from outbox.check_server import CheckServer
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._listener.server import CheckServer
 from outbox.errors import ChannelError, KafkaUnreachable
-from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.recorder import NoRecorder

@@ -15,9 +15,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from outbox import Outbox
-from outbox.channel import create_channel
+from outbox._kafka.channel import create_channel
+from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource
-from outbox.service.exits import Exit
 from tests.harness import Service, Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
 from tests.integration.test_kill_relay import is_serving, numbered

@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from outbox import Message
-from outbox.group_offsets import committed_offsets
+from outbox._kafka.group_offsets import committed_offsets
+from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
-from outbox.service.exits import Exit
 from outbox.testing import VisibleRecord, read_committed
 from tests.commands import run_command
 from tests.harness import Service, Site, wait_until

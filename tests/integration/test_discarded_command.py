@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import Producer
 
 from outbox import Message, Outbox
-from outbox.channel import verify_channel
-from outbox.discarded import read_manifests
+from outbox._kafka.channel import verify_channel
+from outbox._operations.discard_topic import read_manifests
+from outbox._service.exit_codes import Exit
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from outbox.service.exits import Exit
 from tests.commands import run_command
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves

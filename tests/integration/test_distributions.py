@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from outbox import cli
+from outbox._cli import main as cli
 from outbox.testing.stacks import servers_named
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def test_the_services_install_their_packages(wheels: dict[str, Path]) -> None:
     services = wheels["kafka_transactional_outbox_services"]
     assert _packages(services) == {"relay", "checker", "spark_jobs", "stack"}
     with ZipFile(services) as opened:
-        assert "spark_jobs/spark.lock" in opened.namelist()
+        assert "spark_jobs/runtime/spark.lock" in opened.namelist()
 
 
 def test_no_distribution_has_a_pytest_plugin(wheels: dict[str, Path]) -> None:
@@ -75,7 +75,7 @@ def test_no_distribution_has_a_pytest_plugin(wheels: dict[str, Path]) -> None:
 
 
 def test_every_service_command_names_its_extra(wheels: dict[str, Path]) -> None:
-    commands = _entry_points(wheels["kafka_transactional_outbox_services"])["outbox.commands"]
+    commands = _entry_points(wheels["kafka_transactional_outbox_services"])["outbox._cli"]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(commands) == set(cli._EXTRAS)
     assert set(cli._EXTRAS.values()) <= set(extras)
@@ -123,7 +123,7 @@ def test_a_command_names_the_module_that_hides_it(tmp_path: Path) -> None:
 
 
 def test_a_command_names_the_extra_that_it_needs() -> None:
-    land = EntryPoint("land", "spark_jobs.cli:app", cli.GROUP)
+    land = EntryPoint("land", "spark_jobs.landing.cli:app", cli.GROUP)
     assert cli._missing(land, ModuleNotFoundError(name="pyspark")) == (
         "the module pyspark is missing: pip install 'kafka-transactional-outbox[spark]'"
     )

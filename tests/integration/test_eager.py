@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outbox import CallbackTableError, Message, PublishFailed, Receipt, TransactionFenced, UsageError
-from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from tests.harness import doubled, wait_until
 from tests.integration.shop import Shop
@@ -217,7 +217,7 @@ def test_a_savepoint_of_the_users_own_does_not_take_the_disk_away(shop: Shop, mo
         if name == "outbox.sealed":
             seen.append(driver.execute("SHOW synchronous_commit").fetchone())
 
-    monkeypatch.setattr("outbox.seal.failpoint", look)
+    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
     topic = shop.topic()
     with shop.session() as session:
         driver = _driver(session)  # the session itself runs no more statements at COMMIT

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 from opentelemetry.sdk.trace import TracerProvider
 
 from outbox import Message
+from outbox._publish.tracing import with_trace
 from outbox.protocol.half import Headers
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.testing import VisibleRecord
-from outbox.tracing import with_trace
 from tests.integration.shop import Shop
 
 HOUR = 3_600_000

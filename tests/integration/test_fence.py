@@ -16,10 +16,10 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from checker.fence import _BEGIN, _TRY_LOCKS, Fence
-from checker.read_only import ReadOnlyFence
-from checker.verdicts import Verdict
-from outbox.callback_table import CallbackTable
+from checker.fencing.fence import _BEGIN, _TRY_LOCKS, Fence
+from checker.fencing.read_only_fence import ReadOnlyFence
+from checker.rules.verdicts import Verdict
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import lock_number, make_transaction_id

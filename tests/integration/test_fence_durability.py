@@ -17,12 +17,12 @@ import pytest
 from checker.connection import UnreachableError, connect, connect_and_verify
 from checker.durability import oldest_prepared
 from checker.durable import NotReplicatedError
-from checker.fence import Fence
-from checker.read_only import ReadOnlyFence
+from checker.fencing.fence import Fence
+from checker.fencing.read_only_fence import ReadOnlyFence
+from checker.rules.verdicts import Answers, Verdict
 from checker.settings import DatabaseSettings
-from checker.verdicts import Answers, Verdict
 from outbox import TableNames
-from outbox.callback_table import CallbackTable
+from outbox._postgres.callback_table import CallbackTable
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth

@@ -7,8 +7,8 @@ from confluent_kafka import KafkaException, Producer
 
 from outbox import Message
 from outbox.protocol.record import Record
-from relay.delivery import TransactionalDelivery
-from relay.producing import DeliveryError
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import TransactionalDelivery
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk
 

@@ -19,11 +19,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from outbox import Message
+from outbox._service.exit_codes import Exit
 from outbox.protocol.discard import DiscardReason, Manifest, message_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import HalfOptions
 from outbox.protocol.op import OpKind
-from outbox.service.exits import Exit
 from outbox.testing import read_committed
 from stack import Stack
 from tests.commands import run_command

@@ -17,10 +17,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox, TableNames
-from outbox.callback_table import CallbackTable
-from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.inbox_table import InboxTable
 from outbox.inbox import Inbox
-from outbox.inbox_table import InboxTable
 from tests.harness import Site, wait_until
 from tests.integration.bulk import send_halves
 

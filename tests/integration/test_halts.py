@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from outbox import Message
+from outbox._service.exit_codes import Exit
 from outbox.protocol.partitioner import half_partition
-from outbox.service.exits import Exit
 from tests.commands import run_command
 from tests.harness import Service, Site, wait_until
 from tests.integration.bulk import publish_bulk

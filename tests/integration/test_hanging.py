@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
-from outbox.group_offsets import committed_checkpoints
-from relay.delivery import TransactionalDelivery
-from relay.producing import DeliveryError
-from relay.restore import HELD_BACK
-from relay.transaction_state import partition_of
+from outbox._kafka.group_offsets import committed_checkpoints
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.recovery.restore import HELD_BACK
+from relay.recovery.transaction_state import partition_of
 from stack import Stack
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk

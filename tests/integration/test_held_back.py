@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from outbox import Message
-from relay.restore import HELD_BACK
+from relay.recovery.restore import HELD_BACK
 from tests.harness import Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk
 from tests.probes import free_port, metric

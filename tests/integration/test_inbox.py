@@ -29,9 +29,9 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from outbox._postgres.inbox_table import InboxTable
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
-from outbox.inbox_table import InboxTable
 from tests.harness import Site, wait_until
 from tests.integration.shop import Shop
 

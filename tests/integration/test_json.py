@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from outbox.commands import channel, discarded, doctor, inbox, table
+from outbox._cli import channel, discarded, doctor, inbox, table
+from outbox._service.exit_codes import Exit
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
-from outbox.service.exits import Exit
 from tests.commands import call_command, call_for_json
 from tests.harness import Site
 from tests.servers import Servers

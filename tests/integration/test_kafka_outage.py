@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox, PublishFailed
+from outbox._publish.waiting import Budget
 from outbox.recorder import NoRecorder
-from outbox.waiting import Budget
 from stack import Stack
 from tests.harness import Site, wait_until
 

@@ -14,14 +14,14 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message, Outbox
+from outbox._service.membership import generation
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
-from outbox.service.membership import generation
 from outbox.testing import VisibleRecord
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk
 from tests.integration.shop import Shop
 
-FAILPOINTS = ["relay.producing", "relay.produced", "relay.flushed", "relay.offsets_sent", "relay.committed"]
+FAILPOINTS = ["relay.kafka.producer", "relay.produced", "relay.flushed", "relay.offsets_sent", "relay.committed"]
 # A dead relay is missed soon, and Kafka transactions are small, so that there are many of them to die in.
 QUICK = {
     "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',

@@ -12,15 +12,14 @@ from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox.failpoints import VARIABLE as FAILPOINT
-from outbox.service.exits import Exit
-from outbox.service.java import find_java, spark_java_home
-from outbox.service.maven import fetch
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java, spark_java_home
+from outbox._service.exit_codes import Exit
 from spark_jobs import land as land_module
-from spark_jobs.delta import DELTA_LOCK, DELTA_SETTINGS
-from spark_jobs.session import SPARK_LOCK
-from spark_jobs.settings import SinkName
-from spark_jobs.table import read_landed, read_table
+from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
+from spark_jobs.runtime.settings import SinkName
+from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.harness import Site, wait_until
 from tests.integration.land_job import RUN_SECONDS, Land, commands, finish, start
 from tests.spark import session

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from outbox.failpoints import VARIABLE as FAILPOINT
-from outbox.service.exits import Exit
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._service.exit_codes import Exit
 from tests.harness import Site, wait_until
 from tests.integration.land_job import Land, finish, start
 from tests.relaying import RelayedTopics

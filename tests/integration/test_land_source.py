@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox.service.exits import Exit
+from outbox._service.exit_codes import Exit
 from stack import Stack
 from tests.harness import Site, wait_until
 from tests.integration.land_job import RUN_SECONDS, Land, finish

@@ -20,15 +20,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused, Outbox, PublishFailed, TransactionsRejected, UsageError
+from outbox._publish.sender import HalfRecord
+from outbox._publish.waiting import Budget
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.recorder import CommitOutcome, NoRecorder
-from outbox.sender import HalfRecord
 from outbox.testing import read_committed
 from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
-from outbox.waiting import Budget
 from tests.harness import Site, wait_until
 from tests.integration.shop import Shop
 from tests.listeners import COMMIT, ROLLBACK, UNKNOWN, Scripted

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox import CallbackTableError, Message, TransactionFenced
-from outbox.acks import Acks
+from outbox._publish.acks import Acks
 from outbox.protocol.identifiers import lock_number
 from tests.harness import wait_until
 from tests.integration.shop import Shop
@@ -35,7 +35,7 @@ def commit(shop: Shop, engine: Engine, topic: str, monkeypatch: pytest.MonkeyPat
     """The connection has published before."""
 
     def run(hook: Hook) -> str:
-        monkeypatch.setattr("outbox.seal.failpoint", hook)
+        monkeypatch.setattr("outbox._publish.seal.failpoint", hook)
         with Session(engine) as session, session.begin():
             return shop.publish(session, topic, "v").transaction_id
 
@@ -63,7 +63,7 @@ def _places_with_lock(shop: Shop, engine: Engine, messages: list[Message], monke
         if _is_locked(shop, receipt.transaction_id):
             found.add(name)
 
-    monkeypatch.setattr("outbox.seal.failpoint", look)
+    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
     with Session(engine) as session, session.begin():
         for message in messages:
             receipt = shop.outbox.publish(session, message)

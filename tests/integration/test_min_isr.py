@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
-from outbox.cluster import admin_client, describe_topics
+from outbox._kafka.admin import admin_client, describe_topics
 from outbox.errors import KafkaUnreachable
-from relay.gate import KNOWN_MS
+from relay.batching.topic_gate import KNOWN_MS
 from stack import Stack
 from tests.harness import Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk

@@ -15,14 +15,14 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from outbox._kafka.range_reader import SpanReader
 from outbox.protocol.discard import manifest_key
-from outbox.span_reader import SpanReader
 from outbox.testing import VisibleRecord
-from spark_jobs.errors import SourceError
-from spark_jobs.outbox_format import register
-from spark_jobs.outbox_format.columns import What
-from spark_jobs.outbox_format.options import Options
-from spark_jobs.outbox_format.source import OutboxReader, OutboxStreamReader
+from spark_jobs.runtime.errors import SourceError
+from spark_jobs.sql import register
+from spark_jobs.sql.data_source import OutboxReader, OutboxStreamReader
+from spark_jobs.sql.options import Options
+from spark_jobs.sql.schema import What
 from tests.harness import Site, wait_until
 from tests.integration.raw import RawLog, RawMessage
 from tests.servers import Servers

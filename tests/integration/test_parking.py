@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from outbox import Message, Outbox
-from outbox.channel import ChannelDescription
-from outbox.check_server import CheckServer
+from outbox._kafka.channel import ChannelDescription
+from outbox._listener.server import CheckServer
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import Truth

@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from checker.operator.pending import app
 from checker.operator.undecided import Gathering
 from outbox import Message, Outbox
-from outbox.channel import verify_channel
-from outbox.discarded import read_manifests
-from outbox.group_offsets import committed_checkpoints
+from outbox._kafka.channel import verify_channel
+from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._operations.discard_topic import read_manifests
+from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource, encode_op
-from outbox.service.exits import Exit
 from tests.commands import call_command, call_for_json, run_command
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves

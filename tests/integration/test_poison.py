@@ -14,10 +14,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from outbox.channel import verify_channel
-from outbox.discarded import read_manifests
+from outbox._kafka.channel import verify_channel
+from outbox._operations.discard_topic import read_manifests
+from outbox._service.exit_codes import Exit
 from outbox.protocol.discard import DiscardReason, Manifest
-from outbox.service.exits import Exit
 from tests.commands import run_command
 from tests.harness import Site, wait_until
 from tests.integration.test_halts import publish, start_halted, values

@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
-from outbox.cluster import admin_client
+from outbox._kafka.admin import admin_client
 from outbox.protocol.record import Record
 from outbox.testing import read_committed
-from relay.delivery import TransactionalDelivery
-from relay.producing import DeliveryError
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import TransactionalDelivery
 from stack import Stack
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk

@@ -265,7 +265,7 @@ def test_outbox_used_before_fork_serves_parent_and_child(shop: Shop) -> None:
 def test_a_published_transaction_leaves_nothing_behind_in_the_process(shop: Shop) -> None:
     import gc  # noqa: PLC0415 - only here
 
-    from outbox import sqlalchemy_session  # noqa: PLC0415 - only here
+    from outbox._publish import sqlalchemy_session  # noqa: PLC0415 - only here
 
     topic = shop.topic()
     for end in (Session.commit, Session.rollback, Session.close):

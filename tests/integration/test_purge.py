@@ -16,22 +16,22 @@ import pytest
 from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
 
-from checker.delivery import DeliveryReader
-from checker.fence import Fence
-from checker.pages import database_ms
-from checker.purge import Purge, Purged, Settled
-from checker.settled import old_enough
-from checker.verdicts import Verdict
+from checker.fencing.fence import Fence
+from checker.rules.settlement import old_enough
+from checker.rules.verdicts import Verdict
+from checker.upkeep.delivery_progress import DeliveryReader
+from checker.upkeep.pages import database_ms
+from checker.upkeep.purge import Purge, Purged, Settled
 from outbox import Message, Outbox
-from outbox.callback_table import CallbackTable
-from outbox.channel import ChannelDescription, create_channel
-from outbox.cluster import end_offset
+from outbox._kafka.admin import end_offset
+from outbox._kafka.channel import ChannelDescription, create_channel
+from outbox._postgres.callback_table import CallbackTable
+from outbox._service.exit_codes import Exit
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.positions import Positions
-from outbox.service.exits import Exit
 from tests.commands import run_command
 from tests.harness import Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
@@ -361,7 +361,7 @@ def test_a_fence_that_meets_a_purge_is_no_tombstone(
     site: Site, channel: ChannelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence's INSERT waits for the DELETE of the same row, and then finds its key free."""
-    monkeypatch.setattr("checker.tombstones.WAIT_MS", 20_000)
+    monkeypatch.setattr("checker.fencing.tombstones.WAIT_MS", 20_000)
     with site.connect() as purger, site.connect() as checker, ThreadPoolExecutor(1) as pool:
         meeting = _Meeting(site, purger, channel.half.id, pool)
         request = _request(site, channel, meeting.row)

@@ -35,14 +35,14 @@ from outbox import (
     RolledBack,
     UsageError,
     VisibleAt,
-    visibility_reader,
 )
-from outbox.cluster import end_offsets
+from outbox._kafka.admin import end_offsets
+from outbox._receipts import visibility_reader
+from outbox._receipts.transaction_end import LocalState
+from outbox._receipts.visibility import Visibility
 from outbox.protocol.discard import manifest_key
 from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.names import MESSAGE_ID_HEADER
-from outbox.transaction_end import LocalState
-from outbox.visibility import Visibility
 from stack import Stack
 from tests.harness import Site, wait_until
 from tests.integration.async_shop import AsyncShop

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox, PublishFailed, TransactionalProducer
-from outbox.channel import create_channel
+from outbox._kafka.channel import create_channel
 from tests.harness import Site, wait_until
 from tests.integration.test_halts import key_of
 from tests.listeners import COMMIT, ROLLBACK, Scripted

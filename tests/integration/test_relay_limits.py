@@ -6,8 +6,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
+from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
-from outbox.service.exits import Exit
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves
 

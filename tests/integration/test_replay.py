@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError
 from outbox.protocol.partitioner import partition_for_key
-from outbox.service.exits import UnsafeError
 from outbox.testing import VisibleRecord
 from tests.harness import Site, wait_until
 from tests.replaying import Replaying, landed, transaction

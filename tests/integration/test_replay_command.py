@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from outbox.failpoints import VARIABLE as FAILPOINT
-from outbox.service.exits import Exit
-from outbox.service.java import find_java, spark_java_home
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._jars.java import find_java, spark_java_home
+from outbox._service.exit_codes import Exit
 from spark_jobs import replay as replay_module
-from spark_jobs.replay_cli import app
+from spark_jobs.replaying.cli import app
 from tests.commands import call_command
 from tests.harness import Site, wait_until
 from tests.integration import land_job

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from outbox.cluster import end_offset
+from outbox._kafka.admin import end_offset
+from outbox._service.exit_codes import Exit, UnsafeError
 from outbox.protocol.record import Record
-from outbox.service.exits import Exit, UnsafeError
-from spark_jobs.errors import JobFailedError
-from spark_jobs.replays import lane_writer, ledger
-from spark_jobs.replays.kafka_transaction import KafkaTransaction, TransactionFailedError
-from spark_jobs.replays.lane_writer import LaneWriter
-from spark_jobs.replays.ledger import Ledger, lane_key, make_ledger
-from spark_jobs.replays.plan import Lane, Place, advanced
+from spark_jobs.replaying import lane_writer
+from spark_jobs.replaying import progress_log as ledger
+from spark_jobs.replaying.kafka_transaction import KafkaTransaction, TransactionFailedError
+from spark_jobs.replaying.lane_writer import LaneWriter
+from spark_jobs.replaying.plan import Lane, Place, advanced
+from spark_jobs.replaying.progress_log import Ledger, lane_key, make_ledger
+from spark_jobs.runtime.errors import JobFailedError
 from tests.harness import Service, Site, wait_until
 from tests.servers import Servers
 from tests.writing_lanes import REPLAY_ID, landed_records, replay_of, write

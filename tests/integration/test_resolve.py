@@ -13,16 +13,17 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
+from checker.operator.database_view import Rows
 from checker.operator.resolve import app
-from checker.operator.rows import Rows
 from checker.operator.rulings import Standing
 from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
-from outbox.channel import verify_channel
-from outbox.decisions import send_decisions
-from outbox.discarded import read_manifests
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._kafka.channel import verify_channel
+from outbox._operations.decisions import send_decisions
+from outbox._operations.discard_topic import read_manifests
+from outbox._service.exit_codes import Exit
 from outbox.errors import KafkaUnreachable
-from outbox.failpoints import VARIABLE as FAILPOINT
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
@@ -30,7 +31,6 @@ from outbox.protocol.identifiers import lock_number
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from outbox.service.exits import Exit
 from outbox.transactional_producer import TransactionalProducer
 from tests.commands import call_command, call_for_json, run_command
 from tests.harness import Site, wait_until
@@ -158,7 +158,7 @@ def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
         raise KafkaUnreachable("Kafka does not answer")
 
     id_ = _undecided(still, outbox).transaction_id
-    monkeypatch.setattr("checker.operator.case.send_decisions", fail)
+    monkeypatch.setattr("checker.operator.resolution.send_decisions", fail)
     code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
     assert (code, still.rows().get(id_)) == (Exit.CONFIGURATION, "R")
     assert "the row says ROLLBACK, and that stands" in printed
@@ -186,7 +186,7 @@ def test_an_application_that_commits_after_a_rollback_is_fenced(site: Site, monk
                 assert site.rows().get(id_) == "R"
 
         buy()
-        monkeypatch.setattr("outbox.seal.failpoint", decide)
+        monkeypatch.setattr("outbox._publish.seal.failpoint", decide)
         with pytest.raises(TransactionFenced):
             buy()
         assert not shop.has(number + 2)
@@ -213,7 +213,7 @@ def test_an_open_local_transaction_decides_by_itself(site: Site, verb: str, monk
                 (id_,) = _open_ids(site)
                 refusals.append(_refused(site, id_, verb))
 
-        monkeypatch.setattr("outbox.seal.failpoint", decide)
+        monkeypatch.setattr("outbox._publish.seal.failpoint", decide)
         with shop.session() as session:
             id_ = shop.publish(session, topic, "v").transaction_id
         (refusal,) = refusals
@@ -234,7 +234,7 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
         _execute(still, query, entry.transaction_id, still.name, *place)
         return True
 
-    monkeypatch.setattr("checker.operator.rows.Rows._try_lock", commit)
+    monkeypatch.setattr("checker.operator.database_view.Rows._try_lock", commit)
     code, document = call_for_json(app, still, entry.transaction_id, "--rollback", *AT_ONCE)
     assert (code, document["standing"]) == (Exit.FINDINGS, "committed")
     assert still.rows()[entry.transaction_id] == "C"
@@ -275,7 +275,7 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
     still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
 ) -> None:
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
-    monkeypatch.setattr("checker.operator.rows._is_purged", lambda *_: next(looks))
+    monkeypatch.setattr("checker.operator.database_view._is_purged", lambda *_: next(looks))
     seen = _rows(still).decide(_request(still, entry), OpKind.ROLLBACK, alive=lambda: next(reads), gone=None)
     assert (seen.standing, seen.placed) == (Standing.PURGED, False)
     assert entry.transaction_id not in still.rows()

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outbox import CommitOutcomeUnknown, Message, OutboxError
-from relay.restore import HELD_BACK
+from relay.recovery.restore import HELD_BACK
 from stack import Stack
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves

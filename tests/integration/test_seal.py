@@ -125,7 +125,7 @@ def test_an_interruption(
 
     topic, number = shop.topic(), shop.number()
     session, transaction_id = _begin(shop, engine, topic, number)
-    monkeypatch.setattr("outbox.seal.failpoint", interrupt)
+    monkeypatch.setattr("outbox._publish.seal.failpoint", interrupt)
     with pytest.raises(KeyboardInterrupt):
         end(session)
     monkeypatch.undo()
@@ -147,7 +147,7 @@ def test_a_connection_that_is_lost_in_the_seal(
     topic, number = shop.topic(), shop.number()
     session, transaction_id = _begin(shop, engine, topic, number)
     backend = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    monkeypatch.setattr("outbox.seal.failpoint", terminate)
+    monkeypatch.setattr("outbox._publish.seal.failpoint", terminate)
     with pytest.raises(OperationalError) as caught:
         end(session)
     monkeypatch.undo()

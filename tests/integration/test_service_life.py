@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from outbox import Message, Outbox
+from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource
-from outbox.service.exits import Exit
 from tests.commands import run_command
 from tests.harness import Service, Site, doubled, wait_until
 from tests.integration.bulk import publish_bulk, send_halves

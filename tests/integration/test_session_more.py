@@ -27,8 +27,8 @@ from outbox import (
     TransactionFenced,
     TransactionsRejected,
     UsageError,
-    sqlalchemy_session,
 )
+from outbox._publish import sqlalchemy_session
 from outbox.protocol.op import OpKind
 from tests.harness import Site, doubled
 from tests.integration.shop import Shop

@@ -10,16 +10,16 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from checker.connection import connect
-from checker.delivery import DeliveryReader
-from checker.purge import Purged
-from checker.settled import Delay
-from checker.settlement import OPTIONS, Audit, Undelivered
+from checker.rules.settlement import Delay
+from checker.upkeep.delivery_progress import DeliveryReader
+from checker.upkeep.purge import Purged
+from checker.upkeep.settlement_audit import OPTIONS, Audit, Undelivered
 from outbox import Message, Outbox
-from outbox.callback_table import CallbackTable
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.callback_table import CallbackTable
+from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.op import OpKind, OpSource
-from outbox.service.exits import Exit
 from tests.commands import run_command
 from tests.harness import Site, wait_until
 from tests.integration.bulk import publish_bulk, send_halves

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from outbox.service.exits import Exit
+from outbox._service.exit_codes import Exit
 from tests.harness import Site
 from tests.integration.land_job import finish, start
 from tests.landing import identified

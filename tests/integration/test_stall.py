@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from relay.stalls import STALLED_SECONDS
+from relay.partitions.stalls import STALLED_SECONDS
 from tests.harness import Site, wait_until
 from tests.integration.test_halts import publish, values
 from tests.probes import free_port, get, metric

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from outbox.callback_table import CallbackTable
+from outbox._postgres.callback_table import CallbackTable
 from outbox.settings import TableNames
 from stack import postgres_alone
 from tests.harness import wait_until

@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition
 
 from checker.operator.trace import app
 from outbox import Message
+from outbox._service.exit_codes import Exit
 from outbox.protocol.identifiers import make_transaction_id
-from outbox.service.exits import Exit
 from tests.commands import call_command, call_for_json
 from tests.harness import Site, wait_until
 from tests.integration.bulk import send_halves

@@ -169,7 +169,7 @@ def test_commit_waits_for_the_disk_whatever_the_session_says(
         if name == "outbox.sealed":
             seen.append(connection.execute("SHOW synchronous_commit").fetchone())
 
-    monkeypatch.setattr("outbox.seal.failpoint", look)
+    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
     with shop.outbox.transaction(connection) as tx:
         connection.execute("SET LOCAL synchronous_commit = off")
         tx.publish(_message(shop, shop.topic(), "v"))

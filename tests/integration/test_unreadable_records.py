@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 
 from checker.operator import pending, resolve, trace
 from outbox import HalfMessage, LocalTransactionState, Message, Outbox, TransactionCheck, TransactionListener
-from outbox.commands.discarded import app as discarded
+from outbox._cli.discarded import app as discarded
+from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpEntry
-from outbox.service.exits import Exit
 from tests.commands import call_command, call_for_json, run_command
 from tests.harness import Site, wait_until
 from tests.integration.bulk import send_halves

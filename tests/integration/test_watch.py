@@ -26,20 +26,20 @@ from pyarrow import dataset
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox.failpoints import VARIABLE as FAILPOINT
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java, spark_java_home
+from outbox._service.exit_codes import Exit
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.positions import Positions
-from outbox.service.exits import Exit
-from outbox.service.java import find_java, spark_java_home
-from outbox.service.maven import fetch
 from outbox.testing import read_committed
 from spark_jobs import watch as watch_module
-from spark_jobs.session import SPARK_LOCK
-from spark_jobs.watch_tables import read_minutes
-from spark_jobs.watching.minutes import COUNTS, merged, with_quantiles
+from spark_jobs.runtime.session import SPARK_LOCK
+from spark_jobs.watching.frames.per_minute import COUNTS, merged, with_quantiles
+from spark_jobs.watching.state_tables import read_minutes
 from stack import Stack
 from tests.harness import Service, Site, wait_until
 from tests.integration.raw import RawLog, RawMessage

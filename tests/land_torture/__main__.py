@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.environment import environment
-from outbox.service.signals import stop_on_signals
+from outbox._service.signals import stop_on_signals
 from stack import Stack
 from tests.harness import Site
 from tests.land_torture.run import Result, Run

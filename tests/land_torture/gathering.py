@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from outbox.testing import read_committed
-from spark_jobs.layout import MANIFESTS, RECORDS, WRITING
-from spark_jobs.manifest import Manifest
-from spark_jobs.table import read_landed, read_table
+from spark_jobs.tables.layout import MANIFESTS, RECORDS, WRITING
+from spark_jobs.tables.manifest import Manifest
+from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.harness import Site
 from tests.land_torture.invariants import Evidence, Row
 from tests.spark import session

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from spark_jobs.manifest import Manifest
+from spark_jobs.tables.manifest import Manifest
 
 SHOWN = 5
 """Examples of what is wrong that are named."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from outbox.failpoints import VARIABLE as FAILPOINT
-from outbox.service.exits import Exit
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._service.exit_codes import Exit
 from tests.harness import Site, wait_until
 from tests.land_torture.points import CHECKPOINTS, COMMITS, JOB_ID, LANDED, TABLE, Kind, Point
 from tests.spark import DELTA_IN_TESTS, SETTINGS

@@ -8,12 +8,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from outbox.failpoints import failpoint
+from outbox._failpoints import failpoint
 from spark_jobs.columns import landed_columns
-from spark_jobs.land import read
-from spark_jobs.layout import PARTITIONED_BY, RECORDS
-from spark_jobs.session import spark_session
-from spark_jobs.settings import LandSettings
+from spark_jobs.landing.job import read
+from spark_jobs.runtime.session import spark_session
+from spark_jobs.runtime.settings import LandSettings
+from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS
 
 
 def append_all(spark: SparkSession, settings: LandSettings) -> StreamingQuery:

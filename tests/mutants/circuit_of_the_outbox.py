@@ -6,7 +6,7 @@ and what only reads stands still as well.
 
 from __future__ import annotations
 
-from outbox.circuit import Circuit
+from outbox._publish.circuit import Circuit
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,8 +6,8 @@ same op, read once more, has it delivered once more: doubled.
 
 from __future__ import annotations
 
-from relay.discards import Discards
-from relay.transaction import State, Transaction
+from relay.state.discard_index import Discards
+from relay.state.message_transaction import State, Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,8 +8,8 @@ key behind it.
 from __future__ import annotations
 
 from outbox.protocol.half import HalfControl
-from relay.half import Half
-from relay.ledger import Ledger
+from relay.state.half_records import Half
+from relay.state.ledger import Ledger
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ offsets, the messages are refused, and the relay goes on behind them: lost.
 
 from __future__ import annotations
 
-from relay.producing import BatchProducer
+from relay.kafka.producer import BatchProducer
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

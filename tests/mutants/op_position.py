@@ -7,7 +7,7 @@ operator took on what lies in the discard topic is taken once, and nobody asks a
 from __future__ import annotations
 
 from outbox.protocol.checkpoint import OpCheckpoint
-from relay.ledger import Ledger
+from relay.state.ledger import Ledger
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

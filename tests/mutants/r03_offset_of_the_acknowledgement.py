@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, Message
 
-from outbox.acks import Acks
+from outbox._publish.acks import Acks
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -7,8 +7,8 @@ nothing gets through.
 
 from __future__ import annotations
 
-from outbox.seal import Seal
-from outbox.waiting import Budget
+from outbox._publish.seal import Seal
+from outbox._publish.waiting import Budget
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from psycopg import sql
 
+from outbox._publish.seal import Seal
 from outbox.errors import TransactionFenced
 from outbox.protocol.op import OpEntry
-from outbox.seal import Seal
 from tests.mutants.runner.mutant import Harm, Mutant
 
 _insert = Seal._insert

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import psycopg
 
-from outbox.seal import Seal
+from outbox._publish.seal import Seal
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

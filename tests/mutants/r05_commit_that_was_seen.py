@@ -6,7 +6,7 @@ too. A marker that says COMMIT goes out, and the message of a transaction that w
 
 from __future__ import annotations
 
-from outbox.sqlalchemy_session import PublishedTransaction
+from outbox._publish.sqlalchemy_session import PublishedTransaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ commits without the business rows: the message is delivered of a change that nev
 
 from __future__ import annotations
 
-from outbox.local_connection import LocalConnection
+from outbox._publish.local_connection import LocalConnection
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.pool import PoolResetState
 
-from outbox import sqlalchemy_session
+from outbox._publish import sqlalchemy_session
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

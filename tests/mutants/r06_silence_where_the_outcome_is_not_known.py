@@ -6,7 +6,7 @@ sends a rollback marker, the relay settles the halves undelivered, and the messa
 
 from __future__ import annotations
 
-from outbox.local_connection import LocalConnection
+from outbox._publish.local_connection import LocalConnection
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import psycopg
 
-from checker.look import read_rows
-from checker.verdicts import Row
-from outbox.callback_table import CallbackTable
+from checker.fencing.row_lookup import read_rows
+from checker.rules.verdicts import Row
+from outbox._postgres.callback_table import CallbackTable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

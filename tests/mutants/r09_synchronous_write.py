@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from checker.fence import Fence
+from checker.fencing.fence import Fence
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

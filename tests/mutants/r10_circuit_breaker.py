@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checker.breaker import Breaker, Event, Evidence
+from checker.rules.breaker import Breaker, Event, Evidence
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checker.look import foreign
+from checker.fencing.row_lookup import foreign
 from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import psycopg
 
-from checker.tombstones import _INSERT, _columns, _insert
-from outbox.callback_table import CallbackTable
+from checker.fencing.tombstones import _INSERT, _columns, _insert
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
 

@@ -6,8 +6,8 @@ way round: it is not there yet, and below the checkpoint already. Its row is pur
 
 from __future__ import annotations
 
-from checker.delivery import DeliveryReader
-from checker.settled import Progress
+from checker.rules.settlement import Progress
+from checker.upkeep.delivery_progress import DeliveryReader
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

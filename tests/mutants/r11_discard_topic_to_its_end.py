@@ -6,8 +6,8 @@ by one. Who reads to the last stable offset takes such a transaction for deliver
 
 from __future__ import annotations
 
-from checker.discard_index import DiscardIndex
-from outbox.cluster import end_offsets
+from checker.upkeep.discarded_ids import DiscardIndex
+from outbox._kafka.admin import end_offsets
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ is old, the next check takes its absence for a rollback, and its message is lost
 
 from __future__ import annotations
 
-from checker.settled import Progress, settled_below
+from checker.rules.settlement import Progress, settled_below
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import psycopg
 
-from checker.tombstones import _look_again
-from outbox.callback_table import CallbackTable
+from checker.fencing.tombstones import _look_again
+from outbox._postgres.callback_table import CallbackTable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

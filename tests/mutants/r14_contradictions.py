@@ -7,7 +7,7 @@ it is obeyed because it came first, the message of a transaction that was rolled
 from __future__ import annotations
 
 from outbox.protocol.op import OpEntry, OpSource
-from relay.transaction import Event, Transaction
+from relay.state.message_transaction import Event, Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 _event = Transaction.event

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from confluent_kafka import TopicPartition
 
 from outbox.protocol.record import Record
-from relay.delivery import OFFSETS_SECONDS, TransactionalDelivery
+from relay.kafka.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

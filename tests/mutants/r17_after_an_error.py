@@ -6,8 +6,8 @@ checkpoint beyond the messages of that one: they are lost.
 
 from __future__ import annotations
 
+from relay.kafka.producer import DeliveryError
 from relay.partition import PartitionWorker
-from relay.producing import DeliveryError
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -7,7 +7,7 @@ anew: doubled. A fresh producer has a new epoch, and the late request is refused
 
 from __future__ import annotations
 
-from relay.delivery import _is_suspicious
+from relay.kafka.transactional_delivery import _is_suspicious
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -7,7 +7,7 @@ lost when its transaction commits.
 from __future__ import annotations
 
 from outbox.protocol.checkpoint import HalfCheckpoint
-from relay.ledger import Ledger
+from relay.state.ledger import Ledger
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

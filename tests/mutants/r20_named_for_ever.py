@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from relay.unsettled import Unsettled
+from relay.state.unsettled import Unsettled
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from relay.transaction import Transaction
-from relay.urgent import Patience, Urgent
+from relay.state.message_transaction import Transaction
+from relay.state.recheck import Patience, Urgent
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from confluent_kafka.admin import AdminClient
 
-from outbox.channel import _is_new
+from outbox._kafka.channel import _is_new
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

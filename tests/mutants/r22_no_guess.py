@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
-from relay.restore import read_checkpoints
+from relay.recovery.restore import read_checkpoints
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

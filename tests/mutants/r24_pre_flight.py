@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from outbox.protocol.names import Channel
-from relay.allow import EVERYTHING, AllowList
-from relay.preflight import RealTopic, inspect
-from relay.transaction import Finding, Transaction
+from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.preflight import RealTopic, inspect
+from relay.state.message_transaction import Finding, Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from outbox.request_age import STALE_MS, RequestAges
+from outbox._rules.request_age import STALE_MS, RequestAges
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from outbox.broker_clock import BrokerClock
+from outbox._rules.broker_clock import BrokerClock
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,9 +6,9 @@ any more, its message stays where it is: lost.
 
 from __future__ import annotations
 
-from relay.discards import Move
-from relay.ledger import Ledger
-from relay.transaction import Transaction
+from relay.state.discard_index import Move
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 _park = Ledger._park

@@ -7,8 +7,8 @@ undecided after a few restarts of the relay, out of its order, though nobody was
 from __future__ import annotations
 
 from outbox.protocol.op import OpEntry
-from relay.ledger import Ledger
-from relay.transaction import Transaction
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

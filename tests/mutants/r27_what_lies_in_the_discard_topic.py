@@ -6,7 +6,7 @@ ever is missed by nobody: it is as good as lost.
 
 from __future__ import annotations
 
-from checker.settled import CommittedRow, Delay, Progress, _why_unsettled, why_undelivered
+from checker.rules.settlement import CommittedRow, Delay, Progress, _why_unsettled, why_undelivered
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

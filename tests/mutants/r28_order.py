@@ -6,8 +6,8 @@ of an order before the old one, and keep the old one: out of order.
 
 from __future__ import annotations
 
-from relay.ledger import Ledger
-from relay.transaction import State, Transaction
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import State, Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

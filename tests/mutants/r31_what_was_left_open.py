@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from relay.leftovers import TransactionalLeftovers
+from relay.recovery.hanging_transactions import TransactionalLeftovers
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from checker.operator.rows import Rows, Seen
+from checker.operator.database_view import Rows, Seen
 from checker.operator.rulings import Standing
-from checker.verdicts import Row
+from checker.rules.verdicts import Row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpKind
 from tests.mutants.runner.mutant import Harm, Mutant

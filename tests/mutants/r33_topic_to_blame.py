@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from relay.refusals import Blame, Refusals
+from relay.kafka.refusals import Blame, Refusals
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

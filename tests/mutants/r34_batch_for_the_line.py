@@ -5,7 +5,7 @@ Without that a batch that the connection cannot carry in time is sent again from
 
 from __future__ import annotations
 
-from relay.volume import Volume
+from relay.batching.volume import Volume
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

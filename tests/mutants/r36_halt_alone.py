@@ -5,7 +5,7 @@ Without it one damaged checkpoint ends the relay, and each one that takes its pl
 
 from __future__ import annotations
 
-from relay.halts import Halts
+from relay.partitions.halts import Halts
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -5,8 +5,8 @@ Without it the Kafka transaction that discards it fails for ever, and all behind
 
 from __future__ import annotations
 
-from relay.half import Half
-from relay.stubs import keepable
+from relay.batching.stubs import keepable
+from relay.state.half_records import Half
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

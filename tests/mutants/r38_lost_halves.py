@@ -6,7 +6,7 @@ Without it, committed messages that retention removed before they were delivered
 from __future__ import annotations
 
 from outbox.protocol.checkpoint import HalfCheckpoint
-from relay.restore import _without_lost_halves
+from relay.recovery.restore import _without_lost_halves
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

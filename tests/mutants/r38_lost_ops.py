@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from confluent_kafka import Consumer
 
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.checkpoint import OpCheckpoint
-from relay.restore import lost_ops
+from relay.recovery.restore import lost_ops
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from outbox.half_place import HalfPlace
+from outbox._rules.half_place import HalfPlace
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ delivered, and nobody hears of it.
 
 from __future__ import annotations
 
-from checker.verdicts import Row, Verdict, of_row
+from checker.rules.verdicts import Row, Verdict, of_row
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

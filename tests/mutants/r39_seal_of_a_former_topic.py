@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outbox.half_place import HalfPlace
-from outbox.sender import Sender
+from outbox._publish.sender import Sender
+from outbox._rules.half_place import HalfPlace
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from confluent_kafka import Message
 
-from relay.decode import Decoder
+from relay.kafka.decode import Decoder
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

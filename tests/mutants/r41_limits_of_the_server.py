@@ -6,7 +6,7 @@ these transactions, and their ordering keys wait behind them for as long as it s
 
 from __future__ import annotations
 
-from outbox.service.server_limits import server_limits
+from outbox._postgres.server_limits import server_limits
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

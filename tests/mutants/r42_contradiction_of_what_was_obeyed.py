@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 from outbox.protocol.op import OpEntry, OpSource
-from relay.obeyed import Contradiction, Obeyed
+from relay.state.obeyed import Contradiction, Obeyed
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaError
 
-from outbox.service.rights import refuse_missing_right
+from outbox._service.rights import refuse_missing_right
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

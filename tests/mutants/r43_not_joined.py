@@ -6,7 +6,7 @@ is published is stuck.
 
 from __future__ import annotations
 
-from outbox.service.membership import not_joined
+from outbox._service.membership import not_joined
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ another group's committed message waits so long.
 
 from __future__ import annotations
 
-from relay.parking import Parking
+from relay.state.parking import Parking
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -5,8 +5,8 @@ Without it, the first undecided transaction of a group whose listener is gone bl
 
 from __future__ import annotations
 
-from relay.parking import Parking
-from relay.transaction import Transaction
+from relay.state.message_transaction import Transaction
+from relay.state.parking import Parking
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

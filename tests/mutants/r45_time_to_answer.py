@@ -6,8 +6,8 @@ Without it, a relay that comes back after hours parks what a running listener wo
 from __future__ import annotations
 
 from outbox.protocol.half import Truth
-from relay.parking import Parking
-from relay.transaction import Transaction
+from relay.state.message_transaction import Transaction
+from relay.state.parking import Parking
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ process wait for ever.
 
 from __future__ import annotations
 
-from outbox.sender import Sender
+from outbox._publish.sender import Sender
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ settles the halves as rolled back, and the committed messages are lost.
 
 from __future__ import annotations
 
-from outbox.seal import Seal
+from outbox._publish.seal import Seal
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from outbox.sqlalchemy_session import _refuse_end_in_sql
+from outbox._publish.sqlalchemy_session import _refuse_end_in_sql
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,8 +6,8 @@ a pool in a transaction that nobody ends. Whoever takes the connection next comm
 
 from __future__ import annotations
 
-from outbox.local_connection import LocalConnection
-from outbox.participant import Participant
+from outbox._publish.local_connection import LocalConnection
+from outbox._publish.participant import Participant
 from outbox.transaction import _abandon
 from tests.mutants.runner.mutant import Harm, Mutant
 

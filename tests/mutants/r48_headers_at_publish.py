@@ -6,9 +6,9 @@ nothing told the application.
 
 from __future__ import annotations
 
-from outbox.cluster import TopicDescription
+from outbox._kafka.admin import TopicDescription
+from outbox._publish.validation import PlannedHalf, _too_large
 from outbox.message import Message
-from outbox.preflight import PlannedHalf, _too_large
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,7 @@ checkpoint, and the relay stays ready while nothing becomes visible.
 
 from __future__ import annotations
 
-from relay.stalls import Stalls, _Progress
+from relay.partitions.stalls import Stalls, _Progress
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

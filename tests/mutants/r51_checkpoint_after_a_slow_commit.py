@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import TopicPartition
 
-from relay.delivery import TransactionalDelivery
+from relay.kafka.transactional_delivery import TransactionalDelivery
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

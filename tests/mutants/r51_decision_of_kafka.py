@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from confluent_kafka.admin import AdminClient
 
-from relay.hanging import decided
-from relay.transaction_state import Decision, Outcome
+from relay.recovery.hanging_checkpoint import decided
+from relay.recovery.transaction_state import Decision, Outcome
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

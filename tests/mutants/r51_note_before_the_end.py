@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from confluent_kafka import TopicPartition
 
-from outbox.channel import ChannelDescription
-from relay.hanging import Word, refuse_undone_end
+from outbox._kafka.channel import ChannelDescription
+from relay.recovery.hanging_checkpoint import Word, refuse_undone_end
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

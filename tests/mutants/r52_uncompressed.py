@@ -6,7 +6,7 @@ more memory than a relay has: it is ended again and again, and with it all of it
 
 from __future__ import annotations
 
-from outbox.contract import _COMMON, _COMPACT, _ENVELOPE, RETENTION_MS, topic_settings
+from outbox._kafka.topic_contract import _COMMON, _COMPACT, _ENVELOPE, RETENTION_MS, topic_settings
 from outbox.protocol.names import Channel
 from tests.mutants.runner.mutant import Harm, Mutant
 

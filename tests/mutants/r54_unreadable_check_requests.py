@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from confluent_kafka import Consumer, Message
 
-from outbox.unreadable import seek_to_end
+from outbox._kafka.unreadable import seek_to_end
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_jobs.replays.kafka_transaction import KafkaTransaction
-from spark_jobs.replays.lane_writer import LandedRecord, LaneWriter
+from spark_jobs.replaying.kafka_transaction import KafkaTransaction
+from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

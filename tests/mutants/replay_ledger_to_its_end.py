@@ -6,7 +6,7 @@ one of another replay: it is committed, and not seen. Whoever takes that for "no
 
 from __future__ import annotations
 
-from spark_jobs.replays.ledger import PARTITION, Entries, Ledger
+from spark_jobs.replaying.progress_log import PARTITION, Entries, Ledger
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

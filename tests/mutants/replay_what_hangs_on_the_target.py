@@ -6,7 +6,7 @@ written: doubled.
 
 from __future__ import annotations
 
-from spark_jobs.replays.lane_writer import LaneWriter
+from spark_jobs.replaying.lane_writer import LaneWriter
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 
 from examples.flights.digest import digest
 from outbox import Message, Outbox, OutboxError
-from outbox.failpoints import failpoint
+from outbox._failpoints import failpoint
+from outbox._receipts.receipt import Receipt
+from outbox._service.signals import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
-from outbox.receipt import Receipt
-from outbox.service.signals import stop_on_signals
 
 KEYS = 24
 PAUSE_SECONDS = 0.2

@@ -12,7 +12,7 @@ from typing import Self
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from tests.torture.watches import CheckpointWatch, ResourceWatch, StallWatch
 
 _CHECKPOINTS_SECONDS = 0.2

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.environment import environment
 from outbox import Message
-from outbox.callback_table import CallbackTable
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpKind
 from outbox.testing import read_committed

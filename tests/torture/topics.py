@@ -16,8 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
+from outbox._kafka.group_offsets import commit_missing, committed_checkpoints
 from outbox.errors import ConfigurationError
-from outbox.group_offsets import commit_missing, committed_checkpoints
 from tests.commands import run_command
 from tests.torture.processes import Processes
 from tests.torture.world import BROKERS, TOPICS, World

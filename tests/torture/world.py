@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from stack import Stack
 from tests.harness import Site
 from tests.proxies.fault import Armed

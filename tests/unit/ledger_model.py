@@ -13,8 +13,8 @@ import uuid
 from dataclasses import dataclass, field
 from itertools import chain
 
-import relay.unsettled
-from checker.verdicts import Row, Verdict, op_entry
+import relay.state.unsettled
+from checker.rules.verdicts import Row, Verdict, op_entry
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint, runs_of
@@ -24,16 +24,16 @@ from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, pa
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
-from relay.batch import Batch, settle_batch, take_batch
-from relay.bodies import KEEP, BodyPolicy
-from relay.discards import from_manifest, record_keys
-from relay.gate import Gate, GatePolicy
-from relay.half import Half, OpRecord
-from relay.ledger import Ledger
-from relay.overdue import CheckPolicy
-from relay.parking import DEFAULT, ParkingPolicy
-from relay.preflight import RealTopic
-from relay.transaction import Transaction
+from relay.batching.batch import Batch, settle_batch, take_batch
+from relay.batching.preflight import RealTopic
+from relay.batching.topic_gate import Gate, GatePolicy
+from relay.state.body_cache import KEEP, BodyPolicy
+from relay.state.check_schedule import CheckPolicy
+from relay.state.discard_index import from_manifest, record_keys
+from relay.state.half_records import Half, OpRecord
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Transaction
+from relay.state.parking import DEFAULT, ParkingPolicy
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 OP_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f00"
@@ -494,7 +494,10 @@ class World:
         unsettled = set(chain.from_iterable(half_checkpoint.unsettled))
         assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
-        window, few = vars(relay.unsettled)["WINDOW"], vars(relay.unsettled)["FEW"]  # a history may make them smaller
+        window, few = (
+            vars(relay.state.unsettled)["WINDOW"],
+            vars(relay.state.unsettled)["FEW"],
+        )  # a history may make them smaller
         is_narrow = half_checkpoint.head - half_checkpoint.offset <= window
         assert is_narrow or len(half_checkpoint.unsettled) <= few, "no string could say it"
         moved = self.discarded()

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from outbox.callback_table import CallbackRow
+from outbox._postgres.callback_table import CallbackRow
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key

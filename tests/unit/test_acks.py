@@ -7,9 +7,9 @@ import time
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from outbox.acks import Acks
+from outbox._publish.acks import Acks
+from outbox._publish.waiting import BLOCKING, Budget
 from outbox.errors import PublishFailed
-from outbox.waiting import BLOCKING, Budget
 
 
 class Kafka:

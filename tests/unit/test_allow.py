@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from relay.allow import EVERYTHING, AllowList
+from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.settings import RelaySettings
 
 LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "orders-eu*": ("eu",), "admin": ("*",)})

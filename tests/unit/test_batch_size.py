@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-import relay.delivery
-import relay.producing
-from relay.batch_size import OVERHEAD, WINDOW_SECONDS, BatchSize
-from relay.delivery import TransactionalDelivery
+import relay.kafka.producer
+import relay.kafka.transactional_delivery
+from relay.batching.batch_size import OVERHEAD, WINDOW_SECONDS, BatchSize
+from relay.kafka.transactional_delivery import TransactionalDelivery
 from tests.unit.transaction_model import Coordinator, Producer
 
 LARGEST, SMALL = 1_000_000, 2_000
@@ -55,8 +55,8 @@ def test_tiny_topic_leaves_one_byte() -> None:
 def test_delivery_recovers_without_a_small_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two fresh producers in all: one for the small topic, and one when it is no longer written to."""
     coordinator = Coordinator()
-    monkeypatch.setattr(relay.producing, "Producer", partial(Producer, coordinator))
-    monkeypatch.setattr(relay.delivery, "time", coordinator)
+    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(Producer, coordinator))
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
     delivery = TransactionalDelivery({}, "outbox-relay-0")
     delivery.limit_batches(SMALL)
     assert delivery._config["batch.size"] == SMALL - OVERHEAD

@@ -22,7 +22,7 @@ from benchmarks.report import checker_section, library_section, memory_section, 
 from benchmarks.results_file import read_results, write_results
 from benchmarks.run import Run
 from benchmarks.spread import Spread, percentile
-from checker import purge
+from checker.upkeep import purge
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",

@@ -10,10 +10,10 @@ import pytest
 
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
-from relay.batch import settle_batch, take_batch
-from relay.bodies import BodyPolicy
-from relay.half import Half
-from relay.ledger import Ledger
+from relay.batching.batch import settle_batch, take_batch
+from relay.state.body_cache import BodyPolicy
+from relay.state.half_records import Half
+from relay.state.ledger import Ledger
 from tests.unit.ledger_model import CHANNEL, TOPICS, entry, half, new_ledger, op
 
 ALL = 1_000

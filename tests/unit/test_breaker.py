@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checker.breaker import PROBE, TRANSITIONS, Breaker, Event, Evidence, Policy, State
+from checker.rules.breaker import PROBE, TRANSITIONS, Breaker, Event, Evidence, Policy, State
 
 POLICY = Policy(limit=20, pause=30.0)
 NOTHING = Evidence("", 0)

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from checker import intake
-from checker.intake import Intake
+from checker import requests as intake
 from checker.metrics import REGISTRY
+from checker.requests import Intake
+from outbox._rules.request_age import STALE_MS
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.positions import Positions
-from outbox.request_age import STALE_MS
 from tests.unit.protocol_documents import TOPIC, TRANSACTION
 
 APPENDED = 1_700_000_000_000

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from checker.breaker import Policy
+from checker.rules.breaker import Policy
 from checker.settings import CheckerSettings, DatabaseSettings
 from outbox.errors import ConfigurationError
 

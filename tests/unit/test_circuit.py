@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy.util import greenlet_spawn
 
 from outbox import AsyncOutbox
-from outbox.acks import Acks
-from outbox.circuit import Circuit
+from outbox._publish.acks import Acks
+from outbox._publish.circuit import Circuit
+from outbox._publish.sender import Sender
+from outbox._publish.waiting import BLOCKING, EVENT_LOOP, Budget
 from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
-from outbox.sender import Sender
 from outbox.settings import Settings
-from outbox.waiting import BLOCKING, EVENT_LOOP, Budget
 from tests.harness import wait_until
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from outbox.client_log import EACH_SECONDS, ClientLog, logged
-from outbox.cluster import admin_client, describe_topics
+from outbox._kafka.admin import admin_client, describe_topics
+from outbox._kafka.client_log import EACH_SECONDS, ClientLog, logged
 from outbox.errors import KafkaUnreachable
 from tests.harness import wait_until
 
@@ -20,7 +20,7 @@ _FORM = "%s [%s] %s"
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, which tests set."""
     now = [1_000.0]
-    monkeypatch.setattr("outbox.client_log.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("outbox._kafka.client_log.time.monotonic", lambda: now[0])
     return now
 
 

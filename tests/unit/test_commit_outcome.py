@@ -10,10 +10,10 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from outbox import CommitOutcomeUnknown, Message, Receipt, UsageError
-from outbox.draft import Draft
-from outbox.local_connection import LocalConnection, NoticeHandler, Result, Statement
-from outbox.sqlalchemy_session import PublishedTransaction
-from outbox.waiting import BLOCKING
+from outbox._publish.draft import Draft
+from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement
+from outbox._publish.sqlalchemy_session import PublishedTransaction
+from outbox._publish.waiting import BLOCKING
 from tests.harness import NoWatcher
 
 LOST = psycopg.OperationalError("the connection is lost")

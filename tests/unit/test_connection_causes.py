@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from outbox.cluster import admin_client, describe_topics
-from outbox.connection_causes import Causes
+from outbox._kafka.admin import admin_client, describe_topics
+from outbox._kafka.connection_causes import Causes
+from outbox._kafka.group_offsets import committed_offsets
 from outbox.errors import KafkaUnreachable
-from outbox.group_offsets import committed_offsets
 from outbox.protocol.names import Channel
 
 REFUSED = "127.0.0.1:9"
@@ -156,7 +156,7 @@ def test_login_explains_more_than_lost_connection() -> None:
 
 
 def test_group_request_names_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.group_offsets.GROUP_TIMEOUT", SECONDS)
+    monkeypatch.setattr("outbox._kafka.group_offsets.GROUP_TIMEOUT", SECONDS)
     kafka = {"log_level": "0", "bootstrap.servers": REFUSED}
     with pytest.raises(KafkaUnreachable, match="Connection refused"):
         committed_offsets(kafka, Channel("outbox").relay_group, [("outbox.half", 0)])

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from outbox.cluster import TopicDescription
-from outbox.contract import (
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.topic_contract import (
     STOPS,
     Contract,
     Rule,

@@ -10,11 +10,11 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-import relay.delivery
-import relay.producing
+import relay.kafka.producer
+import relay.kafka.transactional_delivery
 from outbox.protocol.record import Record
-from relay.delivery import TransactionalDelivery, rest_ms
-from relay.producing import DeliveryError
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import TransactionalDelivery, rest_ms
 from tests.unit.transaction_model import Coordinator, Producer
 
 MESSAGES = [b"%d" % number for number in range(9)]
@@ -26,8 +26,8 @@ REQUESTS = range(1, 9)
 
 
 def delivery(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> TransactionalDelivery:
-    monkeypatch.setattr(relay.producing, "Producer", partial(Producer, coordinator))
-    monkeypatch.setattr(relay.delivery, "time", coordinator)
+    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(Producer, coordinator))
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
     return TransactionalDelivery({}, "outbox-relay-0")
 
 
@@ -80,7 +80,7 @@ def test_slow_commit_whose_checkpoint_hangs_ends_the_worker(
     """The next transaction, if it is aborted, would take the checkpoint along (R51)."""
     delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
     committed = Mock(return_value=is_stable)
-    monkeypatch.setattr(relay.delivery, "is_committed", committed)
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "is_committed", committed)
     found = TransactionalDelivery({}, "outbox-relay-0", group=GROUP)
     with nullcontext() if is_stable else pytest.raises(DeliveryError, match="does not return it"):
         write(found, 0)
@@ -119,8 +119,8 @@ class _Fenced(Producer):
 
 def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = Coordinator()
-    monkeypatch.setattr(relay.producing, "Producer", partial(_Fenced, coordinator))
-    monkeypatch.setattr(relay.delivery, "time", coordinator)
+    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(_Fenced, coordinator))
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
     with pytest.raises(DeliveryError) as caught:
         write(TransactionalDelivery({}, "outbox-relay-0"), 0)
     assert caught.value.fenced
@@ -129,7 +129,7 @@ def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.Mo
 def test_a_delivery_whose_new_producer_cannot_be_had_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction has ended, late, and then the coordinator goes away."""
     found = delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
-    monkeypatch.setattr(relay.delivery, "take_over", _unreachable)
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "take_over", _unreachable)
     with pytest.raises(DeliveryError, match="no coordinator"):
         write(found, 0)
     found.close()

@@ -12,10 +12,10 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.batch import Batch, settle_batch, take_batch
-from relay.discards import all_keys, from_manifest, record_keys, to_manifest
-from relay.ledger import Ledger
-from relay.transaction import Finding, State, Transaction
+from relay.batching.batch import Batch, settle_batch, take_batch
+from relay.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Finding, State, Transaction
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import (
     CHANNEL,

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from outbox import Message, UsageError
-from outbox.callback_table import CallbackTable
-from outbox.draft import Draft
-from outbox.half_place import HalfPlace
+from outbox._postgres.callback_table import CallbackTable
+from outbox._publish.draft import Draft
+from outbox._publish.seal import Seal, Sealer
+from outbox._publish.sender import Sender
+from outbox._rules.half_place import HalfPlace
 from outbox.protocol.op import OpEntry
-from outbox.seal import Seal, Sealer
-from outbox.sender import Sender
 from outbox.settings import Settings, TableNames
 from tests.harness import NoWatcher
 from tests.unit.test_commit_outcome import Connection

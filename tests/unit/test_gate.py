@@ -13,14 +13,14 @@ from outbox.protocol.checkpoint import runs_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
-from relay import parking, unsettled
-from relay.allow import EVERYTHING, AllowList
-from relay.gate import KNOWN_MS, Gate, GatePolicy, News
-from relay.half import Half
-from relay.ledger import Ledger
-from relay.parking import ParkingPolicy
-from relay.preflight import RealTopic, inspect
-from relay.transaction import Transaction
+from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.preflight import RealTopic, inspect
+from relay.batching.topic_gate import KNOWN_MS, Gate, GatePolicy, News
+from relay.state import parking, unsettled
+from relay.state.half_records import Half
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Transaction
+from relay.state.parking import ParkingPolicy
 from tests.unit.ledger_model import CHANNEL, GROUP, PARTITION, entry, new_ledger, op, transaction_id
 
 ALL = 10_000

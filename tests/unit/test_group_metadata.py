@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from outbox.service.membership import generation
-from relay.producing import DeliveryError
+from outbox._service.membership import generation
+from relay.kafka.producer import DeliveryError
 from relay.service import RelayService
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from outbox.half_place import HalfPlace
+from outbox._rules.half_place import HalfPlace
 
 PLACE = HalfPlace("former", 3, 10)
 

@@ -9,16 +9,16 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-import relay.hanging
-from outbox.channel import ChannelDescription
-from outbox.cluster import TopicDescription
+import relay.recovery.hanging_checkpoint
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
-from outbox.service.exits import UnsafeError
-from relay.delivery import TransactionalDelivery
-from relay.hanging import TOPIC, decided, end_hanging, refuse_undone_end
-from relay.hold import Held, Hold
-from relay.transaction_state import Decision, Outcome, State, UndecidedError, key_of, parse_state, partition_of
+from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.recovery.checkpoint_hold import Held, Hold
+from relay.recovery.hanging_checkpoint import TOPIC, decided, end_hanging, refuse_undone_end
+from relay.recovery.transaction_state import Decision, Outcome, State, UndecidedError, key_of, parse_state, partition_of
 from tests.unit.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
 
 ID = CHANNEL.transactional_id(2)
@@ -110,9 +110,11 @@ class Group:
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     """The coordinator's log; a span of it is three records."""
     made = Coordinator()
-    monkeypatch.setattr(relay.hanging, "OffsetReader", made.reader)
-    monkeypatch.setattr(relay.hanging, "READ_AT_ONCE", 3)
-    monkeypatch.setattr(relay.hanging, "describe_topics", lambda _admin, _names: {TOPIC: Mock(partitions=50)})
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "OffsetReader", made.reader)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(
+        relay.recovery.hanging_checkpoint, "describe_topics", lambda _admin, _names: {TOPIC: Mock(partitions=50)}
+    )
     return made
 
 
@@ -120,9 +122,9 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     """The group."""
     made = Group()
-    monkeypatch.setattr(relay.hanging, "committed_checkpoints", made.read)
-    monkeypatch.setattr(relay.hanging, "_group_metadata", lambda _kafka, _group: b"of no member")
-    monkeypatch.setattr(relay.hanging, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "committed_checkpoints", made.read)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "_group_metadata", lambda _kafka, _group: b"of no member")
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "NOTE_SECONDS", 0.0)
     monkeypatch.setattr(Hold, "of", lambda _self, _places: {Held.SEEN})
     return made
 
@@ -136,7 +138,7 @@ def deliveries(group: Group, monkeypatch: pytest.MonkeyPatch) -> dict[str, Mock]
         made[transactional_id] = Mock(spec=TransactionalDelivery, commit=Mock(side_effect=group.commit))
         return made[transactional_id]
 
-    monkeypatch.setattr(relay.hanging, "TransactionalDelivery", make)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "TransactionalDelivery", make)
     return made
 
 
@@ -144,7 +146,7 @@ def _decided() -> Decision:
     return decided({}, Mock(), CHANNEL.relay_group, ID)
 
 
-def _end(word: relay.hanging.Word = "decide") -> None:
+def _end(word: relay.recovery.hanging_checkpoint.Word = "decide") -> None:
     end_hanging({}, Mock(), DESCRIPTION, 2, word)
 
 
@@ -305,7 +307,11 @@ def test_cut_off_end_that_hangs_is_committed_again(coordinator: Coordinator, del
 
 @pytest.mark.parametrize(("word", "is_committed"), [("abort", False), ("commit", True)])
 def test_word_of_an_operator_decides(
-    word: relay.hanging.Word, coordinator: Coordinator, deliveries: dict[str, Mock], *, is_committed: bool
+    word: relay.recovery.hanging_checkpoint.Word,
+    coordinator: Coordinator,
+    deliveries: dict[str, Mock],
+    *,
+    is_committed: bool,
 ) -> None:
     coordinator.write(EMPTY)
     _end(word)

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client import CollectorRegistry
 
-from outbox.service import health
-from outbox.service.health import Health, serve_health
+from outbox._service import health
+from outbox._service.health import Health, serve_health
 from tests.harness import wait_until
 from tests.probes import free_port, get
 

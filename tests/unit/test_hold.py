@@ -8,14 +8,14 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Message
 
-import relay.hold
-from outbox.channel import ChannelDescription
-from outbox.cluster import TopicDescription
+import relay.recovery.checkpoint_hold
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, Truth, real_headers
-from relay.half import Half
-from relay.hold import Held, Hold
+from relay.recovery.checkpoint_hold import Held, Hold
+from relay.state.half_records import Half
 from tests.unit.ledger_model import CHANNEL, GROUP, OP_TOPIC_ID, TOPIC_ID, transaction_id
 
 TOPIC, MISSING = "orders", "gone"
@@ -70,10 +70,10 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The cluster."""
     made = Cluster()
-    monkeypatch.setattr(relay.hold, "end_offset", made.end_offset)
-    monkeypatch.setattr(relay.hold, "OffsetReader", made.reader)
-    monkeypatch.setattr(relay.hold, "HalfReader", made.half_reader)
-    monkeypatch.setattr(relay.hold, "describe_topics", lambda _admin, names: set(names) - {MISSING})
+    monkeypatch.setattr(relay.recovery.checkpoint_hold, "end_offset", made.end_offset)
+    monkeypatch.setattr(relay.recovery.checkpoint_hold, "OffsetReader", made.reader)
+    monkeypatch.setattr(relay.recovery.checkpoint_hold, "HalfReader", made.half_reader)
+    monkeypatch.setattr(relay.recovery.checkpoint_hold, "describe_topics", lambda _admin, names: set(names) - {MISSING})
     return made
 
 

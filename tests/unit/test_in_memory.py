@@ -36,10 +36,10 @@ from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.settings import Settings
 from outbox.testing import InMemoryOutbox, PublishedMessage
-from outbox.testing.any_connection import commit_now
-from outbox.testing.memory import Memory
-from outbox.testing.memory_part import MemoryStarter
-from outbox.testing.memory_sender import MemorySender
+from outbox.testing._memory.connection import commit_now
+from outbox.testing._memory.participant import MemoryStarter
+from outbox.testing._memory.sender import MemorySender
+from outbox.testing._memory.state import Memory
 from outbox.transactional_producer import TransactionalProducer
 from tests.listeners import Scripted
 

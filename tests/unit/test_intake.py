@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from outbox.channel import ChannelDescription
+from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.names import Channel
 from relay.intake import INBOX, Intake
 from relay.partition import PartitionWorker

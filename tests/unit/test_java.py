@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from outbox.service import java, trust_store
-from outbox.service.java import Java, find_java, spark_java_home
-from outbox.service.setup_errors import NoJavaError
-from outbox.service.trust_store import java_key_store, system_trust_store
+from outbox._jars import java, trust_store
+from outbox._jars.errors import NoJavaError
+from outbox._jars.java import Java, find_java, spark_java_home
+from outbox._jars.trust_store import java_key_store, system_trust_store
 
 
 def fake_java(home: Path, version: str, *, modules: str = "") -> Path:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from outbox import known_topics
-from outbox.cluster import TopicDescription
+from outbox._kafka import known_topics
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.known_topics import FRESH_SECONDS, RETRY_SECONDS, USABLE_SECONDS, KnownTopics
+from outbox._publish.sender import Sender
 from outbox.errors import KafkaUnreachable, PublishFailed
-from outbox.known_topics import FRESH_SECONDS, RETRY_SECONDS, USABLE_SECONDS, KnownTopics
-from outbox.sender import Sender
 from outbox.settings import Settings
 from tests.harness import wait_until
 
@@ -44,7 +44,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(
         known_topics, "end_offsets", lambda _admin, partitions, _timeout: dict.fromkeys(partitions, (7,))
     )
-    monkeypatch.setattr("outbox.known_topics.time.monotonic", made.monotonic)
+    monkeypatch.setattr("outbox._kafka.known_topics.time.monotonic", made.monotonic)
     return made
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.manifest import Manifest
+from spark_jobs.tables.manifest import Manifest
 from tests.land_torture.document import SPARK, described, kept, written
 from tests.land_torture.invariants import RULES, Evidence, Row, check
 from tests.land_torture.points import POINTS, Kind, Point, in_turn

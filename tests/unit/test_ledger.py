@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-import relay.ledger
+import relay.state.ledger
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import (
     FAR,
@@ -22,10 +22,10 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.half import Half, OpRecord
-from relay.ledger import Ledger
-from relay.parking import ParkingPolicy
-from relay.transaction import Transaction
+from relay.state.half_records import Half, OpRecord
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Transaction
+from relay.state.parking import ParkingPolicy
 from tests.unit.ledger_model import (
     OP_TOPIC_ID,
     PARTITION,
@@ -603,7 +603,7 @@ def test_an_operators_delivery_of_a_discarded_transaction_does_not_deliver_a_pen
 
 def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a few well-formed ops take all of a relay's memory."""
-    monkeypatch.setattr(relay.ledger, "EARLY_OPS", 3)
+    monkeypatch.setattr(relay.state.ledger, "EARLY_OPS", 3)
     ledger = new_ledger()
     ledger.read_ops([op(0, entry(COMMIT, 0, "0,2,4", 0, 2)), op(1, commit(3, 3))])
     assert ledger.counts["op_passed"] == 1
@@ -612,7 +612,7 @@ def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.Monk
 
 
 def test_early_ops_beyond_the_room_are_passed_and_the_checker_answers_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay.ledger, "EARLY_OPS", 2)
+    monkeypatch.setattr(relay.state.ledger, "EARLY_OPS", 2)
     ledger = new_ledger()
     assert not ledger.early_ops_full()
     ledger.read_ops([op(0, commit(0, 0)), op(1, commit(1, 1)), op(2, commit(2, 2))])

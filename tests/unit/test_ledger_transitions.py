@@ -9,7 +9,7 @@ import pytest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.transaction import TRANSITIONS, Event, Finding, State, Transaction
+from relay.state.message_transaction import TRANSITIONS, Event, Finding, State, Transaction
 from tests.unit.ledger_model import entry, half, new_ledger, op, transaction_id
 
 OPS = [

@@ -10,16 +10,16 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-import relay.leftovers
+import relay.recovery.hanging_transactions
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.record import Record
-from relay.delivery import TransactionalDelivery
-from relay.half import Half
-from relay.half_reader import HalfReader
-from relay.ledger import Ledger
-from relay.leftovers import NO_ANSWER, TransactionalLeftovers, backwards
-from relay.written import written
+from relay.batching.delivered_record import written
+from relay.kafka.half_reader import HalfReader
+from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.recovery.hanging_transactions import NO_ANSWER, TransactionalLeftovers, backwards
+from relay.state.half_records import Half
+from relay.state.ledger import Ledger
 from tests.unit.ledger_model import GROUP, PARTITION, transaction_id
 
 TOPIC = "orders"
@@ -96,9 +96,9 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The cluster."""
     made = Cluster()
-    monkeypatch.setattr(relay.leftovers, "end_offsets", made.ends)
-    monkeypatch.setattr(relay.leftovers, "OffsetReader", made.reader)
-    monkeypatch.setattr(relay.leftovers, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(relay.recovery.hanging_transactions, "end_offsets", made.ends)
+    monkeypatch.setattr(relay.recovery.hanging_transactions, "OffsetReader", made.reader)
+    monkeypatch.setattr(relay.recovery.hanging_transactions, "PAUSE_SECONDS", 0.0)
     return made
 
 
@@ -161,7 +161,7 @@ def test_the_last_own_record_tells_how_its_transaction_had_ended(
 def test_what_others_wrote_is_passed_over(
     cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay.leftovers, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(relay.recovery.hanging_transactions, "READ_AT_ONCE", 2)
     foreign = [Message(TOPIC, 0, offset, b"key", b"value", [], None, (1, 1_000)) for offset in range(1, 5)]
     cluster.records = [_record(0, OWED, 20), *foreign, _record(5, OWED, 20, PARTITION + 1)]
     cluster.stable = [0]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outbox import Message, MessageRefused, Outbox, UsageError
-from outbox.check_answer import MAX_REASON, Question, read_question
+from outbox._listener.answer import MAX_REASON, Question, read_question
 from outbox.listener import HalfMessage, TransactionListener
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.envelope import Envelope

@@ -19,11 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from outbox.service import ivy, maven
-from outbox.service.coordinates import Coordinate, Lock, read_lock, write_lock
-from outbox.service.java import Java
-from outbox.service.maven import Progress, fetch, make_lock
-from outbox.service.setup_errors import ChecksumError, FetchError
+from outbox._jars import fetch as maven
+from outbox._jars import ivy
+from outbox._jars.coordinates import Coordinate, Lock, read_lock, write_lock
+from outbox._jars.errors import ChecksumError, FetchError
+from outbox._jars.fetch import Progress, fetch, make_lock
+from outbox._jars.java import Java
 from stack.locks import all_locks
 
 LAMP = Coordinate("org.example", "lamp", "1.0")

@@ -7,9 +7,9 @@ import sys
 import pytest
 from confluent_kafka import KafkaError
 
+from outbox._service.membership import generation, not_joined
+from outbox._service.rights import refuse_missing_right
 from outbox.errors import ConfigurationError
-from outbox.service.membership import generation, not_joined
-from outbox.service.rights import refuse_missing_right
 
 NAMES = {"group": "shop-relay", "topic": "shop.half", "transactional id": "shop-relay-0"}
 

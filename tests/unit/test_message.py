@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from outbox import Message, MessageRefused
-from outbox.draft import Draft
+from outbox._publish.draft import Draft
 from outbox.protocol.half import HalfControl, parse_half
 from tests.unit.protocol_documents import TRANSACTION
 

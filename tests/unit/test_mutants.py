@@ -84,7 +84,8 @@ def test_those_that_unit_tests_catch_are_caught(tmp_path: Path) -> None:
 
 def _child(name: str) -> subprocess.CompletedProcess[str]:
     program = (
-        "from relay.restore import parse_op_checkpoint; from relay.ledger import Ledger; print(Ledger.op_checkpoint)"
+        "from relay.recovery.restore import parse_op_checkpoint; "
+        "from relay.state.ledger import Ledger; print(Ledger.op_checkpoint)"
     )
     environment = {**os.environ, **child_environment(name)}
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.ledger import Ledger
-from relay.obeyed import GENERATION, Contradiction, Obeyed
+from relay.state.ledger import Ledger
+from relay.state.obeyed import GENERATION, Contradiction, Obeyed
 from tests.unit.ledger_model import half, new_ledger, op, transaction_id
 from tests.unit.test_ledger import commit, rollback
 

@@ -8,9 +8,9 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from relay import offset_commits
-from relay.offset_commits import OffsetCommits
-from relay.producing import DeliveryError
+from relay.kafka import offset_commits
+from relay.kafka.offset_commits import OffsetCommits
+from relay.kafka.producer import DeliveryError
 
 RETRIABLE = KafkaError(KafkaError.NOT_COORDINATOR, retriable=True)
 LOST = KafkaError(KafkaError.ILLEGAL_GENERATION)

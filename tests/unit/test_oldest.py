@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checker.oldest import FORGET_MS, MOST, Undecided
-from checker.verdicts import CONSEQUENCES, Verdict
+from checker.rules.undecided_age import FORGET_MS, MOST, Undecided
+from checker.rules.verdicts import CONSEQUENCES, Verdict
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 

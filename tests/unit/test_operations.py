@@ -13,19 +13,19 @@ import yaml
 
 import checker.metrics
 import relay.metrics
-import spark_jobs.land_metrics
-import spark_jobs.watch_metrics
+import spark_jobs.landing.metrics
+import spark_jobs.watching.metrics
+from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
-from checker.verdicts import Verdict
+from outbox._service.settings import ServiceSettings
+from outbox._service.settings_help import describe_settings
 from outbox.protocol.discard import DiscardReason
-from outbox.service.described import describe_settings
-from outbox.service.settings import ServiceSettings
 from relay.settings import RelaySettings
-from spark_jobs.watch_settings import WatchSettings
+from spark_jobs.watching.settings import WatchSettings
 from tests.documents import OPERATIONS, exposed, filled, metrics_of
 
 ALERTS = Path(__file__).parents[2] / "docs/alerts.yml"
-MODULES = (relay.metrics, checker.metrics, spark_jobs.watch_metrics, spark_jobs.land_metrics)
+MODULES = (relay.metrics, checker.metrics, spark_jobs.watching.metrics, spark_jobs.landing.metrics)
 METRICS = {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
 
 

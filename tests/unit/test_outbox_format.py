@@ -18,18 +18,18 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from outbox._kafka.range_reader import Span
 from outbox.errors import ConfigurationError
 from outbox.protocol.discard import DiscardReason, Manifest, copy_key, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from outbox.span_reader import Span
-from spark_jobs.outbox_format.columns import What
-from spark_jobs.outbox_format.decoding import Stored, decode, time_of
-from spark_jobs.outbox_format.narrowing import Bounds, narrowed
-from spark_jobs.outbox_format.options import Options
-from spark_jobs.outbox_format.reading import Share, missing
+from spark_jobs.sql.decoding import Stored, decode, time_of
+from spark_jobs.sql.options import Options
+from spark_jobs.sql.pushdown import Bounds, narrowed
+from spark_jobs.sql.schema import What
+from spark_jobs.sql.topic_reader import Share, missing
 from tests.proving import INCARNATION, TOPIC_ID
 
 ID = "0192f3a4-5b6c-7d8e-9f00-000000000001"

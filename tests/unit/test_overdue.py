@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.broker_clock import BrokerClock
+from outbox._rules.broker_clock import BrokerClock
 from outbox.protocol.half import Truth
-from relay.overdue import CheckPolicy, Overdue
-from relay.transaction import State, Transaction
+from relay.state.check_schedule import CheckPolicy, Overdue
+from relay.state.message_transaction import State, Transaction
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import transaction_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.ownership import FENCED_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MAX, Ownership
+from relay.partitions.ownership import FENCED_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MAX, Ownership
 
 BOTH = [("half", 0), ("op", 0)]
 

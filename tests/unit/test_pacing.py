@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.pacing import BatchPolicy, Pacing, Ready
+from relay.batching.pacing import BatchPolicy, Pacing
+from relay.state.ledger import Ready
 
 POLICY = BatchPolicy(messages=1_000, bytes=1_000_000, age=10)
 FLOOD = 30

@@ -12,13 +12,14 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, runs_of
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpKind, OpSource
-from relay import metrics, report
-from relay.discards import Move
-from relay.ledger import Ledger
-from relay.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
-from relay.report import GROUPS, OLD_MS
+from relay import metrics
+from relay import telemetry as report
 from relay.settings import RelaySettings
-from relay.urgent import AT_ONCE, PATIENT, PRESSED
+from relay.state.discard_index import Move
+from relay.state.ledger import Ledger
+from relay.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
+from relay.state.recheck import AT_ONCE, PATIENT, PRESSED
+from relay.telemetry import GROUPS, OLD_MS
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op
 

@@ -9,33 +9,33 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, Message
 
-import relay.ledger
 import relay.partition
-import relay.unsettled
-from outbox.channel import ChannelDescription
-from outbox.cluster import TopicDescription
+import relay.state.ledger
+import relay.state.unsettled
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.topic_cache import TopicCache
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
-from outbox.topics import TopicCache
-from relay.checks import CheckSender
-from relay.decode import Decoder
-from relay.delivery import Delivery
-from relay.discard_reader import DiscardReader
-from relay.discards import to_manifest
-from relay.gate import Gate, GatePolicy
-from relay.half_reader import HalfReader
-from relay.ledger import Ledger
-from relay.leftovers import Leftovers, NoLeftovers
+from relay.batching.pacing import BatchPolicy
+from relay.batching.topic_gate import Gate, GatePolicy
+from relay.kafka.check_sender import CheckSender
+from relay.kafka.decode import Decoder
+from relay.kafka.discard_reader import DiscardReader
+from relay.kafka.error_policy import Remedy, Undelivered
+from relay.kafka.half_reader import HalfReader
+from relay.kafka.producer import DeliveryError
+from relay.kafka.refusals import PAUSE_MS_MIN
+from relay.kafka.transactional_delivery import Delivery
 from relay.lessons import Lessons
-from relay.pacing import BatchPolicy
-from relay.parking import ParkingPolicy
 from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
-from relay.producing import DeliveryError
-from relay.refusals import PAUSE_MS_MIN
-from relay.remedy import Remedy, Undelivered
-from relay.transaction import Finding, Transaction
+from relay.recovery.hanging_transactions import Leftovers, NoLeftovers
+from relay.state.discard_index import to_manifest
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Finding, Transaction
+from relay.state.parking import ParkingPolicy
 from tests.unit.ledger_model import (
     CHANNEL,
     GROUP,
@@ -89,9 +89,9 @@ def delivery() -> Mock:
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger with little room."""
-    monkeypatch.setattr(relay.unsettled, "WINDOW", WINDOW)
-    monkeypatch.setattr(relay.unsettled, "FAR", WINDOW)
-    monkeypatch.setattr(relay.ledger, "EARLY_OPS", EARLY)
+    monkeypatch.setattr(relay.state.unsettled, "WINDOW", WINDOW)
+    monkeypatch.setattr(relay.state.unsettled, "FAR", WINDOW)
+    monkeypatch.setattr(relay.state.ledger, "EARLY_OPS", EARLY)
     return new_ledger()
 
 
@@ -335,8 +335,8 @@ def test_worker_reads_many_halves_in_one_turn(
     worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger allows few at a time, and more as soon as it has read these: others wait for each turn."""
-    monkeypatch.setattr(relay.unsettled, "FEW", 3)
-    monkeypatch.setattr(relay.unsettled, "FAR", 10_000)
+    monkeypatch.setattr(relay.state.unsettled, "FEW", 3)
+    monkeypatch.setattr(relay.state.unsettled, "FAR", 10_000)
     worker.feed(halves(*range(100)), [])
     assert ledger.read_limit(0) == WINDOW
     worker._read()

@@ -15,15 +15,15 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from checker.connection import connect_and_verify
-from checker.operator.rows import Rows
+from checker.operator.database_view import Rows
 from checker.settings import DatabaseSettings
-from outbox.commands import doctor, inbox, table
+from outbox._cli import doctor, inbox, table
+from outbox._postgres.dsn import connection_problem, libpq_dsn
+from outbox._service.exit_codes import fail, one_line
+from outbox._service.logs import configure_logs
 from outbox.errors import ConfigurationError
-from outbox.service.dsn import connection_problem, libpq_dsn
-from outbox.service.exits import fail, one_line
-from outbox.service.logs import configure_logs
-from spark_jobs.audit_settings import AuditedDatabase
-from spark_jobs.callback_rows import _snapshot
+from spark_jobs.auditing.row_snapshot import _snapshot
+from spark_jobs.auditing.settings import AuditedDatabase
 
 PARTS = ("s3cr", "pa55", "w0rd")
 """Every part of the password; none may be printed."""

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from outbox.commands import discarded
+from outbox._cli import discarded
+from outbox._service.output import PlainConsole, print_json
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.positions import Positions
-from outbox.service.output import PlainConsole, print_json
 
 HOSTILE = "[/red] [orders] \x1b]0;title\x07\x1b[2J \x9b2J \u202ereversed :smile: a[bold]b"
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_json_with_control_characters_is_ascii(capsys: pytest.CaptureFixture[str
 
 def test_commands_print_through_plain_console() -> None:
     """Only the console itself, logs and progress lines, which hold no data of records, use rich's own."""
-    own = {"outbox/service/output.py", "outbox/service/logs.py"}
+    own = {"outbox/_service/output.py", "outbox/_service/logs.py"}
     used = set()
     for room in ("outbox", "relay", "checker", "spark_jobs"):
         for file in (ROOT / room).rglob("*.py"):

@@ -22,10 +22,10 @@ from outbox.protocol.names import STUB_HEADER
 from outbox.protocol.op import parse_op
 from outbox.protocol.size import record_size
 from outbox.protocol.skip import Skip, parse_skip
-from relay.decode import Decoder
-from relay.half import Half
-from relay.outgoing import discard_malformed, malformed
-from relay.stubs import FIRST_BYTES, keepable
+from relay.batching.outgoing_records import discard_malformed, malformed
+from relay.batching.stubs import FIRST_BYTES, keepable
+from relay.kafka.decode import Decoder
+from relay.state.half_records import Half
 
 TOPIC_ID = "018f0000-0000-7000-8000-000000000001"
 MOST = 4_194_304

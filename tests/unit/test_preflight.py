@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from outbox.cluster import TopicDescription
+from outbox._kafka.admin import TopicDescription
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, user_headers
@@ -17,12 +17,12 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from outbox.protocol.size import real_record_size, record_size
-from relay.allow import AllowList
-from relay.discards import Move, to_manifest
-from relay.half import Half
-from relay.outgoing import deliver, discard, discard_malformed, malformed
-from relay.preflight import RealTopic, inspect, real_topic, targets
-from relay.transaction import Finding, Transaction
+from relay.batching.allow_list import AllowList
+from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed
+from relay.batching.preflight import RealTopic, inspect, real_topic, targets
+from relay.state.discard_index import Move, to_manifest
+from relay.state.half_records import Half
+from relay.state.message_transaction import Finding, Transaction
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import PARTITION, TOPIC_ID, damaged, transaction_id
 

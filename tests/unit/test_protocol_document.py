@@ -8,20 +8,21 @@ from dataclasses import fields
 
 import pytest
 
-from checker import breaker, fence, tombstones
-from checker.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Verdict
+from checker.fencing import fence, tombstones
+from checker.rules import breaker
+from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Verdict
 from outbox.protocol import checkpoint, names, op
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfOptions
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import MAX_POSITION
-from relay.gate import GatePolicy
-from relay.ledger import EARLY_OPS
-from relay.overdue import CheckPolicy
-from relay.parking import DEFAULT, RELIEF
-from relay.preflight import PASSING
-from relay.transaction import TRANSITIONS, State
+from relay.batching.preflight import PASSING
+from relay.batching.topic_gate import GatePolicy
+from relay.state.check_schedule import CheckPolicy
+from relay.state.ledger import EARLY_OPS
+from relay.state.message_transaction import TRANSITIONS, State
+from relay.state.parking import DEFAULT, RELIEF
 from tests.documents import OPERATIONS
 from tests.unit.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 

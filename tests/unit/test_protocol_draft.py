@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outbox import Message, MessageRefused
-from outbox.draft import MAX_BYTES, Draft
+from outbox._publish.draft import MAX_BYTES, Draft
+from outbox._publish.sender import HalfRecord
 from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, parse_half
-from outbox.sender import HalfRecord
 from tests.harness import NoWatcher
 from tests.unit.protocol_documents import INCARNATION, TRANSACTION
 from tests.unit.protocol_strategies import consumed

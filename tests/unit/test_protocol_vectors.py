@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbox.callback_table import CallbackRow
+from outbox._postgres.callback_table import CallbackRow
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.discard import manifest_key, message_key, parse_manifest

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import Message, MessageRefused
-from outbox.channel import ChannelDescription
-from outbox.cluster import TopicDescription
-from outbox.draft import Draft
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._publish.draft import Draft
+from outbox._publish.sender import HalfRecord, Sender
+from outbox._publish.validation import PlannedHalf, refuse
+from outbox._publish.waiting import BLOCKING, Budget
 from outbox.message import HeadersInput
-from outbox.preflight import PlannedHalf, refuse
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth, parse_half
 from outbox.protocol.names import Channel
@@ -22,13 +24,11 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from outbox.protocol.size import check_record_size, real_record_size, record_size
-from outbox.sender import HalfRecord, Sender
-from outbox.waiting import BLOCKING, Budget
-from relay.discards import Move, to_manifest
-from relay.half import Half
-from relay.outgoing import deliver, discard
-from relay.preflight import inspect, real_topic
-from relay.transaction import Finding, Transaction
+from relay.batching.outgoing_records import deliver, discard
+from relay.batching.preflight import inspect, real_topic
+from relay.state.discard_index import Move, to_manifest
+from relay.state.half_records import Half
+from relay.state.message_transaction import Finding, Transaction
 from tests.harness import NoWatcher
 from tests.unit import protocol_strategies as some
 from tests.unit.ledger_model import OP_TOPIC_ID, TOPIC_ID

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.real_topics import Backlog, StableOffsets
+from relay.recovery.stable_offsets import Backlog, StableOffsets
 
 
 def test_a_topic_that_everybody_can_read_has_no_backlog() -> None:

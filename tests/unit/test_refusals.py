@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import KafkaError
 
 from outbox.protocol.record import Record
-from relay.batch import Batch
+from relay.batching.batch import Batch
+from relay.batching.pacing import BatchPolicy
+from relay.kafka.error_policy import Remedy, Undelivered
+from relay.kafka.producer import DeliveryError
+from relay.kafka.refusals import PAUSE_MS_MAX, Blame, Refusals, blame
 from relay.lessons import Lessons
-from relay.pacing import BatchPolicy
-from relay.producing import DeliveryError
-from relay.refusals import PAUSE_MS_MAX, Blame, Refusals, blame
-from relay.remedy import Remedy, Undelivered
 
 TIMED_OUT = KafkaError._MSG_TIMED_OUT
 COST = 10_000

@@ -7,8 +7,8 @@ import itertools
 import pytest
 from confluent_kafka import KafkaError
 
-from relay.producing import Complaints, delivery_error
-from relay.remedy import FENCED, OF_NO_GENERATION, Fault, Remedy, Step, remedy
+from relay.kafka.error_policy import FENCED, OF_NO_GENERATION, Fault, Remedy, Step, remedy
+from relay.kafka.producer import Complaints, delivery_error
 
 OTHER = KafkaError._TIMED_OUT
 PLAIN = Fault(OTHER)

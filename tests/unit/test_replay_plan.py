@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.cluster import TopicDescription
+from outbox._kafka.admin import TopicDescription
 from outbox.errors import ConfigurationError
-from spark_jobs.manifest import Checksum
-from spark_jobs.replays.lane_writer import cut
-from spark_jobs.replays.plan import Lane, Part, Place, Plan, Progress, Share, Target, advanced
-from spark_jobs.replays.preflight import changed, closed_topics, complaints, internal_topics, warnings
+from spark_jobs.replaying.lane_writer import cut
+from spark_jobs.replaying.plan import Lane, Part, Place, Plan, Progress, Share, Target, advanced
+from spark_jobs.replaying.target_check import changed, closed_topics, complaints, internal_topics, warnings
+from spark_jobs.tables.manifest import Checksum
 from tests.writing_lanes import landed_records
 
 NOW = 1_795_000_000_000

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from outbox.errors import ConfigurationError
 from outbox.protocol.partitioner import partition_for_key
 from spark_jobs.columns import landed_columns
-from spark_jobs.manifest import Checksum
-from spark_jobs.replays.lanes import PartitionBy, in_order, parts_of, with_lanes
-from spark_jobs.replays.plan import Lane
-from spark_jobs.replays.selection import Selection, absent_ids, select, up_to
+from spark_jobs.replaying.lanes import PartitionBy, in_order, parts_of, with_lanes
+from spark_jobs.replaying.plan import Lane
+from spark_jobs.replaying.selection import Selection, absent_ids, select, up_to
+from spark_jobs.tables.manifest import Checksum
 from tests.replaying import landed, transaction
 from tests.spark import Record, records, session
 

@@ -9,12 +9,12 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-import relay.restore
-from outbox.channel import ChannelDescription
-from outbox.cluster import TopicDescription
+import relay.recovery.restore
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
-from outbox.service.exits import UnsafeError
-from relay.restore import read_checkpoints, verify_discards
+from relay.recovery.restore import read_checkpoints, verify_discards
 from tests.unit.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
 
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
@@ -87,7 +87,7 @@ def test_what_lies_in_the_discard_topic_must_be_told_whole(
 ) -> None:
     """What readers do not see there would be taken for settled, and lost; of other partitions nothing is wanted."""
     both = Mock(side_effect=[end, stable])
-    monkeypatch.setattr(relay.restore, "end_offset", both)
+    monkeypatch.setattr(relay.recovery.restore, "end_offset", both)
     with pytest.raises(KafkaUnreachable, match=told) if told else nullcontext():
         verify_discards(Mock(), DESCRIPTION, 2)
     assert [call.args[1:] for call in both.call_args_list] == [(CHANNEL.discard_topic, 2)] * 2

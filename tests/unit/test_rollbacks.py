@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.rollbacks import rolled_back
+from checker.upkeep.rollbacks import rolled_back
 from outbox.protocol.op import OpSource, encode_op
 from tests.unit.ledger_model import TOPIC_ID, transaction_id
 from tests.unit.test_ledger import commit, rollback

@@ -8,7 +8,7 @@ import pytest
 
 from checker.operator.rulings import RULINGS, Standing, Step, of_listener, of_row
 from checker.operator.undecided import Said, Unsettled
-from checker.verdicts import Row
+from checker.rules.verdicts import Row
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions

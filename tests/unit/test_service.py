@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 import checker.cli
 import relay.cli
 from checker.settings import CheckerSettings
+from outbox._service import progress
+from outbox._service.exit_codes import Exit, UnsafeError, guarded
+from outbox._service.health import Health
+from outbox._service.logs import configure_logs
+from outbox._service.periodic import Periodic
+from outbox._service.settings import ServiceSettings
+from outbox._service.settings_help import describe_settings
 from outbox.errors import ChannelError, KafkaUnreachable, OutboxError
-from outbox.service import progress
-from outbox.service.described import describe_settings
-from outbox.service.exits import Exit, UnsafeError, guarded
-from outbox.service.health import Health
-from outbox.service.logs import configure_logs
-from outbox.service.periodic import Periodic
-from outbox.service.settings import ServiceSettings
 from relay.progress import RelayProgress
 from relay.settings import RelaySettings
 from tests.harness import wait_until
@@ -116,7 +116,9 @@ def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.
     del logs
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("outbox.service.logs.Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(
+        "outbox._service.logs.Console", lambda **_: Console(file=screen, force_terminal=True, width=120)
+    )
     terminal = configure_logs("info", "auto")
     assert terminal is not None
     with progress.told(lambda: {"delivered": 12345, "per_second": 7}, terminal):
@@ -150,7 +152,7 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
 
 
 def test_a_look_that_the_cluster_does_not_answer_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.service.periodic.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("outbox._service.periodic.PAUSE_SECONDS", 0.01)
     looks = threading.Semaphore(0)
 
     def look() -> None:
@@ -189,7 +191,7 @@ def test_what_ends_the_looks_is_raised_where_somebody_reads_it(error: Exception)
 
 def test_a_main_loop_that_stands_still_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("outbox.service.health.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("outbox._service.health.time.monotonic", lambda: now[0])
     health = Health()
     health.turned()
     now[0] += 29

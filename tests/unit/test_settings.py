@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from checker.settings import CheckerSettings
 from outbox import ConfigurationError, Message, MessageRefused, Outbox, Settings, settings
-from outbox.cluster import admin_client, checked_properties
+from outbox._kafka.admin import admin_client, checked_properties
 from outbox.settings import kafka_properties
 from relay.settings import RelaySettings
-from spark_jobs.settings import LandSettings
+from spark_jobs.runtime.settings import LandSettings
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from outbox import KafkaUnreachable, Settings
-from outbox.cluster import admin_client, describe_topics
+from outbox._kafka.admin import admin_client, describe_topics
 
 PHRASE = "s3cret-of-the-key"
 NOW = dt.datetime.now(dt.UTC)

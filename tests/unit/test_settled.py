@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checker.settled import (
+from checker.rules.settlement import (
     FIRST_ID,
     LAST_ID,
     CommittedRow,

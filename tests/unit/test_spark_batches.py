@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from spark_jobs import batches
-from spark_jobs.batches import BatchWriter
-from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.columns import landed_columns
-from spark_jobs.errors import LostRecordsError, OutputError
-from spark_jobs.folder import Folder
-from spark_jobs.manifest import Checksum, Manifest
-from spark_jobs.sinks import ParquetSink
-from spark_jobs.table import ARROW_SCHEMA, read_landed, read_table
+from spark_jobs.landing import batch_writer as batches
+from spark_jobs.landing.batch_writer import BatchWriter
+from spark_jobs.runtime.errors import LostRecordsError, OutputError
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.tables.manifest import Checksum, Manifest
+from spark_jobs.tables.query_checkpoint import Checkpoint
+from spark_jobs.tables.sinks import ParquetSink
+from spark_jobs.tables.table_reader import ARROW_SCHEMA, read_landed, read_table
 from tests.landing import TOPICS, Landing, identified, span
 from tests.spark import Record, records, session
 

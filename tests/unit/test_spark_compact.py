@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs import compact as compact_module
-from spark_jobs import table
-from spark_jobs.compact import Compactor, compact
-from spark_jobs.compaction import Folders, live_folders
-from spark_jobs.errors import OutputError
-from spark_jobs.layout import QUARANTINE
-from spark_jobs.table import ARROW_SCHEMA, read_landed, read_table
+from spark_jobs.runtime.errors import OutputError
+from spark_jobs.tables import compactor as compact_module
+from spark_jobs.tables import table_reader as table
+from spark_jobs.tables.compaction import Folders, live_folders
+from spark_jobs.tables.compactor import Compactor, compact
+from spark_jobs.tables.layout import QUARANTINE
+from spark_jobs.tables.table_reader import ARROW_SCHEMA, read_landed, read_table
 from tests.landing import Landing, compact_settings, identified, span
 from tests.spark import Record, session
 

@@ -6,10 +6,10 @@ from datetime import date
 
 import pytest
 
-from spark_jobs.compaction import Compaction, due, live_folders, origin
-from spark_jobs.errors import OutputError
-from spark_jobs.layout import Unit
-from spark_jobs.manifest import Manifest, PartitionRows
+from spark_jobs.runtime.errors import OutputError
+from spark_jobs.tables.compaction import Compaction, due, live_folders, origin
+from spark_jobs.tables.layout import Unit
+from spark_jobs.tables.manifest import Manifest, PartitionRows
 
 DAY = "2026-11-20"
 UNIT = Unit("records", "orders", DAY)

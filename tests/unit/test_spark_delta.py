@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as f
 
-from spark_jobs.layout import PARTITIONED_BY, RECORDS
-from spark_jobs.settings import SinkName
-from spark_jobs.table import read_table
+from spark_jobs.runtime.settings import SinkName
+from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS
+from spark_jobs.tables.table_reader import read_table
 from tests.landing import Landing, span
 from tests.spark import Record, session
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_jobs import batches, gaps
-from spark_jobs.checkpoint import Checkpoint
-from spark_jobs.errors import OutputError
-from spark_jobs.folder import Folder
-from spark_jobs.gaps import GapWriter, catch_up
-from spark_jobs.land_metrics import write_metrics
-from spark_jobs.manifest import Gap, Manifest
-from spark_jobs.retire import retire
-from spark_jobs.settings import RetireSettings, SinkName
-from spark_jobs.table import accepted_gaps
+from spark_jobs.landing import batch_writer as batches
+from spark_jobs.landing import gaps
+from spark_jobs.landing.gaps import GapWriter, catch_up
+from spark_jobs.landing.metrics import write_metrics
+from spark_jobs.landing.retire import retire
+from spark_jobs.runtime.errors import OutputError
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.settings import RetireSettings, SinkName
+from spark_jobs.runtime.spans import Gap
+from spark_jobs.tables.manifest import Manifest
+from spark_jobs.tables.query_checkpoint import Checkpoint
+from spark_jobs.tables.table_reader import accepted_gaps
 from tests.landing import Landing, span
 from tests.spark import Record, session
 

@@ -8,13 +8,13 @@ import pyspark
 import pytest
 
 from outbox.errors import ConfigurationError
-from spark_jobs import delta
-from spark_jobs.delta import DeltaSink
-from spark_jobs.errors import SourceError
-from spark_jobs.folder import Folder
-from spark_jobs.java_admin import JavaAdmin
-from spark_jobs.session import SPARK_LOCK, spark_session
-from spark_jobs.settings import LandSettings
+from spark_jobs.runtime.errors import SourceError
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.java_admin import JavaAdmin
+from spark_jobs.runtime.session import SPARK_LOCK, spark_session
+from spark_jobs.runtime.settings import LandSettings
+from spark_jobs.tables import delta
+from spark_jobs.tables.delta import DeltaSink
 from tests.spark import session
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.errors import OutputError
-from spark_jobs.manifest import Checksum, Gap, Manifest, PartitionRows, UnitRows
+from spark_jobs.runtime.errors import OutputError
+from spark_jobs.runtime.spans import Gap
+from spark_jobs.tables.manifest import Checksum, Manifest, PartitionRows, UnitRows
 
 HASHES = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 

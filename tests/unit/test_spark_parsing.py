@@ -6,7 +6,7 @@ import pytest
 
 from outbox.errors import ConfigurationError
 from spark_jobs.columns import landed_columns
-from spark_jobs.parsing import parse_schema, parse_values
+from spark_jobs.landing.parsing import parse_schema, parse_values
 from tests.spark import Record, records, session
 
 SCHEMA = "id bigint NOT NULL, name string, amount decimal(10,2), tags array<string>, at timestamp"

@@ -11,14 +11,14 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import Row
 
+from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
-from outbox.purged import CLOCK_SKEW_MS
-from spark_jobs.proof.verdicts import Verdict, Weight
+from spark_jobs.records.audit_verdicts import Verdict, Weight
 from tests.proving import (
     BEHIND,
     GRACE,

@@ -15,10 +15,10 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import Headers, parse_half
 from outbox.protocol.op import parse_op
 from outbox.protocol.positions import Positions
-from spark_jobs.audit import searches
-from spark_jobs.proof.halves import half_evidence
-from spark_jobs.proof.ops import op_evidence
-from spark_jobs.proof.rows import lists, positions_of
+from spark_jobs.auditing.job import searches
+from spark_jobs.records.callback_rows import lists, positions_of
+from spark_jobs.records.halves import half_evidence
+from spark_jobs.records.ops import op_evidence
 from tests.proving import BEGIN, Record, frame
 from tests.spark import session
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from spark_jobs.replay_settings import ReplaySettings
-from spark_jobs.replays.selection import Selection
-from spark_jobs.settings import LandSettings, SinkName
-from spark_jobs.source import source_options
+from spark_jobs.replaying.selection import Selection
+from spark_jobs.replaying.settings import ReplaySettings
+from spark_jobs.runtime.settings import LandSettings, SinkName
+from spark_jobs.runtime.source import source_options
 
 
 def settings(**given: Any) -> LandSettings:

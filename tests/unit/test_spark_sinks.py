@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from outbox.errors import ConfigurationError
-from spark_jobs import batches
-from spark_jobs.compact import compact
-from spark_jobs.errors import LostRecordsError, OutputError
-from spark_jobs.layout import QUARANTINE
-from spark_jobs.manifest import Manifest
-from spark_jobs.settings import LandSettings, SinkName
-from spark_jobs.table import read_landed, read_table
+from spark_jobs.landing import batch_writer as batches
+from spark_jobs.runtime.errors import LostRecordsError, OutputError
+from spark_jobs.runtime.settings import LandSettings, SinkName
+from spark_jobs.tables.compactor import compact
+from spark_jobs.tables.layout import QUARANTINE
+from spark_jobs.tables.manifest import Manifest
+from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.landing import Landing, compact_settings, identified, span
 from tests.spark import Record, session
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.manifest import Gap, Offsets
-from spark_jobs.spans import (
+from spark_jobs.runtime.spans import (
+    Gap,
+    Offsets,
     behind,
     gaps_at_beginnings,
     lost_spans,

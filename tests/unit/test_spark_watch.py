@@ -14,9 +14,9 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.names import Channel as Names
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
-from spark_jobs.watching.messages import UNDECIDED, UNDELIVERED
-from spark_jobs.watching.minutes import MINUTES, SKETCH, merged, with_quantiles
-from spark_jobs.watching.urgent import urgent_alerts
+from spark_jobs.watching.frames.messages import UNDECIDED, UNDELIVERED
+from spark_jobs.watching.frames.per_minute import MINUTES, SKETCH, merged, with_quantiles
+from spark_jobs.watching.frames.single_record_alerts import urgent_alerts
 from tests.proving import BEGIN, START, TOPIC_ID, frame
 from tests.spark import session
 from tests.watching import LISTS, Channel, Job, read

@@ -11,16 +11,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from outbox.errors import ConfigurationError
-from spark_jobs.errors import OutputError
-from spark_jobs.watch_metrics import write_metrics
-from spark_jobs.watch_settings import WatchSettings
-from spark_jobs.watching.alerts import Thresholds, alerts, news
-from spark_jobs.watching.look import Look, Recent
-from spark_jobs.watching.messages import UNDECIDED, UNDELIVERED
-from spark_jobs.watching.partitions import Holder, Partition, Standing, held, standing
-from spark_jobs.watching.plan import advanced, plan
-from spark_jobs.watching.step import Step, added
-from spark_jobs.watching.waiting import Waiting
+from spark_jobs.runtime.errors import OutputError
+from spark_jobs.watching.frames.alerts import Thresholds, alerts, news
+from spark_jobs.watching.frames.backlog import Waiting
+from spark_jobs.watching.frames.channel_status import Look, Recent
+from spark_jobs.watching.frames.messages import UNDECIDED, UNDELIVERED
+from spark_jobs.watching.frames.partitions import Holder, Partition, Standing, held, standing
+from spark_jobs.watching.frames.read_plan import advanced, plan
+from spark_jobs.watching.frames.step import Step, added
+from spark_jobs.watching.metrics import write_metrics
+from spark_jobs.watching.settings import WatchSettings
 
 NOW = 1_795_000_000_000
 LIMITS = Thresholds(

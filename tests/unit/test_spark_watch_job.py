@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from spark_jobs.errors import LostRecordsError
-from spark_jobs.java_admin import Place
-from spark_jobs.kafka_offsets import Topic
-from spark_jobs.watch import Watch
-from spark_jobs.watch_settings import WatchSettings
-from spark_jobs.watch_topics import WatchedTopics
-from spark_jobs.watching.partitions import Holder
+from spark_jobs.runtime.errors import LostRecordsError
+from spark_jobs.runtime.java_admin import Place
+from spark_jobs.runtime.kafka_offsets import Topic
+from spark_jobs.watching.frames.partitions import Holder
+from spark_jobs.watching.job import Watch
+from spark_jobs.watching.settings import WatchSettings
+from spark_jobs.watching.topics import WatchedTopics
 from tests.spark import session
 
 HALVES = ("outbox.half", 0)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.errors import OutputError
-from spark_jobs.folder import Folder
-from spark_jobs.watch_tables import KNOWN, RECENT, TABLES, WatchTables, read_minutes, read_watch
-from spark_jobs.watching.events import EVENTS
-from spark_jobs.watching.minutes import MINUTES
-from spark_jobs.watching.step import Step
+from spark_jobs.runtime.errors import OutputError
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.watching.frames.events import EVENTS
+from spark_jobs.watching.frames.per_minute import MINUTES
+from spark_jobs.watching.frames.step import Step
+from spark_jobs.watching.state_tables import KNOWN, RECENT, TABLES, WatchTables, read_minutes, read_watch
 from tests.spark import session
 
 MINUTE = datetime(2026, 11, 22, 5, tzinfo=UTC)

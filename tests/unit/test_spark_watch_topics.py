@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from spark_jobs.watch_topics import WatchedTopics
-from spark_jobs.watching.partitions import Holder
+from spark_jobs.watching.frames.partitions import Holder
+from spark_jobs.watching.topics import WatchedTopics
 
 STATES = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT")
 

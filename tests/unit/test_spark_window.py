@@ -13,18 +13,19 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import HalfCheckpoint
-from outbox.service.exits import Exit
-from spark_jobs import audit_cli
-from spark_jobs.audit_inputs import still_there
-from spark_jobs.audit_settings import AuditSettings
-from spark_jobs.java_admin import Place
-from spark_jobs.kafka_offsets import KafkaOffsets, Topic, source_properties
-from spark_jobs.proof.report import report
-from spark_jobs.proof.summary import LATENCIES, Share, Summary
-from spark_jobs.proof.verdicts import Verdict
-from spark_jobs.proof.window import Checkpoint, Inputs, Window, last_window, parse_time, text_of
+from spark_jobs.auditing import cli as audit_cli
+from spark_jobs.auditing.inputs import still_there
+from spark_jobs.auditing.report import report
+from spark_jobs.auditing.settings import AuditSettings
+from spark_jobs.auditing.summary import LATENCIES, Share, Summary
+from spark_jobs.auditing.window import Inputs, Window, last_window, parse_time, text_of
+from spark_jobs.records.audit_verdicts import Verdict
+from spark_jobs.runtime.java_admin import Place
+from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic, source_properties
+from spark_jobs.runtime.spans import Checkpoint
 from tests.proving import TOPIC_ID
 
 HOUR = 3_600_000

@@ -11,11 +11,11 @@ from confluent_kafka import Message
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from outbox.callback_table import CallbackTable
-from outbox.ddl import written
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import written
+from outbox._postgres.inbox_table import InboxTable
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
-from outbox.inbox_table import InboxTable
 from outbox.settings import TableNames
 
 NAMES = TableNames("shop", "our")

@@ -7,10 +7,10 @@ import uuid
 import pytest
 
 from checker.operator.timeline import Event, Findings, State, What, born_ms, conclude, folded, needed
+from outbox._kafka.range_reader import Span, cut
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
-from outbox.span_reader import Span, cut
 
 HALVES = [Event(1, What.HALF, "h", 0, offset, offset, "d") for offset in (0, 1)]
 

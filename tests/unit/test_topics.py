@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from outbox import topics
-from outbox.cluster import TopicDescription
-from outbox.topics import REMEMBER_SECONDS, TopicCache
+from outbox._kafka import topic_cache as topics
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.topic_cache import REMEMBER_SECONDS, TopicCache
 
 
 class Cluster:
@@ -45,7 +45,7 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster("a", "b")
     monkeypatch.setattr(topics, "describe_topics", made.describe)
-    monkeypatch.setattr("outbox.topics.time.monotonic", made.monotonic)
+    monkeypatch.setattr("outbox._kafka.topic_cache.time.monotonic", made.monotonic)
     return made
 
 

@@ -15,8 +15,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from outbox import Message, tracing
-from outbox.tracing import with_trace
+from outbox import Message
+from outbox._publish import tracing
+from outbox._publish.tracing import with_trace
 
 TRACER = TracerProvider().get_tracer("tests")
 FULL = Message("orders", b"value", b"key", headers={"type": "created"}, partition=1, timestamp=2)
@@ -140,7 +141,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 from outbox import Message
-from outbox.tracing import with_trace
+from outbox._publish.tracing import with_trace
 
 message = Message("orders", b"v")
 assert with_trace(message) is message

@@ -9,6 +9,7 @@ import pytest
 from checker.operator.channel_reader import NEAR, _spans
 from checker.operator.options import parse_duration
 from checker.operator.undecided import Choice, Gathering, Half, Said, Sum
+from outbox._kafka.range_reader import Span
 from outbox.errors import UsageError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -16,7 +17,6 @@ from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
-from outbox.span_reader import Span
 
 TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 

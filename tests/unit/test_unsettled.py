@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox.protocol.checkpoint import FEW, WINDOW, HalfCheckpoint, runs_of
-from relay.unsettled import Unsettled
+from relay.state.unsettled import Unsettled
 from tests.unit import protocol_strategies as some
 from tests.unit.protocol_documents import TOPIC
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from checker import metrics
-from checker.delivery import DeliveryReader
 from checker.settings import CheckerSettings, DatabaseSettings
-from checker.upkeep import DatabaseUpkeep, Upkeep
+from checker.upkeep.delivery_progress import DeliveryReader
+from checker.upkeep.service import DatabaseUpkeep, Upkeep
 
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
 READER = cast("DeliveryReader", SimpleNamespace(channel=CHANNEL, read=None, rolled_back=None))

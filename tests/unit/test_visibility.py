@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from outbox._receipts.receipt import Ends, Receipt, VisibleAt
+from outbox._receipts.seen import Place, Sightings
+from outbox._receipts.transaction_end import TransactionEnd
+from outbox._receipts.visibility import Visibility
 from outbox.errors import ConfigurationError, NotVisible, RolledBack, UsageError
 from outbox.protocol.names import Channel
-from outbox.receipt import Ends, Receipt, VisibleAt
-from outbox.sightings import Place, Sightings
-from outbox.transaction_end import TransactionEnd
-from outbox.visibility import Visibility
 
 # --- the memory ---------------------------------------------------------------------------------------------------
 

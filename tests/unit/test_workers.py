@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
-from outbox.service.exits import Exit
 from relay.settings import RelaySettings
 from relay.workers import (
     LONGEST_PAUSE_SECONDS,

@@ -1,0 +1,225 @@
+"""The producers' databases: which group lives where, and one thread with one connection for each of them.
+
+A database that is down delays nobody else's checks: its own thread waits, the others go on.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import structlog
+
+from checker import metrics
+from checker.connection import CONNECT_SECONDS, connect_and_verify
+from checker.durability import oldest_prepared
+from checker.fencing.breakers import Breakers
+from checker.fencing.fence import Fence, Lying
+from checker.fencing.read_only_fence import ReadOnlyFence
+from checker.rules.undecided_age import Undecided
+from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Verdict
+from checker.settings import DatabaseSettings
+from outbox._postgres.callback_table import CallbackTable
+from outbox._rules.patterns import matches, rank
+from outbox.errors import ConfigurationError
+from outbox.protocol.check import CheckRequest
+
+log = structlog.get_logger()
+
+QUEUE = 20
+"""Batches that may wait for one database; more are dropped, and the relay asks again."""
+
+LOOK_SECONDS = 30.0
+"""So often a database is looked at, also when nobody asks about anything."""
+
+PREPARED_SECONDS = 300.0
+"""A prepared transaction that is older is worth a line in the log."""
+
+Report = Callable[[Sequence[CheckRequest], Answers], None]
+
+
+class Database:
+    """One database at work.
+
+    Args:
+        name: Its name in the settings.
+        settings: How to reach it.
+        channel: Name of the channel.
+        report: Takes the answers of a batch.
+        lying: Tells what lies in the discard topic; without it nothing below the purge watermark is fenced.
+        purge: Whether the purge's rights are needed, too, if it is no database to read only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: DatabaseSettings,
+        channel: str,
+        report: Report,
+        lying: Lying | None = None,
+        *,
+        purge: bool = False,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.failure: BaseException | None = None
+        self._purge = purge
+        table, policy = CallbackTable(settings.tables()), settings.policy()
+        self._breakers = None if policy is None else Breakers(name, table, policy)
+        self._fence = ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, lying)
+        self._report = report
+        self._connection: psycopg.Connection[Any] | None = None
+        self._undecided = Undecided()
+        self._looked = -LOOK_SECONDS
+        self._forget = False
+        self._stopping = threading.Event()
+        self._batches: queue.Queue[Sequence[CheckRequest] | None] = queue.Queue(QUEUE)
+        self._thread = threading.Thread(target=self._run, name=f"database-{name}", daemon=True)
+
+    def verify(self) -> None:
+        """Check at start that tables, rights and server are what the fence needs (R7, R12).
+
+        Raises:
+            ConfigurationError: They are not.
+            UnreachableError: The database does not answer, or is read-only.
+        """
+        connect_and_verify(self.name, self.settings, purge=self._purge).close()
+
+    def start(self) -> None:
+        """Start answering."""
+        metrics.know(self.name)
+        self._thread.start()
+
+    def ask(self, requests: Sequence[CheckRequest]) -> None:
+        """Queue a batch; if too many wait, it is dropped, and the relay asks again."""
+        try:
+            self._batches.put_nowait(requests)
+        except queue.Full:
+            metrics.DROPPED.labels("queue_full").inc(len(requests))
+            log.warning("check requests are dropped, they will be asked again", database=self.name, count=len(requests))
+
+    def retire(self, *, forget: bool = False) -> None:
+        """Finish the batch at hand and end, without being waited for; what waits is asked again.
+
+        Args:
+            forget: Whether its figures go, too.
+        """
+        self._forget = forget
+        self._stopping.set()
+        with suppress(queue.Full):
+            self._batches.put_nowait(None)  # wakes it; a full queue does so, too
+
+    def stop(self) -> None:
+        """Finish the batch at hand, and end."""
+        self.retire()
+        self._thread.join(CONNECT_SECONDS + 5)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if time.monotonic() - self._looked > LOOK_SECONDS:
+                    self._look()
+                if requests := self._next():
+                    self._report(requests, self._answers(requests))
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: nobody would answer any more
+            self.failure = error
+        finally:
+            self._disconnect()
+            if self._forget:
+                metrics.forget(self.name)
+
+    def _next(self) -> Sequence[CheckRequest]:
+        try:
+            return self._batches.get(timeout=LOOK_SECONDS) or ()
+        except queue.Empty:
+            return ()
+
+    def _answers(self, requests: Sequence[CheckRequest]) -> Answers:
+        latest = {request.transaction_id: request for request in requests}
+        began = time.monotonic()
+        try:
+            answers = self._fence.check(self._connected(), list(latest.values()))
+        except (psycopg.Error, ConfigurationError) as error:
+            self._unreachable(error)
+            answers = dict.fromkeys(latest, (Verdict.UNREACHABLE, None))
+        metrics.BATCH_SECONDS.labels(self.name).observe(time.monotonic() - began)
+        metrics.BATCH_TRANSACTIONS.labels(self.name).observe(len(latest))
+        self._note(answers)
+        return answers
+
+    def _note(self, answers: Answers) -> None:
+        counts = Counter(verdict for verdict, _ in answers.values())
+        for verdict, count in counts.items():
+            metrics.VERDICTS.labels(verdict, self.name).inc(count)
+        now = time.time_ns() // 1_000_000
+        self._undecided.note(answers, now)
+        metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
+        metrics.BREAKERS_OPEN.labels(self.name).set(self._breakers.open() if self._breakers else 0)
+        told = {str(verdict): count for verdict, count in counts.items()}
+        log.info("checked", database=self.name, **told)
+        if NEEDS_SOMEBODY & counts.keys():
+            log.error("verdicts that somebody must look at", database=self.name, **told)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        """The connection, which is made anew and verified if it broke."""
+        if self._connection is None or self._connection.closed:
+            self._connection = connect_and_verify(self.name, self.settings, purge=self._purge)
+            metrics.DATABASE_UP.labels(self.name).set(1)
+        return self._connection
+
+    def _look(self) -> None:
+        """See from time to time that the database answers, and whether a prepared transaction waits for its end."""
+        self._looked = time.monotonic()
+        try:
+            oldest = oldest_prepared(self._connected())
+        except (psycopg.Error, ConfigurationError) as error:
+            self._unreachable(error)
+            return
+        now = time.time_ns() // 1_000_000
+        metrics.PREPARED.labels(self.name).set(oldest)
+        metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
+        if oldest > PREPARED_SECONDS:
+            log.warning(
+                "a prepared transaction is not ended; what it published stays undecided: see pg_prepared_xacts",
+                database=self.name,
+                seconds=round(oldest),
+            )
+
+    def _unreachable(self, error: Exception) -> None:
+        metrics.DATABASE_UP.labels(self.name).set(0)
+        log.warning("the database did not answer, no verdict", database=self.name, error=_one_line(error))
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+        self._connection = None
+
+
+def by_database(
+    requests: Iterable[CheckRequest], databases: Mapping[str, DatabaseSettings]
+) -> tuple[dict[str, list[CheckRequest]], list[CheckRequest]]:
+    """Sort requests by the database of their group; the longest pattern wins. The rest is unmapped."""
+    patterns = sorted(
+        ((pattern, name) for name, settings in databases.items() for pattern in settings.groups),
+        key=lambda pair: rank(pair[0]),
+        reverse=True,
+    )
+    mapped: dict[str, list[CheckRequest]] = defaultdict(list)
+    unmapped: list[CheckRequest] = []
+    for request in requests:
+        name = next((name for pattern, name in patterns if matches(request.group, pattern)), None)
+        (unmapped if name is None else mapped[name]).append(request)
+    return mapped, unmapped
+
+
+def _one_line(error: Exception) -> str:
+    """Class and first line only: a DETAIL line may quote data."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

@@ -1,0 +1,1 @@
+"""The fencing check-back."""

@@ -1,0 +1,252 @@
+"""The fencing check-back: one batch of transactions of one database, in a few round trips.
+
+Rows that are there decide. For the others: advisory locks first, so that an open local transaction delays only its own
+id; then tombstones for those whose lock was free; then a separate read (R8); then one synchronous write, so that a
+COMMITTED that is published is durable (R9). What lies below the purge watermark is fenced only while it lies in the
+discard topic (R11).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, LiteralString, Protocol
+
+import psycopg
+import structlog
+
+from checker.durable import DURABLE, commit, roll_back
+from checker.fencing.row_lookup import Look, foreign, read_rows
+from checker.fencing.tombstones import OvertakenError, place_tombstones
+from checker.rules.verdicts import Answers, Row, Verdict, of_row
+from outbox._failpoints import failpoint
+from outbox._postgres.callback_table import CallbackTable
+from outbox.errors import OutboxError
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.identifiers import lock_number
+
+log = structlog.get_logger()
+
+BATCH = 500
+"""Transactions of one statement."""
+
+PATIENCE_SECONDS = 30.0
+"""So long batches that fail are tried again in halves; what is left then is UNREACHABLE, and asked again."""
+
+_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '1500ms'"
+_TRY_LOCKS: LiteralString = (
+    "SELECT id FROM unnest(%s::uuid[], %s::bigint[]) AS asked (id, number) WHERE pg_try_advisory_xact_lock(number)"
+)
+_WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE id = 0"
+
+_HALVED = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.OutOfMemory,
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.SerializationFailure,
+    OvertakenError,
+)
+"""What a smaller batch may get past: 40P01, 53200, 57014, 40001, and a purge that came in between."""
+
+Lying = Callable[[Collection[str]], Collection[str]]
+"""Tells which of some transactions lie in the discard topic now, none if that cannot be told."""
+
+
+class Guard(Protocol):
+    """Says what may be fenced: the circuit breaker."""
+
+    def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
+        """The ids of those that may be fenced; none of them has a row, and their locks are held."""
+
+
+class Fence:
+    """Asks one database.
+
+    Args:
+        table: Its callback tables.
+        channel: Name of the channel, for tombstones.
+        guard: Says what may be fenced; None: everything.
+        lying: Tells what lies in the discard topic; None: nothing below the purge watermark is fenced.
+    """
+
+    def __init__(
+        self, table: CallbackTable, channel: str, guard: Guard | None = None, lying: Lying | None = None
+    ) -> None:
+        self._table = table
+        self._channel = channel
+        self._guard = guard
+        self._lying = lying
+        self._size = BATCH
+
+    def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
+        """Decide what can be decided.
+
+        Args:
+            connection: In autocommit, to a writable primary: the tombstone proves that it is one.
+            requests: Of groups of this database; one per transaction.
+
+        Returns:
+            Verdict and row by transaction id.
+
+        Raises:
+            psycopg.Error: The database does not answer, or refuses; nothing was decided for the rest.
+        """
+        answers: Answers = {}
+        waiting = [sorted(requests, key=lambda request: request.transaction_id)]
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while waiting:
+            batch = waiting.pop()
+            if len(batch) > self._size:
+                waiting += _cut(batch, self._size)
+                continue
+            try:
+                answers |= self._check(connection, batch)
+            except _HALVED as error:
+                self._say(error, len(batch))
+                if len(batch) == 1 or time.monotonic() > deadline:
+                    answers |= _all(batch, Verdict.UNREACHABLE)
+                else:
+                    waiting += _cut(batch, (len(batch) + 1) // 2)
+        below = [one for one in requests if answers[one.transaction_id][0] is Verdict.PURGED]
+        if below and self._lying is not None:
+            answers |= self._fence_lying(connection, below, self._lying)
+        if any(verdict is Verdict.COMMITTED for verdict, _ in answers.values()):
+            self._write(connection)
+        failpoint("checker.decided")
+        return answers
+
+    def _say(self, error: psycopg.Error, size: int) -> None:
+        """One line; a server whose lock table is full gets smaller batches from now on."""
+        reason = _reason(error)
+        if isinstance(error, psycopg.errors.OutOfMemory):
+            self._size = max(1, min(self._size, size) // 2)
+            reason += ": each transaction of a batch takes a lock; set max_locks_per_transaction higher in that server"
+        log.warning("a batch is tried again in halves", reason=reason, transactions=size, batch=self._size)
+
+    def _check(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Answers:
+        try:
+            look = self._begin(connection, batch)
+            mismatched = foreign(batch, look.incarnation)
+            known = mismatched | look.rows.keys()
+            undecided = [one for one in batch if one.transaction_id not in known]
+            locked = self._lock(connection, undecided)
+            admitted = self._admit(connection, [one for one in undecided if one.transaction_id in locked])
+            locked -= place_tombstones(connection, self._table, self._channel, admitted)
+        except BaseException:
+            roll_back(connection)
+            raise
+        commit(connection)
+        failpoint("checker.fenced")
+        rows = look.rows | read_rows(connection, self._table, [one.transaction_id for one in undecided])
+        fenced = {one.transaction_id for one in admitted}
+        topic_ids = {one.transaction_id: one.topic_id for one in batch}
+        answers = _all(batch, Verdict.MISMATCH)
+        for id_ in answers.keys() - mismatched:
+            verdict = _verdict(rows.get(id_), topic_ids[id_], locked=id_ in locked, admitted=id_ in fenced)
+            answers[id_] = (verdict, rows.get(id_))
+        return answers
+
+    def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Look:
+        """Begin the transaction that fences, and see what stands there now."""
+        with connection.pipeline():
+            connection.execute(_BEGIN, prepare=False)
+            connection.execute(DURABLE, prepare=False)
+            connection.execute(_LOCK_TIMEOUT, prepare=False)
+            return Look.at(connection, self._table, [request.transaction_id for request in batch])
+
+    def _lock(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> set[str]:
+        """Try the advisory locks; the ids whose lock was free: no local transaction of theirs is open."""
+        ids = [request.transaction_id for request in batch]
+        found = connection.execute(_TRY_LOCKS, (ids, [lock_number(id_) for id_ in ids])).fetchall() if ids else []
+        failpoint("checker.locked")
+        return {str(id_) for (id_,) in found}
+
+    def _admit(self, connection: psycopg.Connection[Any], free: Sequence[CheckRequest]) -> Sequence[CheckRequest]:
+        if self._guard is None or not free:
+            return free
+        admitted = self._guard.admit(connection, free)
+        return [request for request in free if request.transaction_id in admitted]
+
+    def _fence_lying(self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], lying: Lying) -> Answers:
+        """Fence what lies in the discard topic below the watermark: no row of it is ever purged.
+
+        Returns:
+            The answers that are other ones now.
+        """
+        answers: Answers = {}
+        try:
+            found = lying([one.transaction_id for one in below])
+            chosen = [one for one in below if one.transaction_id in found]
+            for start in range(0, len(chosen), self._size):
+                answers |= self._check_lying(connection, chosen[start : start + self._size], lying)
+        except (OutboxError, *_HALVED) as error:
+            reason = _reason(error) if isinstance(error, psycopg.Error) else str(error)
+            log.warning("what lies below the purge watermark stays undecided for now", reason=reason)
+        return answers
+
+    def _check_lying(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: Lying) -> Answers:
+        """It must lie there before the tombstones and after: what leaves is settled, and its row may go."""
+        try:
+            self._begin(connection, ())
+            locked = self._lock(connection, batch)
+            free = [one for one in batch if one.transaction_id in locked]
+            admitted = self._admit(connection, free)
+            locked -= place_tombstones(connection, self._table, self._channel, admitted, lying=True)
+            fenced = {one.transaction_id for one in admitted}
+            _see_that_they_lie(fenced, lying)
+        except BaseException:
+            roll_back(connection)
+            raise
+        commit(connection)
+        rows = read_rows(connection, self._table, [one.transaction_id for one in batch])
+        return {
+            id_: (_verdict(rows.get(id_), topic_id, locked=id_ in locked, admitted=id_ in fenced), rows.get(id_))
+            for id_, topic_id in ((one.transaction_id, one.topic_id) for one in batch)
+        }
+
+    def _write(self, connection: psycopg.Connection[Any]) -> None:
+        """A transaction whose COMMIT is acknowledged: then every one before it is as durable (R9)."""
+        try:
+            with connection.pipeline():
+                connection.execute(_BEGIN, prepare=False)
+                connection.execute(DURABLE, prepare=False)
+                connection.execute(_LOCK_TIMEOUT, prepare=False)
+                connection.execute(self._table.compose(_WRITE), prepare=False)
+        except BaseException:
+            roll_back(connection)
+            raise
+        commit(connection)
+
+
+def _verdict(row: Row | None, topic_id: str, *, locked: bool, admitted: bool) -> Verdict:
+    """A row decides. Without one, and with a lock that was free, the breaker or the watermark (R11) stood before it."""
+    if row is not None:
+        return of_row(row, topic_id)
+    if not locked:
+        return Verdict.IN_FLIGHT
+    return Verdict.PURGED if admitted else Verdict.WITHHELD
+
+
+def _see_that_they_lie(ids: set[str], lying: Lying) -> None:
+    """See that all of them lie in the discard topic.
+
+    Raises:
+        OvertakenError: One does not, or that cannot be told.
+    """
+    if ids and not ids <= set(lying(ids)):
+        raise OvertakenError("some of it has left the discard topic meanwhile")
+
+
+def _reason(error: psycopg.Error) -> str:
+    """Without what a DETAIL line may quote."""
+    return error.diag.message_primary or str(error) or type(error).__name__
+
+
+def _all(batch: Sequence[CheckRequest], verdict: Verdict) -> Answers:
+    return {request.transaction_id: (verdict, None) for request in batch}
+
+
+def _cut(batch: list[CheckRequest], size: int) -> list[list[CheckRequest]]:
+    """In parts of at most this size, the last one first: the next is taken from the end."""
+    return [batch[start : start + size] for start in range(0, len(batch), size)][::-1]

@@ -1,0 +1,139 @@
+"""Tombstones: rows that take the unique key of transactions, so that what did not commit yet no longer can.
+
+Who holds the row without the advisory lock (an old client, SQL written by hand) is met here: the tombstone waits for
+that transaction's end. Nothing shows whose row it is but the wait, so it is short, and the batch is halved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, LiteralString
+
+import psycopg
+
+from outbox._postgres.callback_table import CallbackTable
+from outbox.protocol.check import CheckRequest
+
+WAIT_MS = 10
+"""To wait longer gains nothing: who is in flight is asked about again."""
+
+PATIENCE = 150
+"""Waits in one batch; what is left then counts as in flight."""
+
+_LOCK_TIMEOUT: LiteralString = "SELECT set_config('lock_timeout', %s, true)"
+_INSERT: LiteralString = """
+INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,
+                           first_offset, last_offset, positions)
+SELECT asked.id, asked.producer_group, 'R', %s, asked.topic_id, asked.partition,
+       asked.first, asked.last, asked.positions
+  FROM unnest(%s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::bigint[], %s::text[])
+       AS asked (id, producer_group, topic_id, partition, first, last, positions)
+ WHERE asked.id = ANY (%s::uuid[])
+    OR NOT EXISTS (SELECT FROM {meta} WHERE key = 'purged/' || asked.topic_id || '/' || asked.partition
+                                        AND CASE WHEN key LIKE 'purged/%%' THEN value::bigint > asked.last END)
+ ORDER BY asked.id
+ON CONFLICT (transaction_id) DO NOTHING
+RETURNING transaction_id::text
+"""
+_OVERTAKEN: LiteralString = """
+SELECT count(*) FROM {transaction} AS fenced
+  JOIN {meta} AS purged ON purged.key = 'purged/' || fenced.half_topic_id || '/' || fenced.half_partition
+ WHERE fenced.transaction_id = ANY (%s::uuid[])
+   AND CASE WHEN purged.key LIKE 'purged/%%' THEN purged.value::bigint > fenced.last_offset END
+"""
+
+
+class OvertakenError(psycopg.OperationalError):
+    """A row may have gone between the look and the tombstone: the tombstone would be a lie."""
+
+
+def place_tombstones(
+    connection: psycopg.Connection[Any],
+    table: CallbackTable,
+    channel: str,
+    requests: Sequence[CheckRequest],
+    *,
+    lying: bool = False,
+) -> set[str]:
+    """Insert tombstones, in the present transaction, but below the purge watermark (R11).
+
+    Args:
+        connection: In a transaction that holds the advisory locks.
+        table: The callback tables.
+        channel: Name of the channel.
+        requests: What has no row.
+        lying: Whether all of it lies in the discard topic: no row of it is ever purged, so the watermark says nothing.
+
+    Returns:
+        The ids whose unique key somebody holds who has not committed.
+
+    Raises:
+        OvertakenError: A purge came in between: nothing of the transaction may be committed.
+        psycopg.Error: The database does not answer, or refuses.
+    """
+    held: set[str] = set()
+    waiting = [requests] if requests else []
+    waits = 0
+    while waiting:
+        some = waiting.pop()
+        if waits < PATIENCE and _insert(connection, table, channel, some, lying=lying):
+            continue
+        waits += 1
+        if len(some) == 1 or waits > PATIENCE:
+            held.update(request.transaction_id for request in some)
+        else:
+            middle = len(some) // 2
+            waiting += [some[middle:], some[:middle]]
+    return held
+
+
+def _insert(
+    connection: psycopg.Connection[Any],
+    table: CallbackTable,
+    channel: str,
+    requests: Sequence[CheckRequest],
+    *,
+    lying: bool,
+) -> bool:
+    """Insert these tombstones; False: somebody holds one of the keys, and none was inserted.
+
+    The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
+    there; but a second look sees the watermark of that purge.
+
+    Nothing in a pipeline is prepared: psycopg would take for prepared what an error before it kept from the server.
+    """
+    try:
+        with connection.pipeline():
+            connection.execute("SAVEPOINT tombstones", prepare=False)
+            connection.execute(_LOCK_TIMEOUT, (f"{WAIT_MS}ms",), prepare=False)
+            known = [request.transaction_id for request in requests] if lying else []
+            placed = connection.execute(table.compose(_INSERT), (channel, *_columns(requests), known), prepare=False)
+            connection.execute("RELEASE tombstones", prepare=False)
+    except psycopg.errors.LockNotAvailable:
+        connection.execute("ROLLBACK TO tombstones")
+        return False
+    if not lying:
+        _look_again(connection, table, [id_ for (id_,) in placed.fetchall()])
+    return True
+
+
+def _look_again(connection: psycopg.Connection[Any], table: CallbackTable, placed: Sequence[str]) -> None:
+    """See that none of these tombstones lies below the purge watermark as it is now.
+
+    Raises:
+        OvertakenError: One does.
+    """
+    if placed and connection.execute(table.compose(_OVERTAKEN), (list(placed),)).fetchone() != (0,):
+        raise OvertakenError("a purge came between the look at its watermark and the tombstones")
+
+
+def _columns(requests: Sequence[CheckRequest]) -> tuple[list[Any], ...]:
+    return (
+        [request.transaction_id for request in requests],
+        [request.group for request in requests],
+        [request.topic_id for request in requests],
+        [request.partition for request in requests],
+        [request.first_offset for request in requests],
+        [request.last_offset for request in requests],
+        [str(request.positions) for request in requests],
+    )

@@ -1,0 +1,44 @@
+"""The age of the oldest transaction that was asked about and has no decision. Pure; for people only.
+
+It is told by the id, which begins with the time of an application's clock.
+"""
+
+from __future__ import annotations
+
+from checker.rules.verdicts import CONSEQUENCES, Answers
+from outbox.protocol.op import OpKind
+
+FORGET_MS = 1_200_000
+"""Who was not asked about for so long is decided by somebody else; the relay's longest pause is half of it."""
+
+MOST = 10_000
+"""Transactions that are remembered."""
+
+
+class Undecided:
+    """What is asked about again and again in one database."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+
+    def note(self, answers: Answers, now: int) -> None:
+        """Take the answers of a batch.
+
+        Args:
+            answers: Verdicts by transaction id.
+            now: Time, ms since 1970.
+        """
+        for id_, (verdict, _) in answers.items():
+            self._asked.pop(id_, None)
+            if CONSEQUENCES[verdict] in {None, OpKind.UNKNOWN} and len(self._asked) < MOST:
+                self._asked[id_] = now
+        self._asked = {id_: asked for id_, asked in self._asked.items() if asked > now - FORGET_MS}
+
+    def oldest_seconds(self, now: int) -> float:
+        """Age of the oldest one, in seconds; 0: there is none."""
+        return max(0.0, (now - min(map(_began, self._asked), default=now)) / 1_000)
+
+
+def _began(transaction_id: str) -> int:
+    """The milliseconds with which an id begins."""
+    return int(transaction_id[:8] + transaction_id[9:13], 16)

@@ -1,0 +1,1 @@
+"""Purge and settlement audit."""

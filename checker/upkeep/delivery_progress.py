@@ -1,0 +1,175 @@
+"""Looks at how far a channel is delivered: the relay's checkpoints, then the discard topic; the order is a rule (R11).
+
+A transaction whose last half lies below a checkpoint was delivered or rolled back, or lies in the discard topic. If
+that topic were read first, one that moves there in between would be seen in neither place: its row would be purged, and
+with it the decision.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import structlog
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from checker.rules.settlement import HalfPartition, Progress
+from checker.upkeep.discarded_ids import DiscardIndex
+from checker.upkeep.rollbacks import Rollbacks
+from outbox._kafka.admin import end_offsets, start_offsets
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.group_offsets import committed_checkpoints
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
+from outbox.protocol.errors import ProtocolError
+
+log = structlog.get_logger()
+
+FRESH_SECONDS = 2.0
+"""So long several databases share one look."""
+
+
+class _Discards(NamedTuple):
+    """What lies in the discard topic.
+
+    Args:
+        known: Half partitions of which everything is known that was written before the look.
+        reasons: By transaction id.
+        malformed: Half partition and offset of the halves that cannot be parsed.
+    """
+
+    known: frozenset[int]
+    reasons: Mapping[str, str]
+    malformed: frozenset[tuple[int, int]]
+
+
+class DeliveryReader:
+    """Reads what Kafka says of a channel's delivery. Threads may share one.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        admin: Client of the cluster.
+        channel: The channel.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], admin: AdminClient, channel: ChannelDescription) -> None:
+        self.channel = channel
+        self._kafka = kafka
+        self._admin = admin
+        self._index = DiscardIndex(kafka, admin, channel)
+        self._rollbacks = Rollbacks(kafka, channel)
+        self._reading = threading.Lock()
+        self._indexing = threading.Lock()
+        self._last: tuple[float, Progress] | None = None
+
+    def progress(self) -> Progress:
+        """How far the channel is delivered, as of a few seconds ago at most.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+            ConfigurationError: It refuses.
+        """
+        with self._reading:
+            if self._last is None or time.monotonic() > self._last[0] + FRESH_SECONDS:
+                self._last = (time.monotonic(), self.read())
+            return self._last[1]
+
+    def read(self) -> Progress:
+        """How far the channel is delivered now. As `progress()`."""
+        checkpoints = self._read_checkpoints()
+        discards = self._read_discards()
+        return self._progress(checkpoints, discards)
+
+    def lying(self, transaction_ids: Collection[str]) -> frozenset[str]:
+        """Which of some transactions lie in the discard topic now; none, if that cannot be told.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+            ConfigurationError: It refuses.
+        """
+        discards = self._read_discards()
+        if len(discards.known) < self.channel.partitions:
+            return frozenset()
+        return frozenset(id_ for id_ in transaction_ids if id_ in discards.reasons)
+
+    def rolled_back(self) -> Sequence[str]:
+        """Return the transactions for which an op marker says ROLLBACK, as far as they are remembered.
+
+        Without READ on the op topic there are none; that is logged.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+        """
+        try:
+            return self._rollbacks.read_on()
+        except KafkaUnreachable:
+            raise
+        except ConfigurationError as error:
+            log.warning("Op markers cannot be compared with rows: grant READ on the op topic", reason=str(error))
+            return ()
+
+    def close(self) -> None:
+        """Let the connections go."""
+        with self._indexing:
+            self._index.close()
+
+    def _read_checkpoints(self) -> dict[int, HalfCheckpoint | str]:
+        """The relay's checkpoint of each half partition, or why there is none that can be trusted."""
+        half = self.channel.half
+        places = [(half.name, number) for number in range(self.channel.partitions)]
+        found = committed_checkpoints(self._kafka, self.channel.channel.relay_group, places, stable=False)
+        return {place[1]: _parsed(found.get(place), half.id, place) for place in places}
+
+    def _read_discards(self) -> _Discards:
+        """What lies in the discard topic now."""
+        with self._indexing:
+            return _Discards(self._index.read_on(), self._index.reasons(), self._index.malformed())
+
+    def _progress(self, checkpoints: Mapping[int, HalfCheckpoint | str], discards: _Discards) -> Progress:
+        name, counts = self.channel.half.name, {self.channel.half.name: self.channel.partitions}
+        starts, ends = start_offsets(self._admin, counts).get(name), end_offsets(self._admin, counts).get(name)
+        if starts is None or ends is None:
+            raise KafkaUnreachable(f"the ends of {name} cannot be seen")
+        credible = {number: _within(found, ends[number], (name, number)) for number, found in checkpoints.items()}
+        partitions = {
+            number: HalfPartition(
+                starts[number],
+                ends[number],
+                checkpoint if isinstance(checkpoint, HalfCheckpoint) else None,
+                self._problem(number, checkpoint, discards.known),
+            )
+            for number, checkpoint in credible.items()
+        }
+        return Progress(self.channel.half.id, partitions, discards.reasons, discards.malformed)
+
+    def _problem(self, number: int, checkpoint: HalfCheckpoint | str, known: Collection[int]) -> str:
+        if isinstance(checkpoint, str):
+            return checkpoint
+        if number not in known:
+            return f"a Kafka transaction without an end keeps {self.channel.channel.discard_topic}/{number} back"
+        return ""
+
+
+def _within(checkpoint: HalfCheckpoint | str, end: int, place: tuple[str, int]) -> HalfCheckpoint | str:
+    """A checkpoint, unless its half partition ends before it; the end was seen after it.
+
+    Then records were lost, and it calls settled what nobody has read: what was written in their place.
+    """
+    if isinstance(checkpoint, str) or checkpoint.head <= end:
+        return checkpoint
+    return (
+        f"{place[0]}/{place[1]} ends at offset {end}, and a relay has read up to {checkpoint.head}: "
+        "Kafka has lost records that it had acknowledged"
+    )
+
+
+def _parsed(found: TopicPartition | None, topic_id: str, place: tuple[str, int]) -> HalfCheckpoint | str:
+    if found is None:
+        return f"{place[0]}/{place[1]} has no checkpoint"
+    try:
+        return parse_half_checkpoint(found.metadata or "", found.offset, topic_id, place[1])
+    except ProtocolError as error:
+        return f"{place[0]}/{place[1]}: {error}"

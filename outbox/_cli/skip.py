@@ -1,0 +1,66 @@
+"""`outbox skip`: pass by one record that halts its half partition."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outbox._cli.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
+from outbox._kafka.admin import admin_client
+from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._operations.skipping import refuse_readable, send_skip
+from outbox._service.exit_codes import guarded
+from outbox._service.output import Json, PlainConsole, print_json, signed
+from outbox.errors import UsageError
+from outbox.protocol.names import Channel
+from outbox.protocol.skip import Skip
+
+MAX_REASON = 500
+"""Characters of a reason."""
+
+app = typer.Typer(context_settings={"allow_interspersed_args": True}, subcommand_metavar="")
+
+
+@app.callback(invoke_without_command=True)
+def skip(
+    place: Annotated[str, typer.Argument(help="The partition: half/3 or op/3.")],
+    offset: Annotated[int, typer.Option(min=0, help="Offset of the record.")],
+    reason: Annotated[str, typer.Option(help="Why; it is kept in the discard topic with your name.")],
+    bootstrap_servers: BootstrapServers = "",
+    channel: ChannelName = CHANNEL_DEFAULT,
+    as_json: Json = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Pass by one record of the half or op topic that cannot be read, and that halts its half partition.
+
+    A half becomes MALFORMED in the discard topic. What an op said is asked for again.
+    """
+
+    def run() -> None:
+        if not 0 < len(reason.strip()) <= MAX_REASON:
+            raise UsageError(f"--reason has {len(reason.strip())} characters: give 1 to {MAX_REASON}")
+        kafka = connection(bootstrap_servers)
+        description = verify_channel(admin_client(kafka), Channel(channel))
+        topic_id, partition = _place(place, description)
+        skip = Skip(topic_id, partition, offset, *signed(reason.strip()).split(": ", 1))
+        refuse_readable(kafka, description, skip)
+        send_skip(kafka, description, skip)
+        if as_json:
+            print_json({"channel": channel, "place": place, "offset": offset, "operator": skip.operator})
+        else:
+            PlainConsole().print(f"{place} offset {offset} is skipped when a relay takes the partition over (30 s).")
+
+    guarded(run)
+
+
+def _place(text: str, channel: ChannelDescription) -> tuple[str, int]:
+    """Return topic id and partition.
+
+    Raises:
+        UsageError: There is no such partition.
+    """
+    name, _, number = text.partition("/")
+    topics = {"half": channel.half.id, "op": channel.op.id}
+    if name not in topics or not (number.isascii() and number.isdigit()) or int(number) >= channel.partitions:
+        raise UsageError(f"{text[:40]!r} is no partition: give half/N or op/N, N from 0 to {channel.partitions - 1}")
+    return topics[name], int(number)

@@ -1,0 +1,105 @@
+"""Maven coordinates, and the lock files that name jars by them.
+
+A lock file is TOML: `roots` are the coordinates that somebody chose, `transitive` says whether what they need comes
+along, and the table `sha256` lists every jar with its checksum. It names no place to fetch from.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outbox._jars.errors import FetchError
+
+_PART = r"[A-Za-z0-9_.+-]+"
+_COORDINATE = re.compile(rf"({_PART}):({_PART}):({_PART})(?::({_PART}))?(?:@({_PART}))?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, order=True)
+class Coordinate:
+    """One file of a Maven repository, written `group:artifact:version[:classifier][@extension]`."""
+
+    group: str
+    artifact: str
+    version: str
+    classifier: str = ""
+    extension: str = "jar"
+
+    @classmethod
+    def parse(cls, text: str) -> Coordinate:
+        """Read a written coordinate.
+
+        Raises:
+            FetchError: It is not one.
+        """
+        match = _COORDINATE.fullmatch(text)
+        if match is None:
+            raise FetchError(f"{text!r} is no coordinate: write group:artifact:version[:classifier][@extension]")
+        group, artifact, version, classifier, extension = match.groups()
+        return cls(group, artifact, version, classifier or "", extension or "jar")
+
+    def __str__(self) -> str:
+        """The coordinate as it is written."""
+        classifier = f":{self.classifier}" if self.classifier else ""
+        extension = f"@{self.extension}" if self.extension != "jar" else ""
+        return f"{self.group}:{self.artifact}:{self.version}{classifier}{extension}"
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies below a folder of jars."""
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        name = f"{self.artifact}-{self.version}{classifier}.{self.extension}"
+        return Path(self.group, self.artifact, self.version, name)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock file's content.
+
+    Attributes:
+        roots: The coordinates that somebody chose.
+        transitive: Whether what the roots need comes along.
+        sha256: Every jar, with its checksum in hexadecimal digits.
+    """
+
+    roots: tuple[Coordinate, ...]
+    transitive: bool
+    sha256: Mapping[Coordinate, str]
+
+
+def read_lock(path: Path) -> Lock:
+    """Read a lock file.
+
+    Raises:
+        FetchError: There is none, or it is none.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+        sha256 = {Coordinate.parse(name): str(digest) for name, digest in content["sha256"].items()}
+        roots = tuple(map(Coordinate.parse, content["roots"]))
+        transitive = bool(content["transitive"])
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError, KeyError, AttributeError, TypeError) as error:
+        raise FetchError(f"{path} is no lock file of jars: {error!r}") from error
+    if wrong := [str(name) for name, digest in sha256.items() if not _SHA256.fullmatch(digest)]:
+        raise FetchError(f"{path} has no SHA-256 of {', '.join(wrong)}")
+    return Lock(roots, transitive, sha256)
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """Write a lock file; the comment at its head stays as it is."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    head = lines[: next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))]
+    body = [
+        "roots = [",
+        *(f'  "{root}",' for root in lock.roots),
+        "]",
+        f"transitive = {str(lock.transitive).lower()}",
+        "",
+        "[sha256]",
+        *(f'"{name}" = "{digest}"' for name, digest in sorted(lock.sha256.items())),
+    ]
+    path.write_text("\n".join([*head, *body]) + "\n")

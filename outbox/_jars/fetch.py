@@ -1,0 +1,170 @@
+"""Jars by Maven coordinates: fetched once into the user's cache, checked against the lock file each time."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from outbox._jars import ivy
+from outbox._jars.cache import make_folder, user_cache
+from outbox._jars.coordinates import Coordinate, Lock, read_lock, write_lock
+from outbox._jars.errors import ChecksumError, FetchError
+from outbox._jars.java import find_java
+
+_WORK_PREFIX = ".fetching-"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a fetch has come.
+
+    Attributes:
+        done: Files that have arrived.
+        total: Files to fetch.
+        name: The file that came last; empty at the start.
+    """
+
+    done: int
+    total: int
+    name: str
+
+
+Watch = Callable[[Progress], None]
+
+
+def jar_cache() -> Path:
+    """The folder in which jars are kept unless another is named."""
+    return user_cache() / "jars"
+
+
+def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = None) -> list[Path]:
+    """The jars that a lock file names, in its order, each with the right checksum; missing ones are fetched.
+
+    Needs the network only for what is not in the cache yet. Several processes may fetch at once.
+
+    Args:
+        lock: The lock file.
+        cache: Folder that keeps the jars; the user's cache by default.
+        progress: Is called when a fetch begins and for each file that arrives; never when all is there.
+
+    Raises:
+        FetchError: The lock is wrong, or jars are missing and cannot be fetched.
+        ChecksumError: What came is not what the lock names.
+        NoJavaError: Jars are missing and there is no Java to fetch them with.
+    """
+    folder = cache or jar_cache()
+    sha256 = read_lock(lock).sha256
+    if not all(_is_good(folder / name.path, digest) for name, digest in sha256.items()):
+        with _alone(folder):
+            # Another process may have fetched them while this one waited.
+            missing = [name for name, digest in sha256.items() if not _is_good(folder / name.path, digest)]
+            if missing:
+                _fetch_missing(missing, sha256, folder, progress or _unwatched)
+    return [folder / name.path for name in sha256]
+
+
+def make_lock(lock: Path) -> Lock:
+    """Resolve a lock file's roots anew and write every jar with its checksum into the file.
+
+    Raises:
+        FetchError: The file has no roots, or they cannot be resolved.
+        NoJavaError: There is no Java to resolve them with.
+    """
+    old = read_lock(lock)
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
+        try:
+            ivy.download(old.roots, folder, find_java(), transitive=old.transitive, report=lambda _: None)
+        except ivy.IvyFailedError as error:
+            raise _cannot_fetch(old.roots, error) from error
+        new = Lock(old.roots, old.transitive, {name: _sha256(path) for name, path in _files(folder)})
+    write_lock(lock, new)
+    return new
+
+
+def _fetch_missing(missing: list[Coordinate], sha256: Mapping[Coordinate, str], folder: Path, watch: Watch) -> None:
+    arrived = 0
+
+    def report(name: str) -> None:
+        nonlocal arrived
+        arrived += 1
+        watch(Progress(arrived, len(missing), name))
+
+    java = find_java()
+    watch(Progress(0, len(missing), ""))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK_PREFIX) as work:
+        failure: FetchError | None = None
+        try:
+            ivy.download(missing, Path(work), java, transitive=False, report=report)
+        except ivy.IvyFailedError as error:
+            failure = error
+        # What did come is kept even if something failed: the next try has less to do.
+        left = [name for name in missing if not _keep(Path(work) / name.path, folder / name.path, name, sha256[name])]
+    if left:
+        raise _cannot_fetch(left, failure, folder) from failure
+
+
+def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
+    """Move a file that arrived to its place, if it did arrive and is the right one."""
+    if not arrived.is_file():
+        return False
+    found = _sha256(arrived)
+    if found != digest:
+        arrived.unlink()
+        raise ChecksumError(
+            f"{name} has SHA-256 {found}, the lock says {digest}: the file was deleted; "
+            "try again, and if it stays so, do not trust the place that it comes from",
+        )
+    final.parent.mkdir(parents=True, exist_ok=True)
+    arrived.replace(final)
+    return True
+
+
+def _cannot_fetch(names: Iterable[Coordinate], cause: Exception | None, folder: Path | None = None) -> FetchError:
+    first, *others = map(str, names)
+    what = f"{first} and {len(others)} more" if others else first
+    kept = f"jars already in {folder} are used without network, " if folder else ""
+    return FetchError(
+        f"cannot fetch {what}: no network? ({cause or 'it did not come'}); {kept}"
+        f"HTTPS_PROXY names a proxy and {ivy.MIRROR_VARIABLE} another repository",
+    )
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time fetch into a folder."""
+    make_folder(folder)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for stale in folder.glob(f"{_WORK_PREFIX}*"):
+            shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed: nobody else is in here
+        yield
+
+
+def _files(folder: Path) -> Iterator[tuple[Coordinate, Path]]:
+    """The files that Ivy downloaded below a folder, with their coordinates."""
+    for path in sorted(folder.glob("*/*/*/*.*")):
+        group, artifact, version = path.relative_to(folder).parts[:3]
+        stem = f"{artifact}-{version}"
+        if path.name.startswith(stem):
+            classifier, _, extension = path.name.removeprefix(stem).removeprefix("-").partition(".")
+            yield Coordinate(group, artifact, version, classifier, extension), path
+
+
+def _is_good(path: Path, digest: str) -> bool:
+    return path.is_file() and _sha256(path) == digest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unwatched(_: Progress) -> None:
+    """Nobody looks."""

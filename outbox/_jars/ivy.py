@@ -1,0 +1,158 @@
+"""Downloads by Maven coordinates through the Ivy jar inside pyspark, which knows where Maven's artifacts are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import selectors
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import IO
+from xml.sax.saxutils import quoteattr
+
+from outbox._jars.coordinates import Coordinate
+from outbox._jars.errors import FetchError
+from outbox._jars.java import Java
+
+SILENCE_SECONDS = 45.0
+"""So long without a word from Ivy, and the fetch is given up: no single answer takes as long."""
+
+MIRROR_VARIABLE = "OUTBOX_MAVEN_MIRROR"
+"""Environment variable: the address of a Maven repository to fetch from instead of the public one."""
+
+Report = Callable[[str], None]
+"""Is called with the name of each file that has arrived."""
+
+_ARRIVED = re.compile(r"\[SUCCESSFUL \] \S+!(\S+)")
+_TIMEOUTS = ("-Dsun.net.client.defaultConnectTimeout=10000", "-Dsun.net.client.defaultReadTimeout=30000")
+_FOLDER_PATTERN = "[organisation]/[artifact]/[revision]/[artifact]-[revision](-[classifier]).[ext]"
+
+
+class IvyFailedError(FetchError):
+    """Ivy ended without everything that was asked for; the text is what it gave as reason."""
+
+
+def download(coordinates: Iterable[Coordinate], folder: Path, java: Java, *, transitive: bool, report: Report) -> None:
+    """Download files, and with `transitive` everything that they need, into a folder (`Coordinate.path` below it).
+
+    Raises:
+        IvyFailedError: Not everything came; what did come is in the folder.
+        FetchError: pyspark is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    module, settings = folder / "ivy.xml", folder / "ivysettings.xml"
+    module.write_text(_module(coordinates, transitive=transitive))
+    settings.write_text(_settings(folder, transitive=transitive))
+    options = [*java.trust_store_options, *_TIMEOUTS, *proxy_options()]
+    arguments = ["-settings", str(settings), "-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
+    _run([str(java.command), *options, "-jar", str(_ivy_jar()), *arguments, "-cache", str(folder)], report)
+
+
+def proxy_options() -> list[str]:
+    """Java's options for the proxy that the environment names; Java itself reads no such variable."""
+    options = []
+    proxies = urllib.request.getproxies()
+    for scheme in ("http", "https"):
+        proxy = urllib.parse.urlsplit(proxies.get(scheme, ""))
+        if proxy.hostname:
+            port = proxy.port or (443 if proxy.scheme == "https" else 80)
+            options += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={port}"]
+    if options and (direct := proxies.get("no")):
+        hosts = "|".join(f"*{host}" if host.startswith(".") else host for host in re.split(r"[,\s]+", direct))
+        options.append(f"-Dhttp.nonProxyHosts={hosts}")
+    return options
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    for folder in folders:
+        for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
+            return jar
+    raise FetchError('jars are fetched with pyspark\'s help: pip install "kafka-transactional-outbox[stack]"')
+
+
+def _module(coordinates: Iterable[Coordinate], *, transitive: bool) -> str:
+    def module_of(coordinate: Coordinate) -> tuple[str, str, str]:
+        return coordinate.group, coordinate.artifact, coordinate.version
+
+    dependencies = "".join(
+        f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->default"'
+        f' transitive="{str(transitive).lower()}">{"" if transitive else _artifacts(files)}</dependency>'
+        for (group, name, version), files in groupby(sorted(coordinates), key=module_of)
+    )
+    return (
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        f'<info organisation="local" module="lock"/><dependencies>{dependencies}</dependencies></ivy-module>'
+    )
+
+
+def _artifacts(files: Iterable[Coordinate]) -> str:
+    def classifier(file: Coordinate) -> str:
+        return f' m:classifier="{file.classifier}"' if file.classifier else ""
+
+    return "".join(
+        f'<artifact name="{file.artifact}" type="jar" ext="{file.extension}"{classifier(file)}/>' for file in files
+    )
+
+
+def _settings(folder: Path, *, transitive: bool) -> str:
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    root = f" root={quoteattr(mirror)}" if mirror else ""
+    # Without descriptors, and without checksums that our own SHA-256 makes superfluous, a file is one request, not six.
+    return (
+        '<ivysettings><settings defaultResolver="public"/>'
+        f'<property name="ivy.checksums" value="{"sha1" if transitive else ""}"/>'
+        f'<caches defaultCacheDir={quoteattr(str(folder))} artifactPattern="{_FOLDER_PATTERN}"/>'
+        f'<resolvers><ibiblio name="public" m2compatible="true" usepoms="{str(transitive).lower()}"{root}/></resolvers>'
+        "</ivysettings>"
+    )
+
+
+def _run(command: list[str], report: Report) -> None:
+    said: list[str] = []
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            for line in _lines(process.stdout):
+                said.append(line)
+                if arrived := _ARRIVED.search(line):
+                    report(arrived[1])
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise IvyFailedError(_reason(said))
+
+
+def _lines(stream: IO[bytes] | None) -> Iterator[str]:
+    if stream is None:
+        return
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while True:
+            if not selector.select(SILENCE_SECONDS):
+                raise IvyFailedError(f"no answer for {SILENCE_SECONDS:.0f} s")
+            chunk = os.read(stream.fileno(), 65536)
+            if not chunk:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+    yield rest.decode(errors="replace")
+
+
+def _reason(said: list[str]) -> str:
+    """The first line that tells a cause, the best kind of line first."""
+    kinds = (r"\((java\.\S+Exception[^)]*)\)", r"(\[FAILED     \].*)", r":: (\S+: not found)", r"(\S.*)")
+    for kind in kinds:
+        for line in said:
+            if found := re.search(kind, line):
+                return found[1].strip()
+    return "Java said nothing"

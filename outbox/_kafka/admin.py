@@ -1,0 +1,358 @@
+"""The cluster as an administrator asks it: topics and their settings, with errors that say what to do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclOperation,
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from outbox._kafka.client_log import logged
+from outbox._kafka.connection_causes import UNKNOWN_CAUSE, ExplainingAdmin, cause_of, forget_causes
+from outbox._kafka.forks import creation
+from outbox.errors import ConfigurationError, KafkaUnreachable
+
+REQUEST_TIMEOUT = 10.0
+"""Seconds for one request to the cluster."""
+
+_FRESH = {"topic.metadata.refresh.interval.ms": 1_000}
+"""librdkafka sends admin requests to the broker that the last metadata names. Without a refresh, a client whose broker
+died gets no answer for minutes, although the others are up."""
+
+_COMPRESSED_BY_CLIENTS = frozenset({"producer", "uncompressed"})
+"""Values of `compression.type` with which a broker does not compress batches."""
+
+_UNREACHABLE = {
+    KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
+    KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+    KafkaError.REQUEST_TIMED_OUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster describes it.
+
+    Args:
+        name: Its name.
+        id: Its id, as a UUID; another one after the topic was deleted and made again.
+        partitions: How many it has.
+        replication: Replicas of the partition that has the fewest.
+        settings: Its configuration.
+        lacks: A right that this client lacks to write to it; empty if it may, or was not asked for. Where it may not
+            even describe the topic, the rest is empty.
+        under_min_isr: Number of its partitions with fewer in-sync replicas than `min.insync.replicas`. They refuse
+            records that are sent with acks=all.
+        writable: Whether each partition has a leader and so many in-sync replicas; empty if that was not asked for.
+    """
+
+    name: str
+    id: str
+    partitions: int
+    replication: int
+    settings: Mapping[str, str]
+    lacks: str = ""
+    under_min_isr: int = 0
+    writable: tuple[bool, ...] = ()
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest record batch that the topic takes."""
+        return int(self.settings["max.message.bytes"])
+
+    @property
+    def max_record_bytes(self) -> int:
+        """Return the largest record batch, before compression, that the topic takes whatever it contains.
+
+        A broker that compresses a batch by itself compares what comes out, which may be larger: for random bytes less
+        than 1 % and a header of the format.
+        """
+        limit = self.max_message_bytes
+        if self.settings.get("compression.type", "producer") in _COMPRESSED_BY_CLIENTS:
+            return limit
+        return max(limit - limit // 100 - 128, 0)
+
+    @property
+    def key_required(self) -> bool:
+        """Return whether the topic is compacted: a record without a key is refused."""
+        return "compact" in self.settings.get("cleanup.policy", "")
+
+
+def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties for a client that finds a broker again within about a second; librdkafka's limit is 10 s."""
+    ours = {} if "reconnect.backoff.ms" in kafka else {"reconnect.backoff.max.ms": 1_000}
+    return {**ours, **kafka}
+
+
+def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
+    """An admin client for connection properties.
+
+    Raises:
+        ConfigurationError: librdkafka does not know a property, or its value.
+    """
+    with checked_properties():
+        return ExplainingAdmin(logged({"socket.timeout.ms": 5_000, **_FRESH, **reconnecting(kafka)}))
+
+
+@contextmanager
+def checked_properties() -> Iterator[None]:
+    """The making of a client; no fork happens meanwhile.
+
+    Raises:
+        ConfigurationError: librdkafka does not know a property, or its value, or two do not go together.
+    """
+    try:
+        with creation():
+            yield
+    except KafkaException as error:
+        raise ConfigurationError(
+            f"a property for Kafka is wrong: {error.args[0].str()}: correct it, see CONFIGURATION.md of librdkafka"
+        ) from error
+    except (TypeError, ValueError, ImportError) as error:
+        raise ConfigurationError(
+            f"a property for Kafka is wrong: {error}: correct it, see CONFIGURATION.md of librdkafka"
+        ) from error
+
+
+def describe_topics(
+    admin: AdminClient, topics: Sequence[str], timeout: float = REQUEST_TIMEOUT, *, writing: bool = False
+) -> dict[str, TopicDescription]:
+    """Describe those of the topics that exist.
+
+    Args:
+        admin: Client of the cluster.
+        topics: Their names.
+        timeout: Seconds for each of two requests.
+        writing: Whether this client is to write to them: a right that it lacks is then told, and is no error. Kafka
+            does not tell whether a topic exists that a client may not describe.
+
+    Raises:
+        KafkaUnreachable: The cluster does not answer.
+        ConfigurationError: It refuses.
+    """
+    forget_causes(admin)
+    asked = admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=writing, request_timeout=timeout
+    )
+    found, lacks = _answers(admin, asked, "describing topics", "DESCRIBE" if writing else None)
+    configs = _ask_settings(admin, list(found), timeout)
+    settings, lacks_more = _answers(admin, configs, "reading topic settings", "DESCRIBE_CONFIGS" if writing else None)
+    closed = {name: TopicDescription(name, "", 0, 0, {}, right) for name, right in (lacks | lacks_more).items()}
+    return closed | {name: _description(name, found[name], of_it) for name, of_it in settings.items()}
+
+
+def _ask_settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, Future[Any]]:
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    answers = admin.describe_configs(resources, request_timeout=timeout) if resources else {}
+    return {resource.name: future for resource, future in answers.items()}
+
+
+def _answers(
+    admin: AdminClient, futures: Mapping[str, Future[Any]], what: str, right: str | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the cluster says of the topics that exist; and the right, if given, by each topic on which it lacks."""
+    lacks = {name: right for name, future in futures.items() if right is not None and _is_forbidden(future)}
+    answers = {
+        name: answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART, admin=admin)
+        for name, future in futures.items()
+        if name not in lacks
+    }
+    return {name: found for name, found in answers.items() if found is not None}, lacks
+
+
+def _is_forbidden(future: Future[Any]) -> bool:
+    error = future.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
+    operations = topic.authorized_operations  # None if they were not asked for
+    configuration = {setting: entry.value for setting, entry in settings.items()}
+    few = [_has_few(partition, int(configuration["min.insync.replicas"])) for partition in topic.partitions]
+    return TopicDescription(
+        name,
+        str(uuid.UUID(bytes=_topic_id(topic.topic_id))),
+        len(topic.partitions),
+        min(len(partition.replicas) for partition in topic.partitions),
+        configuration,
+        "" if operations is None or AclOperation.WRITE in operations else "WRITE",
+        sum(few),
+        tuple(
+            partition.leader is not None and not short for partition, short in zip(topic.partitions, few, strict=True)
+        ),
+    )
+
+
+def _has_few(partition: Any, min_isr: int) -> bool:
+    """Return whether a partition is under the limit; Kafka lowers the limit to the number of replicas."""
+    return len(partition.isr) < min(min_isr, len(partition.replicas))
+
+
+def _topic_id(topic_id: Any) -> bytes:
+    high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
+
+
+def broker_setting(admin: AdminClient, name: str, timeout: float = REQUEST_TIMEOUT) -> str | None:
+    """Return a setting of the broker that controls the cluster; None if this client may not read it.
+
+    Args:
+        admin: Client of the cluster.
+        name: Of the setting.
+        timeout: Seconds for each of two requests.
+
+    Raises:
+        KafkaUnreachable: The cluster does not answer.
+    """
+    cluster = answer(admin.describe_cluster(request_timeout=timeout), "describing the cluster", admin=admin)
+    resource = ConfigResource(ResourceType.BROKER, str(cluster.controller.id))
+    (future,) = admin.describe_configs([resource], request_timeout=timeout).values()
+    error = future.exception()
+    if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+        return None
+    entry = answer(future, "reading broker settings", admin=admin).get(name)
+    return None if entry is None else entry.value
+
+
+def end_offsets(
+    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT, *, stable: bool = False
+) -> dict[str, tuple[int, ...]]:
+    """The end offset (high watermark) of each partition of some topics, with no more rights than DESCRIBE.
+
+    It never fails: a topic of which not every partition answers in time is missing.
+
+    Args:
+        admin: Client of the cluster.
+        partitions: The topics, with the number of partitions of each.
+        timeout: Seconds for the one request.
+        stable: The last stable offset instead, up to which a read_committed reader sees everything.
+    """
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return _of_topics(partitions, _offsets(admin, _places(partitions), latest, timeout, stable=stable))
+
+
+def start_offsets(
+    admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT
+) -> dict[str, tuple[int, ...]]:
+    """The first offset (log start) that each partition of some topics still has. As `end_offsets()`."""
+    earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return _of_topics(partitions, _offsets(admin, _places(partitions), earliest, timeout, stable=False))
+
+
+def end_offset(admin: AdminClient, topic: str, partition: int, *, stable: bool = False) -> int | None:
+    """The end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
+    place = (topic, partition)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return _offsets(admin, [place], latest, REQUEST_TIMEOUT, stable=stable).get(place)
+
+
+def takes_records(admin: AdminClient, topic: TopicDescription, timeout: float = REQUEST_TIMEOUT) -> bool:
+    """Return whether a partition of a topic can take a record now: its leader answers, and enough replicas are in sync.
+
+    Args:
+        admin: Client of the cluster.
+        topic: The topic, described a moment ago.
+        timeout: Seconds for the one request.
+    """
+    places = [(topic.name, number) for number, is_writable in enumerate(topic.writable) if is_writable]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    return bool(_offsets(admin, places, latest, timeout, stable=False))
+
+
+def _places(partitions: Mapping[str, int]) -> list[tuple[str, int]]:
+    return [(name, number) for name, count in partitions.items() for number in range(count)]
+
+
+def _of_topics(partitions: Mapping[str, int], offsets: Mapping[tuple[str, int], int]) -> dict[str, tuple[int, ...]]:
+    """Offsets by topic; a topic of which not every partition answered is left out."""
+    return {
+        name: tuple(offsets[name, number] for number in range(count))
+        for name, count in partitions.items()
+        if all((name, number) in offsets for number in range(count))
+    }
+
+
+def _offsets(
+    admin: AdminClient, places: Collection[tuple[str, int]], which: OffsetSpec, timeout: float, *, stable: bool
+) -> dict[tuple[str, int], int]:
+    """One offset of each of those partitions that answer in time."""
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    return {place: int(found.offset) for place, found in _listed(admin, places, which, timeout, level)}
+
+
+def newest_records(
+    admin: AdminClient, places: Collection[tuple[str, int]], timeout: float = REQUEST_TIMEOUT
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return offset and append time (ms) of the newest record of each partition that answers in time.
+
+    Args:
+        admin: Client of the cluster; it needs the right DESCRIBE.
+        places: Topics and partitions.
+        timeout: Seconds for the one request.
+    """
+    newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
+    found = _listed(admin, places, newest, timeout, IsolationLevel.READ_UNCOMMITTED)
+    return {place: (int(info.offset), int(info.timestamp)) for place, info in found}
+
+
+def _listed(
+    admin: AdminClient,
+    places: Collection[tuple[str, int]],
+    which: OffsetSpec,
+    timeout: float,
+    level: IsolationLevel,
+) -> Iterator[tuple[tuple[str, int], Any]]:
+    """The answers of those partitions that answer in time."""
+    asked = {TopicPartition(*place): which for place in places}
+    answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout) if asked else {}
+    for place, future in answers.items():
+        with suppress(KafkaException):
+            yield (place.topic, place.partition), future.result()
+
+
+def answer(future: Future[Any], what: str, absent: int | None = None, admin: AdminClient | None = None) -> Any:
+    """Return the result of an admin request; None for the error code that says that the thing is (or is not) there.
+
+    Args:
+        future: The request.
+        what: What was requested, for the message.
+        absent: That error code.
+        admin: The client, whose error events say why Kafka was not reached.
+
+    Raises:
+        KafkaUnreachable: The cluster does not answer.
+        ConfigurationError: It refuses.
+    """
+    try:
+        return future.result()
+    except KafkaException as error:
+        if absent is not None and error.args[0].code() == absent:
+            return None
+        raise refused(what, error, cause_of(admin)) from error
+
+
+def refused(what: str, error: KafkaException, why: tuple[str, str] | None = None) -> ConfigurationError:
+    """Return what a Kafka error means to the user: whether to look at the network, the login, or the rights.
+
+    Args:
+        what: What was requested.
+        error: The error of the request.
+        why: The cause that the client reported, and what to do about it.
+    """
+    cause: KafkaError = error.args[0]
+    if cause.code() in _UNREACHABLE:
+        reason, advice = why or (cause.str(), UNKNOWN_CAUSE)
+        return KafkaUnreachable(f"Kafka does not answer ({what}: {reason}). {advice}.")
+    advice = "; check the rights of this client" if "AUTHORIZATION" in cause.name() else ""
+    return ConfigurationError(f"{what} failed: {cause.name()}: {cause.str()}{advice}")

@@ -1,0 +1,163 @@
+"""A channel in Kafka: its creation, its verification, and what a process must know of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from outbox._kafka.admin import REQUEST_TIMEOUT, TopicDescription, admin_client, answer, describe_topics, end_offset
+from outbox._kafka.group_offsets import commit_missing, missing_offsets
+from outbox._kafka.topic_contract import channel_problems, topic_settings
+from outbox.errors import ChannelError, KafkaUnreachable
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
+from outbox.protocol.names import Channel
+
+SAFE = 3
+"""With so many replicas a topic can have `min.insync.replicas=2` and still lose a broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelDescription:
+    """A verified channel.
+
+    Args:
+        channel: Its names.
+        half: Its half topic.
+        op: Its op topic.
+        check: Its check topic.
+        discard: Its discard topic.
+        partitions: The common partition count of half, op and discard topic.
+    """
+
+    channel: Channel
+    half: TopicDescription
+    op: TopicDescription
+    check: TopicDescription
+    discard: TopicDescription
+    partitions: int
+
+
+def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> ChannelDescription:
+    """Check that the channel's topics exist and are what the protocol needs.
+
+    Raises:
+        ChannelError: A topic is missing or wrong; the message says what to do.
+        KafkaUnreachable: The cluster does not answer.
+        ConfigurationError: It refuses.
+    """
+    topics = describe_topics(admin, channel.topics, timeout)
+    problems = channel_problems(channel, topics)
+    if problems:
+        raise ChannelError("; ".join(map(str, problems)))
+    half, op = topics[channel.half_topic], topics[channel.op_topic]
+    check, discard = topics[channel.check_topic], topics[channel.discard_topic]
+    return ChannelDescription(channel, half, op, check, discard, half.partitions)
+
+
+def create_channel(
+    kafka: Mapping[str, str], channel: Channel, *, partitions: int = 4, replication: int = -1
+) -> ChannelDescription:
+    """Create the channel's topics and commit the initial checkpoint of each partition (R22).
+
+    Topics and checkpoints that exist are left unchanged: running it again is safe.
+
+    Args:
+        kafka: librdkafka properties, with the rights to create topics and to commit the relay group's offsets.
+        channel: The channel.
+        partitions: Common partition count of half, op and discard topic; the check topic has as many.
+        replication: Replicas of each; -1 for the cluster's default.
+
+    Raises:
+        ChannelError: A topic exists and is wrong, or a partition that was used has lost its checkpoint.
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    admin = admin_client(kafka)
+    settings = topic_settings(channel)
+    safe = {"unclean.leader.election.enable": "false", **({"min.insync.replicas": "2"} if replication >= SAFE else {})}
+    new = [
+        NewTopic(
+            name,
+            num_partitions=partitions,
+            replication_factor=replication,
+            config={**settings[name], **safe},
+        )
+        for name in channel.topics
+    ]
+    created = _create_topics(admin, new)
+    description = _wait_until_described(admin, channel)
+    _commit_initial_checkpoints(kafka, admin, description, created)
+    return description
+
+
+def _create_topics(admin: AdminClient, new: Sequence[NewTopic]) -> set[str]:
+    """Create topics, and return the names of those that did not exist."""
+    created = set()
+    for name, future in admin.create_topics(list(new), request_timeout=REQUEST_TIMEOUT).items():
+        answer(future, "creating topics", absent=KafkaError.TOPIC_ALREADY_EXISTS, admin=admin)
+        if future.exception() is None:
+            created.add(name)
+    return created
+
+
+def _wait_until_described(admin: AdminClient, channel: Channel) -> ChannelDescription:
+    """A topic is known to every broker a moment after its creation was acknowledged."""
+    deadline = time.monotonic() + REQUEST_TIMEOUT
+    while len(describe_topics(admin, channel.topics)) < len(channel.topics) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return verify_channel(admin, channel)
+
+
+def _commit_initial_checkpoints(
+    kafka: Mapping[str, str], admin: AdminClient, description: ChannelDescription, created: Collection[str]
+) -> None:
+    """Commit checkpoints where there are none and none can have been lost (R22).
+
+    Raises:
+        ChannelError: A partition has no checkpoint and holds, or held, records.
+    """
+    half, op = description.half, description.op
+    group = description.channel.relay_group
+    initial = {
+        (topic.name, partition): TopicPartition(topic.name, partition, 0, checkpoint.encode(topic.id, partition))
+        for topic, checkpoint in ((half, HalfCheckpoint(0, 0)), (op, OpCheckpoint(0, 0)))
+        for partition in range(description.partitions)
+    }
+    missing = missing_offsets(kafka, group, list(initial))
+    new = {place for place in missing if _is_new(admin, place, created)}
+    if new:
+        commit_missing(kafka, group, {place: initial[place] for place in new})
+    if used := sorted(missing - new):
+        raise ChannelError(_lost_checkpoints(group, used))
+
+
+def _is_new(admin: AdminClient, place: tuple[str, int], created: Collection[str]) -> bool:
+    """Return whether nothing was ever settled in a partition.
+
+    Args:
+        admin: Client of the cluster.
+        place: Topic and partition.
+        created: Topics that this call created. Applications may have written to them since.
+
+    Raises:
+        KafkaUnreachable: The partition does not answer.
+    """
+    if place[0] in created:
+        return True
+    end = end_offset(admin, *place)
+    if end is None:
+        raise KafkaUnreachable(f"{place[0]}/{place[1]} does not answer: run the command again")
+    return end == 0
+
+
+def _lost_checkpoints(group: str, used: Sequence[tuple[str, int]]) -> str:
+    places = ", ".join(f"{topic}/{partition}" for topic, partition in used)
+    return (
+        f"{places}: group {group} has no checkpoint, although records were written there. "
+        "Kafka deletes the offsets of a group that has had no member for offsets.retention.minutes. "
+        "Nothing was changed there: an initial checkpoint would deliver every message again that the half topic still "
+        "has. See docs/operations.md, 'Lost checkpoints'"
+    )

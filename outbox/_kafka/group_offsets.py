@@ -1,0 +1,146 @@
+"""Committed offsets of a consumer group, read and written without joining it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from outbox._kafka.admin import checked_properties, refused
+from outbox._kafka.client_log import logged
+from outbox._kafka.connection_causes import Causes
+from outbox.errors import ConfigurationError
+
+GROUP_TIMEOUT = 30.0
+"""Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
+
+_MOVING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
+
+_HAS_MEMBERS = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+}
+"""A coordinator's answers to a commit from outside while the group has members."""
+
+
+def committed_offsets(
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Committed offsets of a group by (topic, partition); places without one are left out.
+
+    Offsets of open transactions are waited for (R18).
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    found = committed_checkpoints(kafka, group, places)
+    return {place: checkpoint.offset for place, checkpoint in found.items()}
+
+
+def committed_checkpoints(
+    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]], *, stable: bool = True
+) -> dict[tuple[str, int], TopicPartition]:
+    """Committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        group: The group.
+        places: Topics and partition numbers.
+        stable: Whether open transactions are waited for (R18). Without that, what is told was true once, and a
+            checkpoint never goes back: enough to say what is settled, and not to go on from there.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    with _group_member(kafka, group, "read_committed" if stable else "read_uncommitted") as member:
+        return _committed(member, places)
+
+
+def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Return the partitions for which a group has no committed offset.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    return set(places) - set(committed_offsets(kafka, group, places))
+
+
+def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:
+    """Commit offsets, with metadata, where the group has none yet.
+
+    Raises:
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+    with _group_member(kafka, group) as member:
+        committed = _committed(member, list(initial))
+        missing = [initial[place] for place in initial if place not in committed]
+        if missing:
+            _commit(member, missing)
+
+
+class _Member(NamedTuple):
+    """A consumer that joins no generation, and the causes of its failed connections."""
+
+    consumer: Consumer
+    causes: Causes
+
+
+@contextmanager
+def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> Iterator[_Member]:
+    """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
+    causes = Causes()
+    properties = {**causes.properties(), **logged(kafka), "group.id": group}
+    with checked_properties():
+        consumer = Consumer({**properties, "enable.auto.commit": False, "isolation.level": isolation})
+    try:
+        yield _Member(consumer, causes)
+    finally:
+        consumer.poll(0)  # for its log lines
+        consumer.close()
+
+
+def _committed(member: _Member, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], TopicPartition]:
+    wanted = [TopicPartition(*place) for place in places]
+    answers = _coordinated(
+        member, "reading committed offsets", lambda: member.consumer.committed(wanted, GROUP_TIMEOUT)
+    )
+    return {(answer.topic, answer.partition): answer for answer in answers if answer.offset >= 0}
+
+
+def _commit(member: _Member, offsets: list[TopicPartition]) -> None:
+    commit = member.consumer.commit
+    _coordinated(member, "committing the initial checkpoint", lambda: commit(offsets=offsets, asynchronous=False))
+
+
+def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    """Ask a group's coordinator, again while it is being made or moves.
+
+    Raises:
+        ConfigurationError: The group has members, or the cluster does not answer, or refuses.
+    """
+    deadline = time.monotonic() + GROUP_TIMEOUT
+    while True:
+        try:
+            answers = request()
+            error = next((answer.error for answer in answers if answer.error is not None), None)
+        except KafkaException as failure:
+            error = failure.args[0]
+        if error is None:
+            return answers
+        if error.code() in _HAS_MEMBERS:
+            raise ConfigurationError(
+                f"{what} failed: {error.name()}. The group has members: stop the relays of the channel, run the "
+                "command again, then start them"
+            )
+        if error.code() not in _MOVING or time.monotonic() > deadline:
+            raise refused(what, KafkaException(error), member.causes.explain(member.consumer))
+        time.sleep(0.1)

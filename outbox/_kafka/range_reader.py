@@ -1,0 +1,206 @@
+"""Reads spans of partitions, for people who look: bounded, in the name of a group that it never joins."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties, refused
+from outbox._kafka.client_log import logged
+from outbox.errors import KafkaUnreachable
+
+_READ_AT_ONCE = 1_000
+_POLL_SECONDS = 0.2
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}  # noqa: SLF001
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some offsets of a partition.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        start: The first offset.
+        stop: The one behind the last.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        """How many offsets it has."""
+        return max(self.stop - self.start, 0)
+
+
+class SpanReader:
+    """A consumer that is given its partitions by hand: it joins no generation, commits nothing, and leaves no trace.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        group: Whoever may read for this group may read here.
+        isolation: `isolation.level`; an open Kafka transaction ends what a `read_committed` reader can see.
+
+    Raises:
+        ConfigurationError: librdkafka does not know a property, or its value.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> None:
+        with checked_properties():
+            self._consumer = Consumer(
+                {
+                    "auto.offset.reset": "earliest",  # compaction and retention may have removed the first records
+                    "fetch.queue.backoff.ms": 5,
+                    "fetch.wait.max.ms": 50,
+                    "queued.max.messages.kbytes": 8_192,  # of each partition; by default 64 MB
+                    **logged(kafka),
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "group.id": group,
+                    "isolation.level": isolation,
+                }
+            )
+
+    def __enter__(self) -> Self:
+        """Use the reader as a context manager."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let the connection go."""
+        self._consumer.close()
+
+    def partitions(self, topic: str) -> range:
+        """The partitions of a topic; none if it does not exist.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+            ConfigurationError: It refuses.
+        """
+        try:
+            found = self._consumer.list_topics(topic, REQUEST_TIMEOUT).topics.get(topic)
+        except KafkaException as error:
+            raise refused(f"asking for the partitions of {topic}", error) from error
+        if found is None or (found.error is not None and found.error.code() in _NO_TOPIC):
+            return range(0)
+        if found.error is not None:
+            raise refused(f"asking for the partitions of {topic}", KafkaException(found.error))
+        return range(len(found.partitions))
+
+    def whole(self, topic: str, partition: int) -> Span:
+        """All that a partition has at this moment, as far as this reader can see it.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+            ConfigurationError: It refuses.
+        """
+        place = TopicPartition(topic, partition)
+        try:
+            return Span(topic, partition, *self._consumer.get_watermark_offsets(place, REQUEST_TIMEOUT))
+        except KafkaException as error:
+            raise refused(f"asking for the ends of {topic}/{partition}", error) from error
+
+    def since(self, topic: str, partitions: Iterable[int], ms: int) -> list[Span]:
+        """What partitions have from a time on, by their time index; empty spans at the end of those that have nothing.
+
+        Args:
+            topic: The topic.
+            partitions: Some of its partitions.
+            ms: Milliseconds since 1970, by the clock that stamps the records of this topic.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+            ConfigurationError: It refuses.
+        """
+        asked = [TopicPartition(topic, partition, max(ms, 0)) for partition in partitions]
+        try:
+            answers = self._consumer.offsets_for_times(asked, REQUEST_TIMEOUT) if asked else []
+        except KafkaException as error:
+            raise refused(f"looking into the time index of {topic}", error) from error
+        spans = []
+        for answer in answers:
+            if answer.error is not None:
+                raise refused(f"looking into the time index of {topic}", KafkaException(answer.error))
+            whole = self.whole(topic, answer.partition)
+            spans.append(Span(topic, answer.partition, answer.offset if answer.offset >= 0 else whole.stop, whole.stop))
+        return spans
+
+    def read(
+        self, spans: Iterable[Span], passed: Callable[[int], None] = lambda _: None
+    ) -> Generator[Message, None, None]:
+        """The records of spans: those of different partitions side by side, those of one partition one after another.
+
+        Args:
+            spans: Those of one partition ascend, and do not overlap.
+            passed: Is told how many records came, from time to time.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+            ConfigurationError: It refuses.
+        """
+        by_place: dict[Place, list[Span]] = defaultdict(list)
+        for span in spans:
+            if span:
+                by_place[span.topic, span.partition].append(span)
+        for turn in zip_longest(*by_place.values()):
+            yield from self._read_beside([span for span in turn if span is not None], passed)
+
+    def _read_beside(self, spans: list[Span], passed: Callable[[int], None]) -> Iterator[Message]:
+        """The records of one span of each of some partitions."""
+        unread = {(span.topic, span.partition): span for span in spans}
+        places = [TopicPartition(span.topic, span.partition, span.start) for span in spans]
+        self._consumer.assign(places)
+        self._consumer.resume(places)  # one that was paused at the end of an earlier span still is
+        at_once = min(_READ_AT_ONCE, sum(map(len, spans)))  # `consume` waits until it has as many as it is asked for
+        heard = time.monotonic()
+        try:
+            while unread:
+                messages = self._consumer.consume(at_once, _POLL_SECONDS)
+                if messages:
+                    heard = time.monotonic()
+                elif time.monotonic() > heard + REQUEST_TIMEOUT:
+                    raise KafkaUnreachable(f"Kafka does not answer: the end of {_names(unread)} was not seen")
+                for message in messages:
+                    yield from self._take(message, unread)
+                passed(len(messages))
+        finally:
+            self._consumer.unassign()
+
+    def _take(self, message: Message, unread: dict[Place, Span]) -> Iterator[Message]:
+        place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+        error, span = message.error(), unread.get(place)
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes
+            if error.fatal() or not error.retriable():
+                raise refused(f"reading {place[0]}", KafkaException(error))
+        elif span is not None:
+            if error is None and offset < span.stop:
+                yield message
+            if error is not None or offset + 1 >= span.stop:
+                del unread[place]
+                self._consumer.pause([TopicPartition(*place)])
+
+
+def cut(spans: Sequence[Span], most: int) -> list[Span]:
+    """The beginnings of spans, so that they have no more than so many offsets together; short ones stay whole."""
+    kept: dict[Span, int] = {}
+    for index, span in enumerate(sorted(spans, key=len)):
+        kept[span] = min(len(span), most // (len(spans) - index))
+        most -= kept[span]
+    return [Span(span.topic, span.partition, span.start, span.start + kept[span]) for span in spans]
+
+
+def _names(unread: Iterable[Place]) -> str:
+    return ", ".join(f"{topic}/{partition}" for topic, partition in unread)

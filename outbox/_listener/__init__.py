@@ -1,0 +1,1 @@
+"""Check-back in the application."""

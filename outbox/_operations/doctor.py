@@ -1,0 +1,205 @@
+"""The doctor's examination: broker, channel, table, grants, versions; one line and one fix for each finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import confluent_kafka
+import psycopg
+import sqlalchemy
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import TopicDescription, admin_client, broker_setting, describe_topics, start_offsets
+from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.topic_contract import (
+    KAFKAS_OWN,
+    Contract,
+    Rule,
+    channel_problems,
+    compression_problems,
+    contract_problems,
+    offsets_problem,
+)
+from outbox._operations.finding import Finding
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import written
+from outbox.errors import ConfigurationError
+from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.names import Channel
+
+_MIN_CONFLUENT_KAFKA = (2, 15)
+_MIN_POSTGRES = 140_000
+
+_WAY_ON_HALF = (
+    "halves that were not settled are gone: see docs/operations.md, 'is outside the topic', and OUTBOX_SKIP_LOST"
+)
+_WAY_ON_DAMAGED = "the relay halts this partition: see docs/operations.md, 'the checkpoint … is damaged'"
+_WAY_ON_OP = "start the relay: check-back decides instead; then raise the op topic's retention"
+
+
+def examine_versions() -> Iterator[Finding]:
+    """The libraries that this process runs on."""
+    version = tuple(int(part) for part in str(confluent_kafka.__version__).split(".")[:2])
+    kafka = f"confluent-kafka {confluent_kafka.__version__}"
+    found = f"{kafka}, SQLAlchemy {sqlalchemy.__version__}, psycopg {psycopg.__version__}"
+    problem = "" if version >= _MIN_CONFLUENT_KAFKA else f"{kafka} is too old"
+    yield Finding("versions", problem, "pip install 'confluent-kafka>=2.15'" if problem else found)
+
+
+def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:
+    """Yield what is found of the broker, the channel's topics and the relay's checkpoints.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        channel: The channel.
+        contract: What the profile asks of the topics.
+    """
+    admin = admin_client(kafka)
+    try:
+        topics = describe_topics(admin, channel.topics)
+    except ConfigurationError as error:
+        yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS")
+        return
+    yield Finding("broker", "", "answers")
+    problems = channel_problems(channel, topics)
+    yield from (Finding("channel", problem.what, problem.fix) for problem in problems)
+    if problems:
+        return
+    partitions = topics[channel.half_topic].partitions
+    yield Finding("channel", "", f"{channel.name}: {partitions} partitions")
+    try:
+        topics |= describe_topics(admin, KAFKAS_OWN)
+    except ConfigurationError as error:
+        yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
+    for problem in contract_problems(channel, topics, contract):
+        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+    yield from examine_warnings(admin, channel, topics, contract)
+    yield from _checkpoints(kafka, admin, channel, topics)
+
+
+def examine_warnings(
+    admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
+) -> Iterator[Finding]:
+    """Yield the broken rules of the contract that are only reported.
+
+    Args:
+        admin: Client of the cluster.
+        channel: The channel.
+        topics: Its topics.
+        contract: What the profile asks.
+    """
+    for problem in compression_problems(channel, topics):
+        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+    yield from _offsets_retention(admin, topics[channel.half_topic], contract)
+
+
+def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
+    """Yield whether the brokers keep committed offsets as long as the half topic keeps its halves."""
+    if not contract.offsets_retention:
+        return
+    name = "offsets.retention.minutes"
+    minutes = broker_setting(admin, name)
+    if minutes is None:
+        yield Finding(
+            f"contract: {Rule.OFFSETS_RETENTION}", "", f"not checked: {name} needs DESCRIBE_CONFIGS on the cluster"
+        )
+    elif problem := offsets_problem(half, int(minutes)):
+        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+
+
+def _checkpoints(
+    kafka: Mapping[str, str], admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription]
+) -> Iterator[Finding]:
+    """Yield whether each half and op partition has a checkpoint that can be trusted, and the records behind it (R38).
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        admin: Client of the cluster.
+        channel: The channel.
+        topics: Its topics.
+    """
+    partitions = topics[channel.half_topic].partitions
+    wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
+    checkpoints = committed_checkpoints(kafka, channel.relay_group, wanted)
+    committed = {place: checkpoint.offset for place, checkpoint in checkpoints.items()}
+    missing = [f"{topic}/{partition}" for topic, partition in wanted if (topic, partition) not in committed]
+    if missing:
+        yield Finding(
+            "checkpoints",
+            f"{len(missing)} partitions have no checkpoint, {missing[0]} first",
+            f"run `outbox channel create --channel {channel.name}` if the channel is new",
+        )
+        return
+    starts = start_offsets(admin, {channel.half_topic: partitions, channel.op_topic: partitions})
+    yield from _damaged(channel, checkpoints, topics)
+    yield from _lost(channel, committed, starts)
+    yield Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
+
+
+def _damaged(
+    channel: Channel, checkpoints: Mapping[tuple[str, int], TopicPartition], topics: Mapping[str, TopicDescription]
+) -> Iterator[Finding]:
+    """Yield the partitions whose checkpoint the relay would refuse (R18).
+
+    Args:
+        channel: The channel.
+        checkpoints: The relay's committed offsets with their metadata strings.
+        topics: The channel's topics.
+    """
+    parsers = {channel.half_topic: parse_half_checkpoint, channel.op_topic: parse_op_checkpoint}
+    for (name, partition), found in checkpoints.items():
+        try:
+            parsers[name](found.metadata or "", found.offset, topics[name].id, partition)
+        except ProtocolError as error:
+            yield Finding("checkpoints", f"{name}/{partition}: {error}", _WAY_ON_DAMAGED)
+
+
+def _lost(
+    channel: Channel, committed: Mapping[tuple[str, int], int], starts: Mapping[str, tuple[int, ...]]
+) -> Iterator[Finding]:
+    """Yield the partitions whose records were removed before the relay was done with them.
+
+    Args:
+        channel: The channel.
+        committed: The relay's committed offsets.
+        starts: First offsets of the half and op partitions; a topic that did not answer is missing.
+    """
+    for (topic, number), offset in committed.items():
+        if topic not in starts:
+            yield Finding("checkpoints", f"the first offset of {topic}/{number} cannot be read", "try again")
+        elif starts[topic][number] > offset:
+            what = f"{topic}/{number} begins at offset {starts[topic][number]}, and its checkpoint is at {offset}"
+            yield Finding("checkpoints", what, _WAY_ON_HALF if topic == channel.half_topic else _WAY_ON_OP)
+
+
+def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
+    """Server, tables, grants of the present role, durability settings."""
+    version = connection.info.server_version
+    if version < _MIN_POSTGRES:
+        yield Finding("postgres", f"version {version // 10_000} is too old", "use PostgreSQL 14 or newer")
+    else:
+        yield Finding("postgres", "", f"version {version // 10_000}, role {connection.info.user}")
+    problems = table.problems(connection)
+    for problem in problems:
+        what, _, fix = problem.partition(": ")
+        yield Finding("table", what, fix)
+    if problems:
+        return
+    yield Finding("table", "", table.full_name)
+    yield from _grants(connection, table)
+    for setting in ("fsync", "full_page_writes"):
+        row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
+        if row is not None and row[0] != "on":
+            yield Finding("durability", f"{setting} is {row[0]}: a crash can lose decisions", f"set {setting} = on")
+
+
+def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
+    """What an application needs."""
+    user = connection.info.user
+    for privilege, name in table.missing_grants(connection, table.application_grant(user).rights):
+        yield Finding(
+            "grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {written(user)}"
+        )

@@ -1,0 +1,270 @@
+"""The callback table in Postgres: its DDL, its verification, and the statements that the library runs on it.
+
+The committed row under the unique transaction id is the decision (R1); everything else is a cached copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from outbox._postgres.ddl import (
+    Grant,
+    Rights,
+    all_statements,
+    create_schema,
+    drop_tables,
+    may_use_schema,
+    missing_rights,
+    run,
+    script,
+    split,
+    written,
+)
+from outbox.errors import CallbackTableError
+from outbox.protocol.positions import Positions
+from outbox.settings import TableNames
+
+SCHEMA_VERSION = "1"
+
+_DDL: LiteralString = """
+CREATE TABLE IF NOT EXISTS {transaction} (
+    transaction_id uuid PRIMARY KEY,
+    producer_group text NOT NULL,
+    state char(1) NOT NULL CHECK (state IN ('C', 'R')),
+    channel text NOT NULL,
+    half_topic_id uuid NOT NULL,
+    half_partition integer NOT NULL,
+    first_offset bigint NOT NULL,
+    last_offset bigint NOT NULL,
+    positions text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE {transaction} IS
+    'One row per message transaction. C: committed, by the application. R: tombstone of the checker. Never updated.';
+DO $$ DECLARE part regclass; BEGIN
+    FOR part IN SELECT oid FROM pg_class WHERE relkind = 'r' AND oid IN (SELECT to_regclass({quoted})
+        UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass({quoted})) LOOP
+        EXECUTE format('ALTER TABLE %s SET ({storage})', part); END LOOP; END $$;
+CREATE TABLE IF NOT EXISTS {meta} (
+    key text PRIMARY KEY,
+    value text NOT NULL
+);
+COMMENT ON TABLE {meta} IS 'Incarnation of this database, version of this schema, purge watermarks.';
+INSERT INTO {meta} (key, value) VALUES ('incarnation', gen_random_uuid()::text), ('schema_version', '{version}')
+    ON CONFLICT (key) DO NOTHING;
+CREATE TABLE IF NOT EXISTS {fence} (
+    id integer PRIMARY KEY,
+    written_at timestamptz NOT NULL
+);
+COMMENT ON TABLE {fence} IS 'Takes one synchronous write before a COMMITTED verdict is published.';
+INSERT INTO {fence} (id, written_at) VALUES (0, now()) ON CONFLICT (id) DO NOTHING;
+"""
+
+# Rows are inserted at one end, deleted at the other, and never updated. By default a vacuum would wait until a fifth of
+# the table is dead; here it comes early, so that new rows take the place of purged ones, and the table does not grow.
+_STORAGE: LiteralString = (
+    "autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_scale_factor = 0.01,"
+    " autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_insert_scale_factor = 0.01,"
+    " autovacuum_analyze_threshold = 50000, autovacuum_analyze_scale_factor = 0.01"
+)
+
+_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation')"
+_INSERT: LiteralString = (  # the lock is taken before the row is made, and with it the row's unique key
+    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    " first_offset, last_offset, positions, created_at)"
+    " SELECT %s::uuid, %s, 'C', %s, %s::uuid, %s, %s, %s, %s, clock_timestamp() FROM pg_advisory_xact_lock(%s)"
+    " RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit'),"
+    " (SELECT value FROM {meta} WHERE key = 'incarnation')"
+)
+
+_FIND: LiteralString = (
+    "SELECT EXISTS (SELECT FROM {transaction} WHERE transaction_id = %s AND state = 'C'),"
+    " (SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until')"
+)
+
+# R12: what would make the fence void.
+_VERIFY: LiteralString = """
+SELECT c.relpersistence, c.relkind,
+       (SELECT array_agg(a.attname::text ORDER BY a.attname)
+          FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+         WHERE i.indrelid = c.oid AND i.indisprimary),
+       (SELECT bool_or(k.condeferrable) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p'),
+       (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal),
+       (SELECT pg_get_partkeydef(c.oid))
+  FROM pg_class c WHERE c.oid = to_regclass(%s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackRow:
+    """The row that decides, as the application inserts it."""
+
+    transaction_id: str
+    producer_group: str
+    channel: str
+    half_topic_id: str
+    half_partition: int
+    first_offset: int
+    last_offset: int
+    positions: Positions
+
+    def values(self) -> tuple[str, str, str, str, int, int, int, str]:
+        """The row's columns, but for state and time."""
+        return (
+            self.transaction_id,
+            self.producer_group,
+            self.channel,
+            self.half_topic_id,
+            self.half_partition,
+            self.first_offset,
+            self.last_offset,
+            str(self.positions),
+        )
+
+
+class CallbackTable:
+    """Statements on the callback tables under given names.
+
+    Args:
+        names: Where the tables are.
+    """
+
+    def __init__(self, names: TableNames) -> None:
+        self.names = names
+        self._names = {
+            "transaction": sql.Identifier(names.schema, names.transaction),
+            "meta": sql.Identifier(names.schema, names.meta),
+            "fence": sql.Identifier(names.schema, names.fence),
+        }
+        self.open_statement = self.compose(_OPEN)
+        self.insert_statement = self.compose(_INSERT)
+        self.find_statement = self.compose(_FIND)
+
+    def compose(self, text: LiteralString) -> sql.Composed:
+        """A statement with the tables' names in place of `{transaction}`, `{meta}` and `{fence}`."""
+        return sql.SQL(text).format(**self._names)
+
+    @property
+    def full_name(self) -> str:
+        """Return the callback table's schema and name, as SQL writes them."""
+        return written(self.names.schema, self.names.transaction)
+
+    def statements(self) -> list[sql.Composed]:
+        """The statements that make the tables, and their schema if there is none; running them again is safe."""
+        texts = {
+            "version": sql.SQL(SCHEMA_VERSION),
+            "storage": sql.SQL(_STORAGE),
+            "quoted": sql.Literal(f'"{self.names.schema}"."{self.names.transaction}"'),
+        }
+        tables = [statement.format(**self._names, **texts) for statement in split(_DDL)]
+        return [create_schema(self.names.schema), *tables]
+
+    def drop_statements(self) -> list[sql.Composed]:
+        """The statement that drops the tables: with them go the decisions about everything that is still open."""
+        return [drop_tables(self.names.schema, (self.names.transaction, self.names.meta, self.names.fence))]
+
+    def application_grant(self, role: str) -> Grant:
+        """What the library's statements need: the seal inserts the row and reads it, and reads the incarnation.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        rights: Rights = {self.names.transaction: ("SELECT", "INSERT"), self.names.meta: ("SELECT",)}
+        return Grant(self.names.schema, role, rights)
+
+    def checker_grant(self, role: str) -> Grant:
+        """What the checker needs: tombstones, purge with its watermarks, the durability write (R9).
+
+        The first watermark of a half partition is a new row of the meta table: that takes INSERT.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        rights: Rights = {
+            self.names.transaction: ("SELECT", "INSERT", "DELETE"),
+            self.names.meta: ("SELECT", "INSERT", "UPDATE"),
+            self.names.fence: ("SELECT", "UPDATE"),
+        }
+        return Grant(self.names.schema, role, rights)
+
+    def ddl(self, grants: Iterable[Grant] = ()) -> str:
+        """The SQL that makes the tables and gives rights on them; running it again is safe."""
+        return script([*self.statements(), *all_statements(grants)])
+
+    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
+        """Make the tables in one transaction, and their schema if there is none.
+
+        Args:
+            connection: Of a role that may.
+            grants: The rights that other roles get on them.
+
+        Raises:
+            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+        """
+        run(connection, self.statements(), list(grants), "table")
+
+    def problems(self, connection: psycopg.Connection[Any]) -> list[str]:
+        """What is wrong with the tables (R12), one sentence each, with what to do."""
+        if not may_use_schema(connection, self.names.schema):
+            user, schema = connection.info.user, written(self.names.schema)
+            return [f"role {user} may not use schema {schema}: GRANT USAGE ON SCHEMA {schema} TO {written(user)}"]
+        name = self.full_name
+        row = connection.execute(_VERIFY, (f'"{self.names.schema}"."{self.names.transaction}"',)).fetchone()
+        if row is None:
+            return [f"table {name} does not exist: run `outbox table create`, or the SQL of `outbox table sql`"]
+        persistence, kind, key, deferrable, triggers, partition_key = row
+        checks = {
+            "is not an ordinary table: it must be one, or hash-partitioned by transaction_id": kind in {"r", "p"}
+            and (kind == "r" or str(partition_key) == "HASH (transaction_id)"),
+            "is not logged: a crash would empty it; run ALTER TABLE … SET LOGGED": persistence == "p",
+            "needs the primary key (transaction_id), and nothing more in it": key == ["transaction_id"],
+            "has a deferrable primary key: the fence would be void; make it NOT DEFERRABLE": not deferrable,
+            "has triggers: drop them, they could change a decision": triggers == 0,
+        }
+        return [f"table {name} {problem}" for problem, fine in checks.items() if not fine] or self._meta_problems(
+            connection
+        )
+
+    def _meta_problems(self, connection: psycopg.Connection[Any]) -> list[str]:
+        name = written(self.names.schema, self.names.meta)
+        try:
+            rows = connection.execute(self.compose("SELECT key, value FROM {meta}")).fetchall()
+        except psycopg.errors.UndefinedTable:
+            return [f"table {name} does not exist: run `outbox table create`"]
+        except psycopg.errors.InsufficientPrivilege:
+            return []  # for `missing_grants` to tell
+        found = dict(rows)
+        if "incarnation" not in found:
+            return [f"table {name} has no incarnation: run `outbox table create`"]
+        if found.get("schema_version") != SCHEMA_VERSION:
+            return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
+        return []
+
+    def missing_grants(
+        self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]]
+    ) -> list[tuple[str, str]]:
+        """Privileges that the present role lacks.
+
+        Args:
+            connection: Of that role.
+            needed: Privileges by table name.
+
+        Returns:
+            Privilege and full table name of each.
+        """
+        return missing_rights(connection, self.names.schema, needed)
+
+    def verify(self, connection: psycopg.Connection[Any]) -> None:
+        """Check the tables.
+
+        Raises:
+            CallbackTableError: They are missing or wrong; the message says what to do.
+        """
+        problems = self.problems(connection)
+        if problems:
+            raise CallbackTableError("; ".join(problems))

@@ -1,0 +1,147 @@
+"""The inbox table in Postgres: which messages a consumer group has handled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Engine, text
+
+from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox.errors import UsageError
+from outbox.settings import TableNames
+
+_DDL: LiteralString = """
+CREATE TABLE IF NOT EXISTS {inbox} (
+    consumer_group text NOT NULL,
+    message_id text NOT NULL,
+    received_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer_group, message_id)
+);
+COMMENT ON TABLE {inbox} IS
+    'One row per message that a consumer group has handled, written in the transaction that handled it.';
+CREATE INDEX IF NOT EXISTS {index} ON {inbox} (received_at);
+"""
+
+_INSERT: LiteralString = (
+    "INSERT INTO {inbox} (consumer_group, message_id) VALUES ({group}, {id})"
+    " ON CONFLICT (consumer_group, message_id) DO NOTHING RETURNING true"
+)
+_PURGE: LiteralString = (
+    "DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {inbox} WHERE received_at < now() - {age}"
+    " AND consumer_group = coalesce(CAST({group} AS text), consumer_group) ORDER BY received_at LIMIT {batch}))"
+)
+PURGE_BATCH = 5_000
+"""Rows that the clean-up deletes in one transaction."""
+
+
+class InboxTable:
+    """DDL, insertion and clean-up of the inbox table.
+
+    Args:
+        names: Where it is: beside the callback tables, or where they would be.
+    """
+
+    def __init__(self, names: TableNames) -> None:
+        self.schema = names.schema
+        self.name = f"{names.prefix}_inbox"
+        self._names = {
+            "inbox": sql.Identifier(self.schema, self.name),
+            "index": sql.Identifier(f"{self.name}_time"),
+        }
+
+    @property
+    def full_name(self) -> str:
+        """Return schema and name, as SQL writes them."""
+        return written(self.schema, self.name)
+
+    def insert_statement(self, group: sql.Composable, id_: sql.Composable) -> str:
+        """Remember a message; it returns a row if the message is new. Each driver has its own placeholders."""
+        return sql.SQL(_INSERT).format(**self._names, group=group, id=id_).as_string()
+
+    def statements(self) -> list[sql.Composed]:
+        """The statements that make the table, and its schema if there is none; running them again is safe."""
+        return [create_schema(self.schema), *(statement.format(**self._names) for statement in split(_DDL))]
+
+    def drop_statements(self) -> list[sql.Composed]:
+        """The statement that drops the table: every message that comes again is then taken for new."""
+        return [drop_tables(self.schema, (self.name,))]
+
+    def consumer_grant(self, role: str) -> Grant:
+        """What a consumer needs.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        return Grant(self.schema, role, {self.name: ("SELECT", "INSERT")})
+
+    def purger_grant(self, role: str) -> Grant:
+        """What the clean-up needs.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})
+
+    def ddl(self, grants: Iterable[Grant] = ()) -> str:
+        """The SQL that makes the table and gives rights on it; running it again is safe."""
+        return script([*self.statements(), *all_statements(grants)])
+
+    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
+        """Make the table in one transaction, and its schema if there is none.
+
+        Args:
+            connection: Of a role that may.
+            grants: The rights that other roles get on it.
+
+        Raises:
+            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+        """
+        run(connection, self.statements(), list(grants), "inbox")
+
+    def purge(
+        self,
+        database: Engine | psycopg.Connection[Any],
+        keep: timedelta,
+        group: str | None = None,
+        batch: int = PURGE_BATCH,
+    ) -> int:
+        """Delete what was handled longer ago than a given age, the oldest first; see `Inbox.purge` for that age.
+
+        Args:
+            database: A SQLAlchemy engine, or a psycopg connection outside a transaction.
+            keep: Age that is kept, by the database's clock.
+            group: Of this consumer group; None: of all.
+            batch: Rows that are deleted in one transaction.
+
+        Returns:
+            How many rows were deleted.
+
+        Raises:
+            UsageError: The age or the batch is not above 0, or the connection is in a transaction.
+        """
+        if keep <= timedelta(0) or batch < 1:
+            raise UsageError("the age to keep and the batch must be above 0")
+        parameters = {"age": keep, "group": group, "batch": batch}
+        deleted = 0
+        while (count := self._purge_batch(database, parameters)) == batch:
+            deleted += count
+        return deleted + count
+
+    def _purge_batch(self, database: Engine | psycopg.Connection[Any], parameters: dict[str, Any]) -> int:
+        if isinstance(database, Engine):
+            bound = {name: sql.SQL(f":{name}") for name in parameters}
+            with database.begin() as connection:
+                return connection.execute(text(self._purge_statement(bound)), parameters).rowcount
+        if database.info.transaction_status is not TransactionStatus.IDLE:
+            raise UsageError("purge() takes a connection outside a transaction: each batch commits by itself")
+        placeholders = {name: sql.Placeholder(name) for name in parameters}
+        with database.transaction():
+            return database.execute(self._purge_statement(placeholders).encode(), parameters).rowcount
+
+    def _purge_statement(self, parameters: Mapping[str, sql.Composable]) -> str:
+        return sql.SQL(_PURGE).format(**self._names, **parameters).as_string()

@@ -1,0 +1,137 @@
+"""A draft: the messages published in one local transaction through one outbox, before the seal. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from outbox._publish.sender import HalfRecord
+from outbox._publish.validation import PlannedHalf
+from outbox._receipts.receipt import Receipt, Watcher
+from outbox._receipts.transaction_end import TransactionEnd
+from outbox.errors import MessageRefused
+from outbox.message import Message
+from outbox.protocol.half import HalfOptions, Truth, control_headers
+from outbox.protocol.positions import MAX_POSITION, Positions
+
+MAX_BYTES = 64_000_000
+"""Of one transaction."""
+
+_LONGEST_ID = "00000000-0000-7000-8000-000000000000"
+"""All ids of databases are as long."""
+
+
+class Draft:
+    """Messages on their way into one transaction.
+
+    Args:
+        transaction_id: A fresh id for each attempt (R2).
+        watcher: Whom receipts ask when their messages are visible.
+    """
+
+    def __init__(self, transaction_id: str, watcher: Watcher) -> None:
+        self.transaction_id = transaction_id
+        self.end = TransactionEnd()
+        self._watcher = watcher
+        self._messages: list[tuple[int, Message]] = []
+        self._next_position = 0
+        self._bytes = 0
+        self._sent = 0
+
+    def __len__(self) -> int:
+        """How many messages count so far."""
+        return len(self._messages)
+
+    def add(self, message: Message) -> Receipt:
+        """Add a message.
+
+        Raises:
+            MessageRefused: The transaction would have more than 10,000 messages or 64 MB.
+        """
+        size = message.size()
+        if self._next_position > MAX_POSITION:
+            raise MessageRefused(
+                f"a transaction has at most {MAX_POSITION + 1} messages: publish the others in another one"
+            )
+        if self._bytes + size > MAX_BYTES:
+            raise MessageRefused(
+                f"a transaction has at most {MAX_BYTES} bytes of messages: publish the others in another one"
+            )
+        position = self._next_position
+        self._next_position += 1  # first: an exception of a signal handler may come between these lines
+        self._messages.append((position, message))
+        self._bytes += size
+        return Receipt(self.transaction_id, position, message.topic, self.end, self._watcher, self._watcher.ends())
+
+    def strike(self, keep: int) -> None:
+        """Forget all but the first so many messages: their savepoint was rolled back. Positions are not used again."""
+        self.end.strike(position for position, _ in self._messages[keep:])
+        self._bytes -= sum(message.size() for _, message in self._messages[keep:])
+        del self._messages[keep:]
+
+    @property
+    def positions(self) -> Positions:
+        """The positions that count."""
+        return Positions.of(position for position, _ in self._messages)
+
+    @property
+    def ordering_key(self) -> bytes | None:
+        """The key of the first message."""
+        return self._messages[0][1].key_bytes()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there are messages that were not taken yet."""
+        return len(self._messages) > self._sent
+
+    def planned(self, message: Message, group: str) -> PlannedHalf:
+        """Return the half that a message would have, at its largest.
+
+        Args:
+            message: A message that is not added yet.
+            group: Producer group.
+        """
+        ordering_key = self.ordering_key if self._messages else message.key_bytes()
+        make = partial(self._largest_half, message, group, ordering_key)
+        return PlannedHalf(make, group, Truth.ROW, ordering_key, len(self._messages) + 1)
+
+    def _largest_half(self, message: Message, group: str, ordering_key: bytes | None) -> HalfRecord:
+        options = partial(_options, _LONGEST_ID, ordering_key)
+        return self._half(MAX_POSITION, message, group, ordering_key, options)
+
+    def take_unsent(self, group: str, incarnation: str) -> list[tuple[int, HalfRecord]]:
+        """Positions and halves of the messages that were not taken before; they can no longer be struck.
+
+        Args:
+            group: Producer group.
+            incarnation: Incarnation of the database that will hold the row.
+        """
+        taken, self._sent = self._messages[self._sent :], len(self._messages)
+        ordering_key = self.ordering_key
+        options = cache(partial(_options, incarnation, ordering_key))
+        return [(position, self._half(position, message, group, ordering_key, options)) for position, message in taken]
+
+    def _half(
+        self, position: int, message: Message, group: str, ordering_key: bytes | None, options: _Options
+    ) -> HalfRecord:
+        key = message.key_bytes()
+        said = options(key == ordering_key, message.timestamp, message.immunity_ms())
+        control = control_headers(
+            message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, said
+        )
+        return HalfRecord(key, message.value_bytes(), [*control, *message.header_list()])
+
+
+_Options = Callable[[bool, int | None, int | None], bytes]
+
+
+def _options(
+    incarnation: str,
+    ordering_key: bytes | None,
+    has_ordering_key: bool,  # noqa: FBT001 - a cache is asked by place
+    timestamp: int | None,
+    immunity: int | None,
+) -> bytes:
+    """What halves of one transaction say where it is needed: the same for nearly all of them."""
+    ordering = None if has_ordering_key else (ordering_key,)
+    return HalfOptions(timestamp, immunity, ordering, incarnation).encode()

@@ -1,0 +1,123 @@
+"""What is refused at `publish()`, before anything is written: what the relay could not deliver (R24, R48)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._publish.sender import HalfRecord, Sender
+from outbox._publish.waiting import Budget
+from outbox.errors import MessageRefused, TransactionsRejected
+from outbox.message import Message
+from outbox.protocol.half import ANY_PARTITION, Truth
+from outbox.protocol.size import (
+    check_record_size,
+    discard_record_size,
+    largest_size,
+    manifest_record_size,
+    quoted_size,
+    real_record_size,
+    record_size,
+)
+
+
+class PlannedHalf(NamedTuple):
+    """A half at its largest, before its transaction id and its position are known.
+
+    Args:
+        make: Return the half.
+        group: Producer group.
+        truth: Who knows whether the transaction committed.
+        ordering_key: Ordering key of the transaction.
+        messages: How many messages the transaction has with this one.
+    """
+
+    make: Callable[[], HalfRecord]
+    group: str
+    truth: Truth
+    ordering_key: bytes | None
+    messages: int
+
+
+def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
+    """Refuse a message that could not be delivered.
+
+    Args:
+        message: The message.
+        planned: Its half.
+        sender: Connection to the cluster.
+        budget: How long and how to wait if the cluster must be asked.
+
+    Raises:
+        TransactionsRejected: The outbox was told to reject transactions.
+        MessageRefused: Its topic does not exist or needs a key, its partition is out of range, or it is too large.
+        ChannelError: The channel's topics are missing or wrong.
+        PublishFailed: Kafka does not answer.
+    """
+    if sender.rejects:
+        raise TransactionsRejected("the outbox was told to reject transactions (reject_transactions): try again later")
+    size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
+    problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
+    if problem:  # what is remembered may be older than the last change of the topic
+        problem = _why_not(message, planned, size, sender.real_topic_now(message.topic, budget))
+    if problem:
+        raise MessageRefused(problem)
+    channel, max_half_bytes = sender.channel, sender.max_half_bytes
+    if size > min(max_half_bytes, channel.check.max_record_bytes, channel.discard.max_record_bytes):
+        _refuse_large_half(planned, channel, max_half_bytes)
+
+
+def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicDescription | None) -> str:
+    """Return why a real topic does not take a message; empty if it does.
+
+    Args:
+        message: The message.
+        planned: Its half.
+        largest: Upper bound of the size of any record that is made of it, bytes.
+        topic: The topic as the cluster described it; None if there is none.
+    """
+    if topic is None:
+        return f"topic {message.topic!r} does not exist: create it, or correct its name"
+    if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
+        return (
+            f"the message names partition {message.partition}, topic {message.topic!r} has {topic.partitions}: "
+            "give one below that, or -1 for 'by key'"
+        )
+    if topic.key_required and message.key_bytes() is None:
+        return f"Topic {message.topic!r} is compacted and the message has no key. Give it a key."
+    return _too_large(message, planned, topic) if largest > topic.max_record_bytes else ""
+
+
+def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:
+    size = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), planned.group)
+    if size <= topic.max_record_bytes:
+        return ""
+    return (
+        f"The message would have {size} bytes with its headers on topic {message.topic!r}, which takes at most "
+        f"{topic.max_record_bytes} (max.message.bytes). Make the message smaller, or raise the topic's limit."
+    )
+
+
+def _refuse_large_half(planned: PlannedHalf, channel: ChannelDescription, max_half_bytes: int) -> None:
+    """Refuse a half that the half topic could not take, or that could not leave it for the other internal topics."""
+    half, group = planned.make(), planned.group
+    _require_room(planned, "half message", record_size(*half), channel.half, max_half_bytes)
+    _require_room(planned, "half message in an envelope", discard_record_size(*half), channel.discard)
+    if planned.truth is Truth.LISTENER:
+        _require_room(planned, "check request", check_record_size(*half, group), channel.check)
+    manifest = manifest_record_size(planned.messages, planned.ordering_key, group)
+    _require_room(planned, f"manifest of a transaction of {planned.messages} messages", manifest, channel.discard)
+
+
+def _require_room(
+    planned: PlannedHalf, what: str, size: int, topic: TopicDescription, limit: int | None = None
+) -> None:
+    limit = topic.max_record_bytes if limit is None else limit
+    if size > limit:
+        raise MessageRefused(
+            f"The {what} would have {size} bytes with its control headers, of which the ordering key takes "
+            f"{quoted_size(planned.ordering_key)}, and topic {topic.name!r} takes at most {limit} (max.message.bytes). "
+            "Make the message, its headers or the key of the transaction's first message smaller, or raise the limit."
+        )

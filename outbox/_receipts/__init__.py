@@ -1,0 +1,1 @@
+"""Waiting until a message is visible."""

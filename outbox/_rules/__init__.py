@@ -1,0 +1,1 @@
+"""Decisions that library and services share. Pure."""

@@ -1,0 +1,50 @@
+"""Which check requests are stale, by the broker's time (R25). Pure: time comes in as numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from outbox._rules.broker_clock import BrokerClock
+
+STALE_MS = 600_000
+"""Older requests are dropped: the relay has repeated them since."""
+
+
+class RequestAges:
+    """Judge the age of check requests, separately for each partition of the check topic.
+
+    No wall clock of this machine is read. Append times are compared with append times of the same partition, and with
+    monotonic time since.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[int, tuple[int, int]] = {}
+        self._clocks: defaultdict[int, BrokerClock] = defaultdict(BrokerClock)
+        self._last: dict[int, int] = {}
+
+    def note_newest(self, partition: int, offset: int, append_time: int) -> None:
+        """Note the newest record of a partition, which may be read much later.
+
+        Args:
+            partition: Of the check topic.
+            offset: Offset of the record.
+            append_time: Its append time, ms.
+        """
+        self._newest[partition] = (offset, append_time)
+
+    def is_stale(self, partition: int, offset: int, append_time: int, monotonic: int) -> bool:
+        """Return whether a request is older than `STALE_MS`. Call it for each request, in the order of offsets.
+
+        Args:
+            partition: Of the check topic.
+            offset: Offset of the request.
+            append_time: Its append time, ms.
+            monotonic: Monotonic time, ms.
+        """
+        if append_time < self._last.get(partition, 0):
+            del self._clocks[partition]  # a leader with a slower clock, or older records again
+        self._last[partition] = append_time
+        self._clocks[partition].saw(append_time, monotonic)
+        newest_offset, newest_time = self._newest.get(partition, (-1, -1))
+        now = newest_time if offset < newest_offset else self._clocks[partition].now(monotonic)
+        return append_time < now - STALE_MS

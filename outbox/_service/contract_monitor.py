@@ -1,0 +1,147 @@
+"""The contract of the channel's topics, watched while a service runs (R23)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+from confluent_kafka.admin import AdminClient
+from prometheus_client import CollectorRegistry, Gauge
+
+from outbox._kafka.admin import TopicDescription, describe_topics
+from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.topic_contract import (
+    KAFKAS_OWN,
+    STOPS,
+    Contract,
+    Problem,
+    Rule,
+    changes,
+    channel_problems,
+    contract_problems,
+)
+from outbox._service.exit_codes import UnsafeError
+from outbox._service.periodic import Periodic
+from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
+from outbox.protocol.names import Channel
+
+CONFIRM_SECONDS = 1.0
+"""What would stop the service must be seen a second time so much later: a broker that starts may not know all yet."""
+
+log = structlog.get_logger()
+
+
+def contract_gauge(registry: CollectorRegistry) -> Gauge:
+    """The metric of a service's contract."""
+    return Gauge(
+        "outbox_contract_problems",
+        "Rules that topics of the channel, or of Kafka itself, break now, by rule",
+        ["rule"],
+        registry=registry,
+    )
+
+
+def describe_all(admin: AdminClient, channel: Channel) -> dict[str, TopicDescription]:
+    """The channel's topics, and Kafka's own as far as this client may see them.
+
+    Raises:
+        KafkaUnreachable: The cluster does not answer.
+        ConfigurationError: It refuses to describe the channel's topics.
+    """
+    topics = describe_topics(admin, channel.topics)
+    try:
+        return topics | describe_topics(admin, KAFKAS_OWN)
+    except KafkaUnreachable:
+        raise
+    except ConfigurationError as error:
+        log.debug("Kafka's own topics cannot be seen, and are taken for safe", reason=str(error))
+        return topics
+
+
+class ContractWatch:
+    """Looks at the topics at start, then in a thread of its own.
+
+    Args:
+        admin: Client of the cluster.
+        channel: The channel.
+        contract: What is asked of its topics.
+        gauge: The metric, see `contract_gauge`.
+        seconds: Pause between two looks.
+
+    Raises:
+        ChannelError: The contract is broken.
+        ConfigurationError: The cluster does not answer, or refuses.
+    """
+
+    def __init__(self, admin: AdminClient, channel: Channel, contract: Contract, gauge: Gauge, seconds: float) -> None:
+        self._admin = admin
+        self._channel = channel
+        self._contract = contract
+        self._gauge = gauge
+        self._problems: Sequence[Problem] = ()
+        self.description: ChannelDescription = verify_channel(admin, channel)
+        known = describe_all(admin, channel)
+        self._known: Mapping[str, TopicDescription] = {name: known[name] for name in channel.topics if name in known}
+        self._note(self._found(known))
+        if self._problems:
+            raise ChannelError("; ".join(map(str, self._problems)))
+        self._periodic = Periodic("contract", self._look, seconds)
+        self._periodic.start()
+
+    def not_ready(self) -> str | None:
+        """Why the service is not ready, if the contract is broken."""
+        return "; ".join(map(str, self._problems)) or None
+
+    def soon(self) -> None:
+        """Look soon: something odd was seen."""
+        self._periodic.soon()
+
+    def check(self) -> None:
+        """Whether the service may go on.
+
+        Raises:
+            UnsafeError: A rule is broken that stops it.
+        """
+        self._periodic.check()
+
+    def cause_of(self, error: UnsafeError) -> UnsafeError:
+        """What is behind an error: a topic that was deleted also takes its checkpoints along."""
+        try:
+            problems = _that_stop(self._found(describe_all(self._admin, self._channel)))
+        except OutboxError:
+            return error
+        return UnsafeError("; ".join(map(str, problems))) if problems else error
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._periodic.stop()
+
+    def _look(self) -> None:
+        problems = self._found(describe_all(self._admin, self._channel))
+        if _that_stop(problems):
+            time.sleep(CONFIRM_SECONDS)
+            again = self._found(describe_all(self._admin, self._channel))
+            problems = [problem for problem in again if problem in problems]
+        for problem in problems:
+            if problem not in self._problems:
+                log.error("the contract of the topics is broken", rule=str(problem.rule), problem=str(problem))
+        self._note(problems)
+        if stopping := _that_stop(problems):
+            raise UnsafeError("; ".join(map(str, stopping)))
+
+    def _found(self, topics: Mapping[str, TopicDescription]) -> list[Problem]:
+        changed = list(changes(self._channel, self._known, topics))
+        told = {problem.rule for problem in changed}
+        # That a topic has grown or was deleted says more than that its count differs, or that it is not there.
+        others = [problem for problem in channel_problems(self._channel, topics) if problem.rule not in told]
+        return [*changed, *others, *contract_problems(self._channel, topics, self._contract)]
+
+    def _note(self, problems: Sequence[Problem]) -> None:
+        self._problems = problems
+        for rule in Rule:
+            self._gauge.labels(rule).set(sum(problem.rule is rule for problem in problems))
+
+
+def _that_stop(problems: Iterable[Problem]) -> list[Problem]:
+    return [problem for problem in problems if problem.rule in STOPS]

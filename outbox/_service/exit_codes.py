@@ -1,0 +1,81 @@
+"""Exit codes of the commands, and the one place where an expected error becomes one clear line."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable
+from typing import NoReturn, Self
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from outbox._service.redaction import redact, visible
+from outbox.errors import ConfigurationError, OutboxError
+from outbox.protocol.errors import ProtocolError
+
+
+class Exit(enum.IntEnum):
+    """How a command ends; docs/operations.md has the same table."""
+
+    OK = 0, "It did what it was asked to do; a service was asked to stop, and stopped."
+    FAILED = 1, "It failed in a way that it does not know: the traceback says where. Start it again, and report it."
+    FINDINGS = 2, "It looked, and found something wrong; or the command line is wrong."
+    UNPROVABLE = 3, "It cannot prove what it was asked to prove."
+    CONFIGURATION = 4, "Settings, connection, rights or tables are not what it needs. Correct them, start it again."
+    UNSAFE = (
+        5,
+        "Topics or checkpoints are not what they were: going on would be a guess. Look before you start it again.",
+    )
+    CONTRADICTION = 6, "A decision contradicts another one, or what readers see. Find out who wrote it."
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """A code with its meaning."""
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made
+
+
+class UnsafeError(ConfigurationError):
+    """Topics or checkpoints are not what they were, and going on would be a guess: a human must look (R18, R22, R23).
+
+    The command ends with `Exit.UNSAFE`.
+    """
+
+
+def fail(message: str, code: Exit = Exit.CONFIGURATION) -> NoReturn:
+    """Print a message on standard error, without passwords and control characters, and end the process."""
+    warn(message)
+    raise SystemExit(code)
+
+
+def warn(message: str) -> None:
+    """Print a message on standard error, without passwords and control characters, and go on."""
+    sys.stderr.write(f"outbox: {visible(redact(message))}\n")
+
+
+def guarded(command: Callable[[], None]) -> None:
+    """Run a command; an expected error ends it with one clear line instead of a traceback."""
+    try:
+        command()
+    except (ValidationError, SettingsError) as error:
+        fail(one_line(error))
+    except UnsafeError as error:
+        fail(str(error), Exit.UNSAFE)
+    except (OutboxError, ProtocolError) as error:
+        fail(str(error))
+
+
+def one_line(error: Exception) -> str:
+    """An error as one sentence; of settings that are wrong, the names and what is wrong with them, not their values."""
+    if isinstance(error, ValidationError):
+        return "; ".join(_setting(detail["loc"], detail["msg"]) for detail in error.errors(include_input=False))
+    return str(error)
+
+
+def _setting(location: tuple[int | str, ...], message: str) -> str:
+    name = ".".join(map(str, location))
+    return f"setting {name} (OUTBOX_{name.upper()}): {message}"

@@ -1,0 +1,87 @@
+"""Logs of the services: structured, on standard error; JSON unless somebody looks at a terminal.
+
+No payload, key or header value is ever logged: ids, offsets and sizes only. Connection strings are removed from what
+drivers and tracebacks quote.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from rich.console import Console
+from rich.text import Text
+
+from outbox._service.redaction import printable, redact
+
+LIBRDKAFKA = "librdkafka"
+"""The logger that librdkafka's lines go to."""
+
+
+class _Above(logging.Handler):
+    """Writes text to a terminal, above whatever line stands at its end."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self._console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
+
+
+class _TextFormatter(structlog.stdlib.ProcessorFormatter):
+    """Formats text, with the connection strings of tracebacks removed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one record as text."""
+        return redact(super().format(record))
+
+
+def _printable(_logger: Any, _method: str, event: Any) -> Any:
+    """Remove connection strings and control characters from every field of a record."""
+    return {name: printable(value) for name, value in event.items()}
+
+
+def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
+    """Set up structlog and the standard library's root logger alike.
+
+    Args:
+        level: debug, info, warning or error.
+        form: json, text, or auto (text on a terminal).
+
+    Returns:
+        The terminal, if somebody looks at one.
+    """
+    on_terminal = sys.stderr.isatty() and form != "json"
+    terminal = Console(stderr=True) if on_terminal else None
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    as_text = on_terminal or form == "text"
+    rendered: list[Any] = (
+        [_printable, structlog.dev.ConsoleRenderer(colors=on_terminal)]
+        if as_text
+        else [structlog.processors.format_exc_info, _printable, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        cache_logger_on_first_use=True,
+    )
+    handler = _Above(terminal) if terminal else logging.StreamHandler(sys.stderr)
+    formatter = _TextFormatter if as_text else structlog.stdlib.ProcessorFormatter
+    handler.setFormatter(
+        formatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    return terminal

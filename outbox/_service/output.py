@@ -1,0 +1,123 @@
+"""What a command prints: tables for people on a terminal, one JSON document for programs."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from outbox._service.redaction import visible
+from outbox.errors import UsageError
+
+
+class PlainConsole(Console):
+    """A console that prints data as it is: no markup, and control characters as escapes.
+
+    What stands in a table comes from records that anybody may have written.
+
+    Args:
+        stderr: Whether to print on standard error.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text as rich prints it."""
+        return super().render_str(visible(text), **options)
+
+
+def print_entry(console: Console, head: str, *details: str) -> None:
+    """Print an entry of a list: a line, and more lines that belong to it. The terminal wraps what is too long.
+
+    Args:
+        console: Where.
+        head: The first line.
+        details: The other lines; empty ones are left out.
+    """
+    console.print(head.replace("\n", " "), soft_wrap=True, highlight=False)
+    for detail in filter(None, details):
+        console.print("    " + detail.replace("\n", " "), soft_wrap=True, highlight=False)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a document; times in it are ms since 1970, offsets are numbers, and what is not known is null.
+
+    A document with characters that a terminal acts on is printed in ASCII.
+    """
+    sys.stdout.write(_to_text(document) + "\n")
+
+
+def print_json_rows(
+    document: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]], tail: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Print a document with a list of rows, each as it comes and on one line: they need not fit into memory.
+
+    Args:
+        document: The fields before the list.
+        name: Name of the list.
+        rows: The rows.
+        tail: Returns the fields behind the list. It is called after the last row.
+    """
+    separator = "\n"
+    sys.stdout.write(_to_text({**document, name: []}).removesuffix("]\n}"))
+    for row in rows:
+        sys.stdout.write(separator + "    " + _to_text(row, None))
+        separator = ",\n"
+    sys.stdout.write(("" if separator == "\n" else "\n  ") + "],\n" + _to_text(tail()).removeprefix("{\n") + "\n")
+
+
+def _to_text(document: Mapping[str, Any], indent: int | None = 2) -> str:
+    """Return a document as JSON, in ASCII if it has characters that a terminal acts on."""
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    return text if visible(text) == text else json.dumps(document, indent=indent)
+
+
+@contextmanager
+def told_reading() -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many records were read; the block gets what must be told of more."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} records read"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda more: progress.advance(task, more)
+
+
+def utc(ms: int) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
+
+
+def may_ask(*, yes: bool, as_json: bool) -> None:
+    """Refuse to ask a program.
+
+    Raises:
+        UsageError: With `--json` nobody is there who could answer.
+    """
+    if as_json and not yes:
+        raise UsageError("with --json nothing is asked: give --yes, too")
+
+
+def signed(comment: str) -> str:
+    """What an op record says of who decided, and why."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # as in a container, whose user has no name
+        user = f"user {os.getuid()}"
+    return f"{user}: {comment or 'no comment'}"

@@ -1,0 +1,1 @@
+"""An outbox in memory."""

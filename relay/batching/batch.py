@@ -1,0 +1,171 @@
+"""What one Kafka transaction of the relay does: what the ledger hands out, turned into records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from outbox.protocol.names import Channel
+from outbox.protocol.record import Record
+from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed, remove, remove_halves
+from relay.batching.preflight import RealTopic, inspect
+from relay.state.discard_index import Move, record_keys, to_manifest
+from relay.state.half_records import Half
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Finding, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the ledger handed out for one Kafka transaction.
+
+    Args:
+        removed: Transactions that leave the discard topic undelivered.
+        ready: Transactions that go to their real topics, unless pre-flight refuses them.
+        moves: Halves that go to the discard topic undecided.
+        malformed: Halves that cannot be parsed.
+    """
+
+    removed: Sequence[Transaction]
+    ready: Sequence[Transaction]
+    moves: Sequence[Move]
+    malformed: Sequence[Half]
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.removed or self.ready or self.moves or self.malformed)
+
+    def is_single(self) -> bool:
+        """Return whether it holds no more than one transaction or half, and cannot be split."""
+        return len(self.removed) + len(self.ready) + len(self.moves) + len(self.malformed) <= 1
+
+    def size(self) -> int:
+        """Return its approximate size as the ledger counts it, bytes."""
+        return sum(transaction.size for transaction in chain(self.ready, (move.transaction for move in self.moves)))
+
+    def late(self) -> list[Transaction]:
+        """Those of the ready ones that lie in the discard topic."""
+        return [transaction for transaction in self.ready if transaction.discarded]
+
+    def bodies_wanted(self) -> dict[bytes, int]:
+        """Records of the discard topic that must be fetched: their keys, and half offsets."""
+        wanted: dict[bytes, int] = {}
+        for transaction in self.late():
+            keys = record_keys(transaction)
+            wanted |= {keys[half.offset]: half.offset for half in transaction.counted()}
+        return wanted
+
+    def put_in(self, bodies: Mapping[int, Half]) -> None:
+        """Put in the halves that were fetched, by half offset."""
+        for transaction in self.late():
+            transaction.replace(bodies)
+
+    def halves_wanted(self) -> list[int]:
+        """Half offsets of what goes from the half topic, and whose bodies were let go."""
+        ready = [half for found in self.ready if not found.discarded for half in found.all_halves()]
+        moved = [half for move in self.moves for half in move.halves]
+        return [half.offset for half in chain(ready, moved) if not half.has_body()]
+
+    def put_in_halves(self, bodies: Mapping[int, Half]) -> None:
+        """Put in the halves that were fetched from the half topic, by offset."""
+        for transaction in self.ready:
+            if not transaction.discarded:
+                transaction.replace(bodies)
+        for move in self.moves:
+            move.halves[:] = [bodies.get(half.offset, half) for half in move.halves]
+
+
+def take_batch(ledger: Ledger, ready: Sequence[Transaction], now: int, messages: int) -> Batch:
+    """Take what can be written now.
+
+    Args:
+        ledger: It holds for settled what it hands out.
+        ready: What is ready, taken before what is moved: the bodies of a half that goes to the discard topic with
+            this batch could not be fetched from there.
+        now: The broker's time, ms.
+        messages: How many are moved at most, about.
+    """
+    return Batch(ledger.take_removed(), ready, ledger.take_parked(now, messages), ledger.take_malformed())
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a batch comes to.
+
+    Args:
+        records: What the Kafka transaction writes, in this order.
+        delivered: Transactions that become visible with it.
+        refused: Transactions that cannot be delivered, and why.
+        messages: How many become visible with it.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    delivered: list[Transaction] = field(default_factory=list)
+    refused: list[tuple[Transaction, Finding]] = field(default_factory=list)
+    messages: int = 0
+
+    def topics(self) -> set[str]:
+        """The topics that it writes to."""
+        return {record.topic for record in self.records}
+
+
+def settle_batch(
+    batch: Batch,
+    ledger: Ledger,
+    topics: Mapping[str, RealTopic | None],
+    channel: Channel,
+    now: int,
+    allowed: AllowList = EVERYTHING,
+) -> Outcome:
+    """The records of a batch. What pre-flight refuses is put into the ledger's discard index.
+
+    Args:
+        batch: With its bodies put in.
+        ledger: Where it was taken from.
+        topics: The real topics that exist, by name.
+        channel: The channel.
+        now: The broker's time, ms.
+        allowed: Who may write where.
+    """
+    outcome = Outcome()
+    for transaction in batch.removed:
+        outcome.records.extend(remove(transaction, channel.discard_topic, ledger.partition))
+    for transaction in batch.ready:
+        finding = inspect(transaction, topics, channel, now, allowed)
+        if finding is None:
+            _deliver(transaction, ledger.partition, channel, outcome)
+        else:
+            _refuse(transaction, finding, ledger, channel, outcome)
+    for move in batch.moves:
+        if move.transaction.discarded:
+            manifest = to_manifest(move.transaction, move.transaction.discarded, ledger.topic_id, ledger.partition)
+            outcome.records.extend(discard(move, manifest, channel.discard_topic))
+    for half in batch.malformed:
+        manifest = malformed(half, ledger.topic_id, ledger.partition)
+        ledger.refuse_malformed(manifest)
+        outcome.records.extend(discard_malformed(half, manifest, channel.discard_topic))
+    return outcome
+
+
+def _deliver(transaction: Transaction, partition: int, channel: Channel, outcome: Outcome) -> None:
+    records = deliver(transaction, partition)
+    outcome.records += records
+    outcome.messages += len(records)
+    outcome.delivered.append(transaction)
+    if transaction.discarded:
+        outcome.records.extend(remove(transaction, channel.discard_topic, partition))
+
+
+def _refuse(transaction: Transaction, finding: Finding, ledger: Ledger, channel: Channel, outcome: Outcome) -> None:
+    lies_there = transaction.discarded is not None
+    if lies_there and transaction.copies:
+        # Once the decision is gone, nothing would say which half of a position counts: only that one stays there.
+        outcome.records.extend(remove_halves(transaction, channel.discard_topic, ledger.partition))
+        transaction.keep_counted()
+        lies_there = False
+    manifest = ledger.refuse(transaction, finding)
+    halves = [] if lies_there else list(transaction.halves.values())
+    outcome.records.extend(discard(Move(transaction, halves), manifest, channel.discard_topic))
+    outcome.refused.append((transaction, finding))

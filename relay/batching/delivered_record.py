@@ -1,0 +1,49 @@
+"""Records of a real topic that a relay wrote, read back: whose they are, and what they were made of. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from outbox.protocol.half import ANY_PARTITION
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
+from outbox.protocol.record import Record
+from relay.state.half_records import Half
+
+_DIGITS = 30
+"""More than any partition and offset have together."""
+
+
+class Written(NamedTuple):
+    """A record of a real topic that a relay wrote.
+
+    Args:
+        record: The record, as it could be written once more.
+        offset: Its offset.
+        transaction_id: Its transaction.
+        half_partition: Partition of its half; the half may be of another channel.
+        half_offset: Offset of its half.
+    """
+
+    record: Record
+    offset: int
+    transaction_id: str
+    half_partition: int
+    half_offset: int
+
+
+def written(record: Record, offset: int) -> Written | None:
+    """A record of a real topic at an offset, if a relay wrote it."""
+    headers: dict[str, Any] = dict(record.headers)
+    transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
+    partition, _, half = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
+    if not (transaction_id and partition.isdigit() and half.isdigit()) or len(partition + half) > _DIGITS:
+        return None
+    return Written(record, offset, transaction_id.decode(errors="replace"), int(partition), int(half))
+
+
+def is_made_of(found: Written, half: Half) -> bool:
+    """Whether a record is what was made of a half; services that forward headers make others like it elsewhere."""
+    control, record = half.control, found.record
+    if control is None or (control.transaction_id, control.topic) != (found.transaction_id, record.topic):
+        return False
+    return control.partition in {ANY_PARTITION, record.partition}

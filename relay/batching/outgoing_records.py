@@ -1,0 +1,101 @@
+"""What a Kafka transaction of the relay writes: real records and discard records. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
+from outbox.protocol.half import HalfControl, Truth, real_headers
+from outbox.protocol.names import LATE_HEADER
+from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
+from relay.state.discard_index import Move, all_keys, record_keys
+from relay.state.half_records import Half
+from relay.state.message_transaction import Transaction
+
+
+def deliver(transaction: Transaction, partition: int) -> list[Record]:
+    """The records of a committed transaction on their real topics, in the order of their positions.
+
+    What comes from the discard topic is out of its order, and a header says so.
+
+    Args:
+        transaction: A committed transaction that passed pre-flight.
+        partition: Its half partition, for the origin header.
+    """
+    records = [_real(half, half.control, partition) for half in transaction.counted() if half.control]
+    if transaction.discarded:
+        for record in records:
+            record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
+    return records
+
+
+def _real(half: Half, control: HalfControl, partition: int) -> Record:
+    headers = real_headers(control, half.headers, partition, half.offset)
+    return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
+
+
+def discard(move: Move, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """The records of halves that go to the discard topic, then the manifest of their transaction.
+
+    Args:
+        move: The halves, with their bodies; none if all lie there already.
+        manifest: What is known of the transaction.
+        topic: The discard topic.
+    """
+    keys = record_keys(move.transaction)
+    for half in move.halves:
+        yield Record(topic, manifest.partition, keys[half.offset], half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """The tombstones that remove a transaction from the discard topic.
+
+    Args:
+        transaction: A transaction that lies there.
+        topic: The discard topic.
+        partition: Its half partition, which is the discard partition's number too.
+    """
+    yield from _tombstones(all_keys(transaction), transaction, topic, partition)
+
+
+def remove_halves(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """The tombstones that remove a transaction's halves, but not its manifest; as `remove()`."""
+    yield from _tombstones(record_keys(transaction).values(), transaction, topic, partition)
+
+
+def _tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    for key in keys:
+        yield Record(topic, partition, key, None, [], transaction.first().append_time)
+
+
+def malformed(half: Half, topic_id: str, partition: int) -> Manifest:
+    """The manifest of a half that cannot be parsed, under an id made from its place."""
+    transaction_id = str(uuid.uuid5(uuid.UUID(topic_id), f"{partition}/{half.offset}"))
+    return Manifest(
+        transaction_id,
+        "unknown",
+        Truth.ROW,
+        topic_id,
+        partition,
+        DiscardReason.MALFORMED,
+        half.error,
+        None,
+        Positions.first(1),
+        ((0, half.offset),),
+        half.append_time,
+    )
+
+
+def discard_malformed(half: Half, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """The records of a half that cannot be parsed."""
+    key = message_key(manifest.transaction_id, 0)
+    yield Record(topic, manifest.partition, key, half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def _manifest(manifest: Manifest, topic: str) -> Record:
+    key = manifest_key(manifest.transaction_id)
+    return Record(topic, manifest.partition, key, manifest.encode(), [], manifest.first_append_time)

@@ -1,0 +1,198 @@
+"""Pre-flight: whether a whole transaction can be delivered, before it enters a batch (R24). Pure.
+
+One message that cannot be delivered sends its whole transaction to the discard topic, so that a batch never fails,
+again and again, because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.fields import MAX_INT64
+from outbox.protocol.half import ANY_PARTITION, user_headers
+from outbox.protocol.names import Channel, is_internal_topic, looks_internal
+from outbox.protocol.size import real_record_size
+from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.state.half_records import Half, Target
+from relay.state.message_transaction import Finding, Transaction
+
+if TYPE_CHECKING:  # it talks to Kafka, this module must not
+    from outbox._kafka.admin import TopicDescription
+
+UNDER_MIN_ISR = "it has partitions with fewer in-sync replicas than min.insync.replicas"
+
+PASSING = frozenset(
+    {
+        DiscardReason.TOPIC_MISSING,
+        DiscardReason.PARTITION_OUT_OF_RANGE,
+        DiscardReason.NOT_AUTHORIZED,
+        DiscardReason.TOPIC_UNAVAILABLE,
+    }
+)
+"""Reasons that may pass by themselves: the transaction waits, see `relay.batching.topic_gate`. All others are final."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealTopic:
+    """What pre-flight must know of a real topic.
+
+    Args:
+        partitions: How many it has.
+        max_message_bytes: The largest record batch that it takes.
+        key_required: Whether it is compacted.
+        oldest: How far a timestamp may lie behind the broker's time, ms.
+        newest: How far it may lie ahead, ms.
+        lacks: The right that the relay lacks to write to it; empty if it may, and then the rest is known.
+        unavailable: Why nothing can be written to it now, although it exists; empty if something can.
+    """
+
+    partitions: int
+    max_message_bytes: int
+    key_required: bool = False
+    oldest: int = MAX_INT64
+    newest: int = MAX_INT64
+    lacks: str = ""
+    unavailable: str = ""
+
+    def takes(self, partition: int) -> bool:
+        """Whether it takes messages to this partition, or to any (`ANY_PARTITION`)."""
+        return not self.lacks and not self.unavailable and (partition == ANY_PARTITION or partition < self.partitions)
+
+
+def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopic:
+    """Return what pre-flight must know of a topic that the cluster describes.
+
+    Args:
+        description: The topic.
+        unavailable: Why nothing can be written to it now, if so.
+    """
+    if description.lacks:
+        return RealTopic(0, 0, lacks=description.lacks)
+    if description.under_min_isr:
+        unavailable = unavailable or UNDER_MIN_ISR
+    settings = description.settings
+    oldest = newest = MAX_INT64
+    if settings.get("message.timestamp.type") != "LogAppendTime":  # there the broker writes its own time
+        oldest = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))
+        newest = int(settings.get("message.timestamp.after.max.ms", MAX_INT64))
+    return RealTopic(
+        description.partitions,
+        description.max_record_bytes,
+        description.key_required,
+        oldest,
+        newest,
+        unavailable=unavailable,
+    )
+
+
+def targets(transaction: Transaction) -> set[str]:
+    """The real topics of a transaction."""
+    return {half.control.topic for half in transaction.counted() if half.control}
+
+
+def inspect(
+    transaction: Transaction,
+    topics: Mapping[str, RealTopic | None],
+    channel: Channel,
+    now: int | None = None,
+    allowed: AllowList = EVERYTHING,
+) -> Finding | None:
+    """The first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
+
+    Args:
+        transaction: A committed transaction.
+        topics: The real topics that exist, by name.
+        channel: The channel, whose own topics can never be targets.
+        now: The broker's time, ms; without it timestamps are not looked at.
+        allowed: Who may write where.
+    """
+    counted, group = transaction.counted(), transaction.group
+    gravest = _incomplete(transaction, counted)
+    for half in counted:
+        finding = _inspect_target(group, half, topics, channel, allowed) or _inspect_record(half, topics, now)
+        if finding is not None:
+            gravest = _graver(gravest, finding)
+    return gravest
+
+
+def inspect_targets(
+    transaction: Transaction, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
+) -> Finding | None:
+    """As `inspect`, by what is known of a transaction whose bodies were let go: where its messages shall go."""
+    counted, group = transaction.counted(), transaction.group
+    gravest = _incomplete(transaction, counted)
+    for half in counted:
+        finding = _inspect_target(group, half, topics, channel, allowed)
+        if finding is not None:
+            gravest = _graver(gravest, finding)
+    return gravest
+
+
+def _incomplete(transaction: Transaction, counted: Sequence[Half]) -> Finding | None:
+    decision = transaction.decision
+    missing = len(decision.positions) - len(counted) if decision else 0
+    if decision and not missing:
+        return None
+    return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
+
+
+def _graver(known: Finding | None, finding: Finding) -> Finding:
+    """Of two findings the final one, else the first."""
+    return finding if known is None or (known.reason in PASSING and finding.reason not in PASSING) else known
+
+
+def _inspect_target(
+    group: str, half: Half, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
+) -> Finding | None:
+    target = half.target()
+    if target is None:
+        return Finding(DiscardReason.MALFORMED, half.error)
+    if _is_internal(target.topic, channel.name):
+        return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
+    if not allowed.allows(group, target.topic):
+        return Finding(DiscardReason.FORBIDDEN, f"producer group {group} may not write to {target.topic}")
+    topic = topics.get(target.topic)
+    return None if topic is not None and topic.takes(target.partition) else _inspect_topic(target, topic)
+
+
+@lru_cache(maxsize=4_096)
+def _is_internal(topic: str, channel: str) -> bool:
+    """Very many halves have the same topic, and those of the channel are named anew each time."""
+    return is_internal_topic(topic, Channel(channel)) or looks_internal(topic)
+
+
+def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
+    """What keeps a message from a real topic that does not take it, and may pass."""
+    if topic is None:
+        return Finding(DiscardReason.TOPIC_MISSING, f"topic {target.topic} does not exist")
+    if topic.lacks:
+        return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks} on topic {target.topic}")
+    if topic.unavailable:
+        return Finding(DiscardReason.TOPIC_UNAVAILABLE, f"topic {target.topic}: {topic.unavailable}")
+    return Finding(
+        DiscardReason.PARTITION_OUT_OF_RANGE,
+        f"topic {target.topic} has {topic.partitions} partitions, the message names partition {target.partition}",
+    )
+
+
+def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int | None) -> Finding | None:
+    control = half.control
+    topic = None if control is None else topics.get(control.topic)
+    if control is None or topic is None:
+        return Finding(DiscardReason.MALFORMED, half.error)
+    name, size = control.topic, real_record_size(half.key, half.value, user_headers(half.headers), control.group)
+    age = 0 if now is None else now - half.timestamp()
+    if topic.key_required and half.key is None:
+        return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")
+    if size > topic.max_message_bytes:
+        return Finding(DiscardReason.TOO_LARGE, f"{size} bytes, topic {name} allows {topic.max_message_bytes}")
+    if not -topic.newest <= age <= topic.oldest:
+        return Finding(
+            DiscardReason.TIMESTAMP,
+            f"its timestamp is {age} ms old, topic {name} allows {-topic.newest} to {topic.oldest}",
+        )
+    return None

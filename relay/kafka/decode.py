@@ -1,0 +1,110 @@
+"""Kafka's records to the ledger's values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Message
+
+from outbox.protocol.envelope import parse_envelope
+from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.half import Header, parse_half
+from outbox.protocol.op import parse_op
+from relay.batching.stubs import keepable
+from relay.state.half_records import Half, OpRecord
+
+
+class Decoder:
+    """Reads the records of one half partition and its op partition.
+
+    Args:
+        most: `max.message.bytes` of the discard topic.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.skipped: Mapping[tuple[str, int], str] = {}
+        """What an operator wants passed by if it cannot be read: topic and offset, and who wants it and why."""
+
+    def half(self, message: Message) -> Half:
+        """Return a half message; a stub if the discard topic could not keep it.
+
+        Raises:
+            NewerFormatError: It is of a newer format; the partition must stop.
+        """
+        place = (_offset(message), message.timestamp()[1], message.key(), message.value(), _headers(message))
+        try:
+            with _placed(message):
+                found = _half(*place)
+        except NewerFormatError:
+            why = self._why_skipped(message)
+            if why is None:
+                raise
+            found = Half(*place, None, why)
+        if found.control is None:
+            found.error = self._why_skipped(message) or found.error
+        return keepable(found, self._most)
+
+    def op(self, message: Message) -> OpRecord:
+        """Return an op record.
+
+        Raises:
+            NewerFormatError: It is of a newer format; the partition must stop.
+        """
+        try:
+            with _placed(message):
+                source, entries = parse_op(message.value(), _headers(message))
+        except ProtocolError as problem:
+            why = self._why_skipped(message) if isinstance(problem, NewerFormatError) else str(problem)
+            if why is None:
+                raise
+            return OpRecord(_offset(message), message.timestamp()[1], None, (), why)
+        return OpRecord(_offset(message), message.timestamp()[1], source, tuple(entries))
+
+    def _why_skipped(self, message: Message) -> str | None:
+        return self.skipped.get((message.topic() or "", _offset(message)))
+
+
+def decode_envelope(value: bytes | None) -> Half:
+    """A half that lies in the discard topic.
+
+    Raises:
+        NewerFormatError: It is of a newer format; the partition must stop.
+        ProtocolError: It is no envelope.
+    """
+    found = parse_envelope(value)
+    return _half(found.offset, found.timestamp, found.key, found.value, found.headers)
+
+
+def _half(offset: int, append_time: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]) -> Half:
+    try:
+        control, error = parse_half(headers), ""
+    except NewerFormatError:
+        raise
+    except ProtocolError as problem:
+        control, error = None, str(problem)
+    return Half(offset, append_time, key, value, headers, control, error)
+
+
+@contextmanager
+def _placed(message: Message) -> Iterator[None]:
+    """Name the place of a record of a newer format."""
+    try:
+        yield
+    except NewerFormatError as error:
+        place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+        raise NewerFormatError(f"{place}: {error}") from error
+
+
+def _headers(message: Message) -> tuple[Header, ...]:
+    headers: Any = message.headers() or ()  # the stub also allows a dict and text, which consumed messages never have
+    return tuple(headers)
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    if offset is None:
+        raise TypeError("a consumed message always has an offset")
+    return offset

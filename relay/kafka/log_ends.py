@@ -1,0 +1,36 @@
+"""Where the topics of a channel end, asked for beside the consumer: its own figures stand still when its fetches do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import end_offsets
+from outbox._service.periodic import Periodic
+
+LOOK_SECONDS = 10.0
+
+
+class LogEnds:
+    """The log end offsets of some topics, as of the last look.
+
+    They count what an open Kafka transaction hides from the relay, too.
+
+    Args:
+        admin: Client of the cluster.
+        partitions: The topics, with the number of partitions of each.
+    """
+
+    def __init__(self, admin: AdminClient, partitions: Mapping[str, int]) -> None:
+        self._admin = admin
+        self._partitions = partitions
+        self._ends: Mapping[str, tuple[int, ...]] = {}
+        self.watch = Periodic("log ends", self._look, LOOK_SECONDS)
+
+    def _look(self) -> None:
+        self._ends = {**self._ends, **end_offsets(self._admin, self._partitions)}
+
+    def of(self, topic: str, partition: int) -> int:
+        """Return the log end offset of a partition; 0 as long as it is not known."""
+        return self._ends[topic][partition] if topic in self._ends else 0

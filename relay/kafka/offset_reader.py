@@ -1,0 +1,123 @@
+"""Reads records of one partition by their offsets, beside the subscribed consumer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from outbox._kafka.admin import checked_properties
+from outbox.errors import ConfigurationError, KafkaUnreachable
+
+TIMEOUT_SECONDS = 10.0
+"""So long one answer of Kafka may take."""
+
+POLL_SECONDS = 0.2
+READ_AT_ONCE = 1_000
+NEAR = 250
+"""Records that are rather read through than skipped: a skip takes about as long, and no turn at the interpreter."""
+
+
+class OffsetReader:
+    """A consumer of no group, for one partition.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        topic: The topic.
+        partition: The partition.
+        group: Of the relay; never joined, but whoever may read for the relay may read in its name.
+        isolation: `isolation.level`.
+    """
+
+    def __init__(
+        self, kafka: Mapping[str, str], topic: str, partition: int, group: str, isolation: str = "read_committed"
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._stopped = False
+        with checked_properties():
+            self._consumer = Consumer(
+                {
+                    "auto.offset.reset": "earliest",  # compaction may have removed the first records
+                    "fetch.message.max.bytes": 65_536,  # a skip would throw most of a larger answer away
+                    "fetch.queue.backoff.ms": 5,
+                    "fetch.wait.max.ms": 100,
+                    **kafka,
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "group.id": group,
+                    "isolation.level": isolation,
+                }
+            )
+
+    def read_on(self, offset: int) -> Iterator[Message]:
+        """The records from an offset to the end of the partition.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer, or the reader was stopped.
+            ConfigurationError: The right to read it is missing.
+        """
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+        heard = time.monotonic()
+        try:
+            while time.monotonic() < heard + TIMEOUT_SECONDS and not self._stopped:
+                first = self._consumer.poll(POLL_SECONDS)
+                for message in [first, *self._consumer.consume(READ_AT_ONCE, 0)] if first is not None else []:
+                    if self._is_end(message):
+                        return
+                    if message.error() is None:
+                        heard = time.monotonic()
+                        yield message
+        finally:
+            self._consumer.unassign()
+        raise KafkaUnreachable(f"the end of {self._topic}/{self._partition} was not seen")
+
+    def read_at(self, offsets: Sequence[int]) -> Iterator[Message]:
+        """The records at ascending offsets; those that are not there are left out.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer, or the reader was stopped.
+        """
+        index = 0
+        while index < len(offsets):
+            for message in self.read_on(offsets[index]):
+                while index < len(offsets) and offsets[index] < (message.offset() or 0):
+                    index += 1  # it is not there
+                if index < len(offsets) and offsets[index] == message.offset():
+                    index += 1
+                    yield message
+                if index == len(offsets) or offsets[index] > (message.offset() or 0) + NEAR:
+                    break
+            else:
+                return
+
+    def bounds(self) -> tuple[int, int]:
+        """The first offset of the partition, and the one behind its last.
+
+        Raises:
+            KafkaUnreachable: Kafka does not answer.
+        """
+        place = TopicPartition(self._topic, self._partition)
+        try:
+            return self._consumer.get_watermark_offsets(place, TIMEOUT_SECONDS)
+        except KafkaException as error:
+            raise KafkaUnreachable(f"the ends of {self._topic}/{self._partition}: {error.args[0].str()}") from error
+
+    def stop(self) -> None:
+        """Let whoever reads here, or begins to, fail at once."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._consumer.close()
+
+    def _is_end(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            return False
+        if error.fatal():
+            raise KafkaException(error)
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise ConfigurationError(f"the right READ on topic {self._topic} is missing: grant it")
+        return error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - librdkafka's own codes carry an underscore

@@ -1,0 +1,211 @@
+"""A producer that is given whole batches, knows what of them was not delivered, and hears its own complaints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from outbox._failpoints import failpoint
+from outbox._kafka.admin import checked_properties
+from outbox._kafka.produce import produce
+from outbox.protocol.record import Record
+from relay.kafka.error_policy import TIME_OUTS, Fault, Remedy, Step, Undelivered, remedy
+
+SETTINGS: dict[str, str | int | bool] = {
+    "acks": "all",
+    "batch.size": 1_000_000,  # lowered for topics that take less, see relay.batch_size
+    "delivery.report.only.error": True,
+    "enable.idempotence": True,
+    "linger.ms": 1,
+    "message.max.bytes": 100_000_000,  # pre-flight compares each message with its own topic's limit
+    "message.timeout.ms": 10_000,
+    # With re-bootstrap, a transactional producer that loses its last connection waits for a coordinator for ever.
+    "metadata.recovery.strategy": "none",
+    "partitioner": "murmur2_random",  # the partition that a Java producer would choose
+    "queue.buffering.max.messages": 1_000_000,
+    "retry.backoff.ms": 1,  # 100, the default, is what a small transaction waits for CONCURRENT_TRANSACTIONS
+    "retry.backoff.max.ms": 100,
+    "socket.timeout.ms": 5_000,
+    "topic.metadata.propagation.max.ms": 2_000,
+}
+
+UNENDED = (
+    ". Kafka cannot write the end of the former transaction. Bring back the brokers of the topics that it wrote to, "
+    "or lower min.insync.replicas of those topics"
+)
+
+FLUSH_MARGIN_SECONDS = 5.0
+"""Every record is reported on within `message.timeout.ms`; a flush waits longer."""
+
+log = structlog.get_logger()
+
+
+class DeliveryError(Exception):
+    """A batch whose outcome is not known to be a commit: make a fresh producer, read `committed()`.
+
+    Args:
+        message: What failed.
+        remedy: What to do; never RETRY.
+        undelivered: The records that were reported as not delivered.
+        cause: What librdkafka reported, if it was that.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        remedy: Remedy = Remedy.REBUILD,
+        undelivered: Sequence[Undelivered] = (),
+        cause: KafkaError | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.undelivered = undelivered
+        self.cause = cause
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether records were not acknowledged in time."""
+        return any(found.error.code() in TIME_OUTS for found in self.undelivered)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another owner is there: give the partition up until the group has a new generation."""
+        return self.remedy is Remedy.GIVE_UP
+
+
+def delivery_error(step: Step, error: KafkaError, undelivered: Sequence[Undelivered] = ()) -> DeliveryError:
+    """Return what becomes of an error that is not tried again, or no longer."""
+    what = remedy(Fault.of(error), step)
+    if what is Remedy.RETRY:
+        what = Remedy.REBUILD
+    advice = UNENDED if step is Step.TAKE_OVER and error.code() == KafkaError.CONCURRENT_TRANSACTIONS else ""
+    return DeliveryError(f"{step} failed: {error.name()}: {error.str()}{advice}", what, undelivered, error)
+
+
+class Complaints:
+    """Takes a producer's log lines for librdkafka's `logger`, and notes those that tell of a lost connection or answer.
+
+    After such a line a request may have been sent twice, although its call succeeded (R17).
+    """
+
+    _TROUBLE = frozenset({"FAIL", "REQTMOUT"})
+
+    def __init__(self) -> None:
+        self.trouble = self.timed_out = False
+
+    def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
+        """Called by confluent-kafka while the producer is polled."""
+        self.trouble = self.trouble or facility in self._TROUBLE
+        self.timed_out = self.timed_out or facility == "REQTMOUT"
+        say = log.warning if level >= logging.WARNING else log.info
+        if facility == "CONFWARN":  # a property of the consumer, given for all clients
+            say = log.debug
+        say("producer", client=client, facility=facility, text=text)
+
+
+class BatchProducer:
+    """A producer for whole batches.
+
+    Args:
+        config: Its librdkafka properties.
+
+    Raises:
+        ConfigurationError: Properties do not go together.
+    """
+
+    def __init__(self, config: Mapping[str, str | int | bool]) -> None:
+        self.complaints = Complaints()
+        self._undelivered: list[Undelivered] = []
+        self._closed = False
+        self._flush_seconds = int(config["message.timeout.ms"]) / 1_000 + FLUSH_MARGIN_SECONDS
+        with checked_properties():
+            # Only its log tells of lost connections, and only so; the error callback does not.
+            telling = {"log.connection.close": True, "log_level": 6, "logger": self.complaints}
+            self.client = Producer({**config, "on_delivery": self._report, **telling})
+
+    def _report(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._undelivered.append(Undelivered(message.topic() or "", error))
+
+    def produce(self, records: Iterable[Record]) -> None:
+        """Hand records to librdkafka.
+
+        Raises:
+            DeliveryError: One was refused.
+        """
+        first = True
+        for record in records:
+            try:
+                produce(self.client, record)
+            except KafkaException as error:
+                self.client.flush(self._flush_seconds)  # the reports on earlier records name the cause
+                self._undelivered.append(Undelivered(record.topic, error.args[0]))
+                raise self._failure(Step.PRODUCE) from error
+            if first:
+                failpoint("relay.kafka.producer")
+                first = False
+
+    def flush(self) -> None:
+        """Wait until all is acknowledged.
+
+        Raises:
+            DeliveryError: A message was not, or not within 5 s after `message.timeout.ms`.
+        """
+        left = self.client.flush(self._flush_seconds)
+        if self._undelivered:
+            raise self._failure(Step.FLUSH)
+        if left:
+            seconds = round(self._flush_seconds)
+            raise DeliveryError(f"{left} messages were not acknowledged within {seconds} s", Remedy.ABORT)
+
+    @contextmanager
+    def fatal_errors(self) -> Iterator[None]:
+        """Turns a fatal error, in whichever way confluent-kafka raises it, into a DeliveryError.
+
+        Whatever serves callbacks may raise it: flush, poll, commit. confluent-kafka sets its exception, and then calls
+        back all the same: what comes out is the interpreter's own SystemError then, with or without the cause.
+        """
+        try:
+            yield
+        except KafkaException as error:
+            raise delivery_error(Step.LISTEN, error.args[0]) from error
+        except SystemError as error:
+            raise self._fatal_error() from error
+
+    def _failure(self, step: Step) -> DeliveryError:
+        """Return what the first report means; one that only says "fatal" leaves open whether another owner is there."""
+        cause = self._undelivered[0].error
+        is_silent = cause.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's own codes carry an underscore
+        return self._fatal_error() if is_silent else delivery_error(step, cause, self._undelivered)
+
+    def _fatal_error(self) -> DeliveryError:
+        """What has befallen the producer: it tells it once more."""
+        try:
+            self.client.begin_transaction()
+        except KafkaException as error:
+            return delivery_error(Step.LISTEN, error.args[0])
+        return DeliveryError("the producer has failed, and does not say why")
+
+    def listen(self) -> bool:
+        """Serve librdkafka's log, and return whether it reports trouble since the last time."""
+        self.client.poll(0)
+        trouble, self.complaints.trouble = self.complaints.trouble, False
+        return trouble
+
+    def take_timed_out(self) -> bool:
+        """Return whether librdkafka's log reports a request that timed out since the last call."""
+        timed_out, self.complaints.timed_out = self.complaints.timed_out, False
+        return timed_out
+
+    def close(self) -> None:
+        """Let the producer go without waiting; again, it does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(KafkaException):
+            self.client.purge()
+        del self.client

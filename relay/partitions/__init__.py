@@ -1,0 +1,1 @@
+"""The half partitions of this process: owned, halted, stalled. Pure."""

@@ -1,0 +1,1 @@
+"""What a take-over restores, and which transactions it ends."""

@@ -1,0 +1,254 @@
+"""What a Kafka transaction left open on a real topic, although it has ended: looked for before the first write there.
+
+A broker that has no leader for a partition when it writes a transaction's markers skips that partition, and the
+transaction counts as complete (KAFKA-20734). Its records stay where they are, without an end, until the next Kafka
+transaction of the same producer id ends them along with its own: those of an aborted transaction become visible then,
+beside what its successor has delivered in their place. So after each take-over, and before anything is written to a
+real topic, the records that no reader sees yet are looked at there. Of all transactions of one owner only the last can
+hang: if the ledger still owes what it wrote, it was aborted, and is ended so; else it was committed, and the next
+commit ends it rightly.
+
+Nothing is written to a topic that cannot be looked at, or has no leader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+from confluent_kafka import Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import end_offsets
+from outbox.errors import ConfigurationError
+from outbox.protocol.record import Record
+from relay import metrics
+from relay.batching.delivered_record import Written, is_made_of, written
+from relay.kafka.half_reader import HalfReader
+from relay.kafka.offset_reader import OffsetReader
+from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.recovery.stable_offsets import Offsets
+from relay.state.ledger import Ledger
+
+LOOKS = 4
+PAUSE_SECONDS = 0.05
+"""Between looks: most of what is open belongs to somebody at work, and is ended soon."""
+READ_AT_ONCE = 1_000
+FETCHED_AT_ONCE = 20
+
+NO_ANSWER = "not every partition of it has a leader that answers"
+
+log = structlog.get_logger()
+
+
+class Leftovers(Protocol):
+    """What former Kafka transactions of an owner may have left open."""
+
+    def take_stale(self) -> Collection[str]:
+        """Topics that were looked at, but before the last take-over: they must be looked at again."""
+
+    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
+        """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
+
+        Args:
+            topics: The topics, with their partitions.
+            in_hand: Offsets of halves that the ledger has handed out, and that are not committed yet.
+
+        Returns:
+            Topics that nothing may be written to now, and why.
+
+        Raises:
+            DeliveryError: The producer failed.
+        """
+
+    def stop(self) -> None:
+        """Let whoever looks, or begins to, fail at once."""
+
+
+class NoLeftovers:
+    """Of an owner that writes without Kafka transactions: no transaction of its own will end another's."""
+
+    def take_stale(self) -> Collection[str]:
+        """See `Leftovers`."""
+        return ()
+
+    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
+        """See `Leftovers`."""
+        del topics, in_hand
+        return {}
+
+    def stop(self) -> None:
+        """See `Leftovers`."""
+
+
+class TransactionalLeftovers:
+    """Of an owner that writes Kafka transactions.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        admin: Client of the cluster.
+        group: Of the relay.
+        ledger: Of the half partition.
+        delivery: Its transactional producer.
+        halves: Reads its halves.
+    """
+
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        admin: AdminClient,
+        group: str,
+        ledger: Ledger,
+        delivery: TransactionalDelivery,
+        halves: HalfReader,
+    ) -> None:
+        self._kafka = kafka
+        self._admin = admin
+        self._group = group
+        self._ledger = ledger
+        self._delivery = delivery
+        self._halves = halves
+        self._take_overs = 0
+        self._looked_at: dict[str, int] = {}  # topics, with the partitions that they had
+        self._reader: OffsetReader | None = None
+        self._stopped = False
+        self._ends: dict[str, tuple[int, ...]] = {}  # where topics ended at the first look since the last take-over
+
+    def take_stale(self) -> Collection[str]:
+        """See `Leftovers`."""
+        if self._take_overs == self._delivery.take_overs:
+            return ()
+        self._take_overs = self._delivery.take_overs
+        stale, self._looked_at = self._looked_at, {}
+        self._ends.clear()
+        return stale.keys()
+
+    def stop(self) -> None:
+        """See `Leftovers`."""
+        self._stopped = True
+        reader = self._reader
+        if reader is not None:
+            reader.stop()
+
+    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
+        """See `Leftovers`."""
+        new = {name: count for name, count in topics.items() if self._looked_at.get(name) != count}
+        if not new:
+            return {}
+        ends = self._first_ends(new)
+        stable = self._stable(ends)
+        closed = dict.fromkeys(new.keys() - stable.keys(), NO_ANSWER)
+        for place, stop in held_back(ends, stable):
+            try:
+                self._end(place, stop, in_hand)
+            except ConfigurationError as error:
+                closed[place.topic] = str(error)
+        self._looked_at |= {name: count for name, count in new.items() if name not in closed}
+        return closed
+
+    def _first_ends(self, topics: Mapping[str, int]) -> Offsets:
+        unknown = {name: count for name, count in topics.items() if len(self._ends.get(name, ())) != count}
+        self._ends |= end_offsets(self._admin, unknown)
+        return {name: self._ends[name] for name, count in topics.items() if len(self._ends.get(name, ())) == count}
+
+    def _stable(self, ends: Offsets) -> Offsets:
+        """Up to where readers see everything, when what is being written now has had a moment to be ended."""
+        partitions = {name: len(offsets) for name, offsets in ends.items()}
+        stable = end_offsets(self._admin, partitions, stable=True)
+        for _ in range(LOOKS):
+            if not any(held_back(ends, stable)):
+                break
+            time.sleep(PAUSE_SECONDS)
+            stable = end_offsets(self._admin, partitions, stable=True)
+        for name in partitions.keys() - stable.keys():
+            del self._ends[name]  # it may be another topic when it answers again
+        return stable
+
+    def _end(self, place: TopicPartition, stop: int, in_hand: Collection[int]) -> None:
+        """End what hangs on a partition of a real topic between its offset and another one, if it is ours."""
+        last = self._last_own(place, stop)
+        if last is None:
+            return
+        is_aborted = self._is_owed(last, in_hand)
+        outcome = "aborted" if is_aborted else "committed"
+        metrics.LEFTOVERS.labels(outcome).inc()
+        log.warning(
+            "a Kafka transaction may have left records without an end",
+            topic=place.topic,
+            topic_partition=place.partition,
+            offset=last.offset,
+            outcome=outcome,
+        )
+        if is_aborted:
+            self._delivery.write_and_abort(last.record)
+
+    def _last_own(self, place: TopicPartition, stop: int) -> Written | None:
+        """The last record between two offsets that an owner of this half partition wrote."""
+        reader = OffsetReader(self._kafka, place.topic, place.partition, self._group, isolation="read_uncommitted")
+        self._reader = reader
+        if self._stopped:
+            reader.stop()
+        try:
+            for span in backwards(place.offset, stop, READ_AT_ONCE):
+                found = list(_read(reader, span))
+                own = self._last_of([record for record in found if record.half_partition == self._ledger.partition])
+                if own is not None:
+                    return own
+        finally:
+            self._reader = None
+            reader.close()
+        return None
+
+    def _last_of(self, records: Sequence[Written]) -> Written | None:
+        """The last one that is no other channel's, and no copy that somebody made of ours."""
+        for part in backwards(0, len(records), FETCHED_AT_ONCE):
+            halves = self._halves.find(records[index].half_offset for index in part)
+            for index in reversed(part):
+                record = records[index]
+                half = halves.get(record.half_offset)
+                if self._ledger.owes(record.transaction_id, record.half_offset) or (half and is_made_of(record, half)):
+                    return record
+        return None
+
+    def _is_owed(self, record: Written, in_hand: Collection[int]) -> bool:
+        """Whether its half is still to be delivered, as the checkpoint says."""
+        offset = record.half_offset
+        is_unread = offset >= self._ledger.head() or self._ledger.is_deferred(offset)
+        return is_unread or offset in in_hand or self._ledger.owes(record.transaction_id, offset)
+
+
+def held_back(ends: Offsets, stable: Offsets) -> Iterator[tuple[TopicPartition, int]]:
+    """Partitions with records that readers do not see yet: where those begin, and where they end."""
+    for topic in stable:
+        for number, (stop, start) in enumerate(zip(ends[topic], stable[topic], strict=True)):
+            if start < stop:
+                yield TopicPartition(topic, number, start), stop
+
+
+def backwards(start: int, stop: int, size: int) -> Iterator[range]:
+    """Offsets in spans of a size, the last ones first: what is looked for is near the end."""
+    while stop > start:
+        yield range(max(start, stop - size), stop)
+        stop -= size
+
+
+def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
+    """What relays wrote at these offsets."""
+    for message in reader.read_on(span.start):
+        offset = message.offset() or 0
+        if offset >= span.stop:
+            return
+        found = written(as_record(message), offset)
+        if found is not None:
+            yield found
+
+
+def as_record(message: Message) -> Record:
+    """Return the record once more, which its topic took before."""
+    headers: Any = message.headers() or []
+    topic, partition = message.topic() or "", message.partition()
+    return Record(
+        topic, -1 if partition is None else partition, message.key(), message.value(), headers, message.timestamp()[1]
+    )

@@ -1,0 +1,274 @@
+"""Restore: a partition's ledger from its committed checkpoints, and from nothing else (R18)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import end_offset
+from outbox._kafka.channel import ChannelDescription
+from outbox._service.exit_codes import UnsafeError
+from outbox.errors import KafkaUnreachable
+from outbox.protocol.checkpoint import (
+    CheckpointError,
+    HalfCheckpoint,
+    OpCheckpoint,
+    parse_half_checkpoint,
+    parse_op_checkpoint,
+)
+from outbox.protocol.errors import NewerFormatError, ProtocolError
+from relay import metrics
+from relay.state.body_cache import BodyPolicy
+from relay.state.check_schedule import CheckPolicy
+from relay.state.ledger import Ledger
+from relay.state.parking import ParkingPolicy
+
+_TIMEOUT = 10.0
+_CHECKPOINT_SECONDS = 4.0
+"""For committed offsets. Their transactions have ended when they are asked for, so that Kafka need not wait for any."""
+log = structlog.get_logger()
+
+HELD_BACK = "holds the checkpoint back for a transaction that is still open"
+"""What Kafka does then. After the former owner was fenced none should be open."""
+
+
+def read_checkpoints(
+    consumer: Consumer, channel: ChannelDescription, number: int, *, deliver_again: bool = False
+) -> list[TopicPartition]:
+    """Return the committed offsets of a half and an op partition, once those of open transactions are stable.
+
+    Args:
+        consumer: Of the relay's group, `read_committed`.
+        channel: The channel.
+        number: Partition number of both.
+        deliver_again: Whether a missing one is accepted; `verify_checkpoints` then replaces it.
+
+    Raises:
+        KafkaException: They cannot be read now.
+        UnsafeError: There are none: starting at a guess would lose or double (R22).
+    """
+    committed = consumer.committed(_places(channel, number), _CHECKPOINT_SECONDS)
+    for place in committed:
+        if place.error is not None:
+            raise KafkaException(place.error)
+        if place.offset == OFFSET_INVALID and not deliver_again:
+            raise UnsafeError(
+                f"{place.topic}/{number} has no checkpoint in group {channel.channel.relay_group}: for a new channel "
+                f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before see "
+                "docs/operations.md, 'Lost checkpoints': starting at a guess would lose or double messages"
+            )
+    return committed
+
+
+def _places(channel: ChannelDescription, number: int) -> list[TopicPartition]:
+    return [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
+
+
+class HeldBackError(KafkaUnreachable):
+    """Kafka holds a checkpoint or discard records back for a transaction without an end."""
+
+
+def why_unreadable(
+    error: KafkaException, kafka: Mapping[str, str], channel: ChannelDescription, number: int
+) -> KafkaUnreachable:
+    """Return why checkpoints could not be read: perhaps Kafka knows them, but holds them back.
+
+    Args:
+        error: Of `read_checkpoints()`.
+        kafka: Client properties.
+        channel: The channel.
+        number: Partition number of both.
+    """
+    cause: KafkaError = error.args[0]
+    timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
+    if timed_out and _is_known(kafka, channel, number):
+        return HeldBackError(f"Kafka {HELD_BACK}: docs/operations.md says what to do if it stays so")
+    return KafkaUnreachable(f"{cause.str()}")
+
+
+def _is_known(kafka: Mapping[str, str], channel: ChannelDescription, number: int) -> bool:
+    group = {"group.id": channel.channel.relay_group, "isolation.level": "read_uncommitted"}
+    consumer = Consumer({**kafka, **group})
+    try:
+        consumer.committed(_places(channel, number), _CHECKPOINT_SECONDS)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
+
+
+def restore_ledger(
+    consumer: Consumer,
+    channel: ChannelDescription,
+    number: int,
+    committed: Sequence[TopicPartition],
+    policy: CheckPolicy,
+    parking: ParkingPolicy,
+    bodies: BodyPolicy,
+    *,
+    ordered: bool,
+    deliver_again: bool = False,
+    skip_lost: bool = False,
+) -> Ledger:
+    """The ledger that the checkpoints of a half and an op partition describe; see `verify_checkpoints`.
+
+    Raises:
+        KafkaException: The end of the half partition cannot be seen now.
+        UnsafeError: A checkpoint cannot be trusted; the message says why.
+    """
+    half, op = verify_checkpoints(
+        consumer, channel, number, committed, deliver_again=deliver_again, skip_lost=skip_lost
+    )
+    op = _with_ops_that_are_there(consumer, channel, number, op)
+    return Ledger(channel.half.id, number, half, op, policy, parking, bodies, ordered=ordered)
+
+
+def verify_checkpoints(
+    consumer: Consumer,
+    channel: ChannelDescription,
+    number: int,
+    committed: Sequence[TopicPartition],
+    *,
+    deliver_again: bool = False,
+    skip_lost: bool = False,
+) -> tuple[HalfCheckpoint, OpCheckpoint]:
+    """What the committed offsets of a half and an op partition say.
+
+    Args:
+        consumer: Of the relay's group.
+        channel: The channel.
+        number: Partition number of both.
+        committed: As `read_checkpoints()` returns them.
+        deliver_again: Whether one that cannot be trusted is replaced by one that knows of nothing settled, at the
+            beginning of the topic. It doubles what the topic still has; its offset is not believed, for that was
+            perhaps moved forward by hand, and what lies before it would be lost.
+        skip_lost: Whether to go on without halves that were not settled and are gone from the topic.
+
+    Raises:
+        KafkaException: The ends of the half partition cannot be seen now.
+        UnsafeError: A checkpoint cannot be trusted; the message says why.
+    """
+    half, op = committed
+    start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
+    try:
+        half_checkpoint = parse_half_checkpoint(_string(half), half.offset, channel.half.id, number)
+    except ProtocolError as error:
+        offset = _begin_anew(error, half, number, consumer, deliver_again=deliver_again)
+        half_checkpoint = HalfCheckpoint(offset, offset)
+    try:
+        op_checkpoint = parse_op_checkpoint(_string(op), op.offset, channel.op.id, number)
+    except ProtocolError as error:
+        offset = _begin_anew(error, op, number, consumer, deliver_again=deliver_again)
+        op_checkpoint = OpCheckpoint(offset, offset)
+    if end < half_checkpoint.head:
+        raise UnsafeError(
+            f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
+            "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
+        )
+    if start > half_checkpoint.offset:
+        half_checkpoint = _without_lost_halves(channel.half.name, number, half_checkpoint, start, skip_lost=skip_lost)
+    return half_checkpoint, op_checkpoint
+
+
+def _without_lost_halves(
+    topic: str, number: int, checkpoint: HalfCheckpoint, start: int, *, skip_lost: bool
+) -> HalfCheckpoint:
+    """Return a checkpoint that begins where the topic does, if an operator wants that (R38).
+
+    Raises:
+        UnsafeError: Nobody wants it: halves that were not settled are gone.
+    """
+    kept, lost = checkpoint.without(start)
+    if not skip_lost:
+        raise UnsafeError(
+            f"the checkpoint of {topic}/{number} is outside the topic: it is at offset {checkpoint.offset}, the topic "
+            f"begins at {start}. {lost} halves that were not settled are gone (retention, or the topic was cut by "
+            f"hand); nothing was skipped. To go on without them set OUTBOX_SKIP_LOST={number} and restart the relay"
+        )
+    log.error("lost halves are skipped", topic=topic, partition=number, lost=lost, before=start)
+    metrics.LOST_HALVES.inc(lost)
+    return kept
+
+
+def lost_ops(consumer: Consumer, channel: ChannelDescription, number: int, checkpoint: OpCheckpoint) -> int:
+    """Return how many ops were removed from the topic that the checkpoint still needs.
+
+    Raises:
+        KafkaException: The beginning of the op partition cannot be seen now.
+    """
+    start, _ = consumer.get_watermark_offsets(TopicPartition(channel.op.name, number), _TIMEOUT)
+    return max(start - checkpoint.offset, 0)
+
+
+def _with_ops_that_are_there(
+    consumer: Consumer, channel: ChannelDescription, number: int, checkpoint: OpCheckpoint
+) -> OpCheckpoint:
+    """Return an op checkpoint that does not begin before its topic: check-back finds what a lost op said (R38)."""
+    lost = lost_ops(consumer, channel, number, checkpoint)
+    if not lost:
+        return checkpoint
+    start = checkpoint.offset + lost
+    log.warning(
+        "ops are gone that were not read, check-back decides instead",
+        topic=channel.op.name,
+        partition=number,
+        lost=lost,
+        before=start,
+    )
+    metrics.LOST_OPS.inc(lost)
+    return OpCheckpoint(start, max(checkpoint.head, start))
+
+
+def _string(place: TopicPartition) -> str:
+    """Return the string beside a committed offset.
+
+    Raises:
+        CheckpointError: No offset is committed.
+    """
+    if place.offset == OFFSET_INVALID:
+        raise CheckpointError(f"{place.topic}/{place.partition} has no checkpoint")
+    return place.metadata or ""
+
+
+def _begin_anew(
+    error: ProtocolError, place: TopicPartition, number: int, consumer: Consumer, *, deliver_again: bool
+) -> int:
+    """Where to begin in a partition whose checkpoint cannot be trusted, if an operator wants that.
+
+    Raises:
+        KafkaException: The beginning of the topic cannot be seen now.
+        UnsafeError: Nobody wants it, or the checkpoint is of a newer format: a newer relay can read it.
+    """
+    if not deliver_again or isinstance(error, NewerFormatError):
+        raise UnsafeError(f"partition {number}: {error}") from error
+    offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), _TIMEOUT)
+    log.warning(
+        "a checkpoint cannot be trusted, all that its topic has is delivered again",
+        topic=place.topic,
+        partition=number,
+        offset=offset,
+        reason=str(error),
+    )
+    return offset
+
+
+def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int) -> None:
+    """See that readers see all of a discard partition: only its owner writes there, and it has ended what was open.
+
+    Raises:
+        HeldBackError: They do not: what is there cannot be told.
+        KafkaUnreachable: Kafka does not answer.
+    """
+    topic = channel.channel.discard_topic
+    end, stable = end_offset(admin, topic, number), end_offset(admin, topic, number, stable=True)
+    if end is None or stable is None:
+        raise KafkaUnreachable(f"{topic}/{number} does not answer")
+    if stable < end:
+        raise HeldBackError(
+            f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable}: "
+            "docs/operations.md says what to do if it stays so"
+        )

@@ -1,0 +1,68 @@
+"""`outbox relay --check`: what a relay would find, without joining the group or writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, KafkaException
+
+from outbox._kafka.admin import admin_client, checked_properties
+from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._operations.finding import Finding
+from outbox._service.exit_codes import UnsafeError
+from outbox._service.findings import examine_channel
+from outbox.errors import KafkaUnreachable
+from relay.recovery.hanging_checkpoint import refuse_undone_end
+from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints, why_unreadable
+from relay.settings import RelaySettings
+
+
+def examine(settings: RelaySettings) -> Iterator[Finding]:
+    """Settings, broker, contract, and the checkpoints of all partitions."""
+    found = list(examine_channel(settings))
+    yield from found
+    if all(finding.fine for finding in found):
+        channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
+        yield from _checkpoints(settings, channel)
+
+
+def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterator[Finding]:
+    with checked_properties():
+        consumer = Consumer(
+            {
+                **settings.connection(),
+                "enable.auto.commit": False,
+                "group.id": channel.channel.relay_group,  # never joined
+                "isolation.level": "read_committed",
+            }
+        )
+    try:
+        for number in range(channel.partitions):
+            yield _checkpoint(settings, consumer, channel, number)
+    finally:
+        consumer.close()
+
+
+def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDescription, number: int) -> Finding:
+    what = f"partition {number}"
+    try:
+        committed = read_checkpoints(consumer, channel, number)
+        refuse_undone_end(settings.connection(), channel, number, committed[0], settings.hanging_transaction)
+        skip_lost = settings.skips_lost(number)
+        half, op = verify_checkpoints(consumer, channel, number, committed, skip_lost=skip_lost)
+        lost = lost_ops(consumer, channel, number, op)
+    except UnsafeError as error:
+        return Finding(what, str(error), "see docs/operations.md: starting at a guess would lose or double")
+    except KafkaUnreachable as error:
+        return Finding(what, str(error), "look at the group's coordinator")
+    except KafkaException as error:
+        why = why_unreadable(error, settings.connection(), channel, number)
+        return Finding(what, f"its checkpoint cannot be read: {why}", "look at the group's coordinator")
+    if lost:
+        problem = f"{lost} offsets of {channel.op.name}/{number} are gone before they were read"
+        return Finding(
+            what, problem, "start the relay: check-back decides instead; then raise the op topic's retention"
+        )
+    unsettled = sum(map(len, half.unsettled))
+    waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
+    return Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {waiting}; op offset {op.offset}")

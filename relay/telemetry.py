@@ -1,0 +1,182 @@
+"""What was done, told in logs and metrics: ids and reasons, never a payload."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+import structlog
+
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.op import OpSource
+from relay import metrics
+from relay.batching.batch import Batch, Outcome
+from relay.batching.pacing import BatchPolicy
+from relay.batching.topic_gate import News
+from relay.kafka.producer import DeliveryError
+from relay.state.discard_index import Move
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Finding, Transaction
+from relay.state.obeyed import Contradiction
+
+OLD_MS = 60_000
+"""Age from which an undecided transaction is exported with its producer group."""
+GROUPS = 10
+"""Producer groups that are exported of a half partition."""
+
+_SOURCES = frozenset(OpSource)
+
+log = structlog.get_logger()
+
+
+def written(batch: Batch, outcome: Outcome, partition: int) -> None:
+    """A Kafka transaction was committed. What may be thousands is told in one line, with one of the ids."""
+    for transaction, finding in outcome.refused:
+        _refused(transaction, finding)
+    _parked(batch.moves, partition)
+    late = [transaction for transaction in outcome.delivered if transaction.discarded]
+    for what, some in (("delivered", late), ("removed", batch.removed)):
+        if some:
+            log.info("discarded transactions leave", what=what, partition=partition, count=len(some), one=some[0].id)
+    for half in batch.malformed:
+        log.error("a half cannot be parsed and is discarded", partition=partition, offset=half.offset)
+    if log.is_enabled_for(logging.DEBUG):
+        for transaction in outcome.delivered:
+            offsets = [half.offset for half in transaction.counted()]
+            log.debug("delivered", transaction=transaction.id, partition=partition, first=offsets[0], last=offsets[-1])
+    metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
+    metrics.MESSAGES.inc(outcome.messages)
+    metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
+    metrics.TRANSACTIONS.labels("late").inc(len(late))
+    metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
+
+
+def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, partition: int) -> None:
+    """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out.
+
+    Args:
+        error: Why it failed.
+        closed: For how long real topics are closed, ms.
+        limit: What closes the next batch.
+        partition: The half partition.
+    """
+    reasons = {found.topic: found.error.name() for found in error.undelivered}
+    for topic, pause in closed.items():
+        log.warning(
+            "Real topic closed after failed records", partition=partition, topic=topic, error=reasons[topic], ms=pause
+        )
+        metrics.TOPIC_FAILURES.labels(topic, reasons[topic]).inc()
+    if error.timed_out:
+        log.warning("Batch timed out", partition=partition, next_messages=limit.messages, next_bytes=limit.bytes)
+        metrics.TIMED_OUT.inc()
+
+
+def at_gate(news: Sequence[News], partition: int) -> None:
+    """Transactions begin to wait for real topics, or wait no longer."""
+    for topic, detail in news:
+        if detail:
+            log.warning("transactions wait for a real topic", partition=partition, topic=topic, detail=detail)
+        else:
+            log.info("transactions wait no longer for a real topic", partition=partition, topic=topic)
+
+
+def _refused(transaction: Transaction, finding: Finding) -> None:
+    say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
+    say(
+        "a transaction is discarded",
+        transaction=transaction.id,
+        group=transaction.group,
+        reason=str(finding.reason),
+        detail=finding.detail,
+    )
+    metrics.DISCARDS.labels(finding.reason).inc()
+
+
+def _parked(moves: Sequence[Move], partition: int) -> None:
+    groups: defaultdict[tuple[str, str], list[Move]] = defaultdict(list)
+    for move in moves:
+        finding = move.transaction.discarded
+        groups[move.transaction.group, finding.detail if finding else ""].append(move)
+    for (group, detail), some in groups.items():
+        log.warning(
+            "undecided transactions are parked",
+            partition=partition,
+            group=group,
+            detail=detail,
+            count=len(some),
+            one=some[0].transaction.id,
+        )
+        metrics.PARKED.inc(sum(len(move.halves) for move in some))
+        metrics.DISCARDS.labels(DiscardReason.UNDECIDED).inc(len({move.transaction.id for move in some}))
+
+
+def counted(counts: Counter[str], partition: int) -> None:
+    """What a ledger has counted since the last time."""
+    for kind, count in counts.items():
+        what, _, source = kind.partition("_")
+        if source in _SOURCES:
+            metrics.OPS.labels(what, source).inc(count)
+        elif kind == "rolled_back":
+            metrics.TRANSACTIONS.labels(kind).inc(count)
+        else:
+            metrics.EVENTS.labels(kind).inc(count)
+        if kind == "op_lost":
+            log.error("LOST: committed halves are not in the half topic", partition=partition, count=count)
+
+
+def contradicted(found: Sequence[Contradiction], partition: int) -> None:
+    """Log decisions that contradict those that were obeyed."""
+    for one in found:
+        log.error(
+            "Decision contradicts the one that was obeyed",
+            partition=partition,
+            transaction=one.transaction_id,
+            obeyed=one.obeyed.name,
+            later=one.later.name,
+            source=str(one.source),
+        )
+
+
+def deferring(before: Collection[str], now: Collection[str], partition: int) -> None:
+    """Log the producer groups whose halves are deferred from now on, and those whose halves are not any more."""
+    for group in sorted(set(now) - set(before)):
+        log.warning("Halves of a producer group are deferred: it is at its limit", partition=partition, group=group)
+    for group in sorted(set(before) - set(now)):
+        log.info("Halves of a producer group are not deferred any more", partition=partition, group=group)
+
+
+def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
+    """What waits in a half partition.
+
+    Args:
+        ledger: Its ledger.
+        for_topics: Committed transactions that wait for their real topic.
+        now: The broker's time, ms.
+    """
+    partition, oldest = ledger.partition, ledger.oldest_pending()
+    metrics.PENDING.labels(partition).set(ledger.pending())
+    metrics.HELD.labels(partition).set(ledger.held())
+    metrics.DEFERRED.labels(partition).set(ledger.deferred())
+    metrics.WAITING.labels(partition).set(for_topics)
+    metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
+    for kind, number in zip(("undecided", "undeliverable"), ledger.discarded(), strict=True):
+        metrics.DISCARDED.labels(partition, kind).set(number)
+    _oldest_undecided(ledger, now)
+
+
+def _oldest_undecided(ledger: Ledger, now: int) -> None:
+    """Export the producer groups that have waited longest; the others have no series."""
+    gauge, partition = metrics.OLDEST_UNDECIDED_SECONDS, str(ledger.partition)
+    oldest = ledger.oldest_undecided(now - OLD_MS)
+    ages = {
+        (partition, group, str(truth)): (now - oldest[group, truth]) / 1000
+        for group, truth in heapq.nsmallest(GROUPS, oldest, key=oldest.__getitem__)
+    }
+    for labels, age in ages.items():
+        gauge.labels(*labels).set(age)
+    for sample in next(iter(gauge.collect())).samples:
+        labels = (sample.labels["partition"], sample.labels["producer_group"], sample.labels["truth"])
+        if labels[0] == partition and labels not in ages:
+            gauge.remove(*labels)

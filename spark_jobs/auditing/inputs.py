@@ -1,0 +1,205 @@
+"""What an audit reads, fixed as offsets in an order that makes the proof sound; docs/spark.md gives the reasons.
+
+1. the window's half offsets, and what the relay's checkpoints say,
+2. the ends of the discard topic,
+3. the ends of the real topics,
+4. the ends of the op topic and of the half topic.
+
+The snapshots of the databases come after all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import Channel
+from spark_jobs.auditing.window import Inputs, Window
+from spark_jobs.runtime.errors import SourceError
+from spark_jobs.runtime.java_admin import Place
+from spark_jobs.runtime.kafka_offsets import KafkaOffsets, KeptTopic, Topic
+from spark_jobs.runtime.spans import Checkpoint, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a real topic must be searched for.
+
+    Args:
+        topic: The topic.
+        since: The earliest timestamp that a record of the window can have there, ms since 1970.
+    """
+
+    topic: str
+    since: int
+
+
+class InputPlan:
+    """Fixes the spans, step by step.
+
+    Args:
+        kafka: The offsets.
+        channel: The channel.
+        window: The window.
+        now: ms since 1970.
+        clock_skew: ms by which the clocks of two brokers may differ.
+        patience: ms that open Kafka transactions are waited for.
+
+    Raises:
+        SourceError: Kafka does not answer, or the channel does not exist. Every method raises it.
+    """
+
+    def __init__(
+        self, kafka: KafkaOffsets, channel: Channel, window: Window, now: int, clock_skew: int, patience: int
+    ) -> None:
+        self._kafka = kafka
+        self._channel = channel
+        self._window = window
+        self._now = now
+        self._clock_skew = clock_skew
+        self._patience = patience
+        self._incomplete: dict[str, str] = {}
+        self._internal = kafka.kept_topics((channel.half_topic, channel.op_topic, channel.discard_topic))
+        for name in (channel.half_topic, channel.op_topic, channel.discard_topic):
+            if name not in self._internal:
+                raise SourceError(f"topic {name} does not exist: create the channel, or correct its name")
+        # Ends first: whatever lies below them was appended before, so that nothing young slips in behind.
+        self._half = self._internal[channel.half_topic]
+        ends = kafka.ends(self._half.places())
+        starts = self._since(self._half, window.start, ends)
+        behind = {
+            place: at if 0 <= at <= ends[place] else ends[place]
+            for place, at in self._times(self._half, window.end).items()
+        }
+        self._halves = {place[1]: (start, behind[place]) for place, start in starts.items()}
+        self._checkpoints = self._read_checkpoints()
+        self._discards = self._read_discards()
+
+    def begun(self) -> Inputs:
+        """What is fixed so far: enough to read the halves."""
+        window, halves = self._window, self._halves
+        return Inputs(self._channel.name, self._half.id, window, halves, checkpoints=self._checkpoints)
+
+    def finish(self, searches: Iterable[Search]) -> Inputs:
+        """Fix the rest, once the halves have said which real topics there are."""
+        reals = dict(self._real_spans({search.topic: search.since for search in searches}))
+        op = self._internal[self._channel.op_topic]
+        op_ends = self._committed_ends(op)
+        op_starts = self._since(op, self._window.start - self._clock_skew, op_ends)
+        half_ends = self._kafka.ends(self._half.places())
+        return Inputs(
+            self._channel.name,
+            self._half.id,
+            self._window,
+            self._halves,
+            {number: end for (_, number), end in half_ends.items()},
+            _spans(op_starts, op_ends),
+            self._discards,
+            reals,
+            self._checkpoints,
+            self._incomplete,
+        )
+
+    def _read_checkpoints(self) -> dict[int, Checkpoint]:
+        found = self._kafka.checkpoints(self._channel.relay_group, self._half)
+        for _, number in self._half.places():
+            checkpoint = found.get(number)
+            if checkpoint is None:
+                self._note(self._half.name, f"the relay has no checkpoint of partition {number}")
+            elif checkpoint.parse(self._half.id, number) is None:
+                self._note(self._half.name, f"the relay's checkpoint of partition {number} cannot be trusted")
+        return found
+
+    def _read_discards(self) -> dict[int, Span]:
+        """All of the discard topic: it is compacted, what lies there may be old."""
+        topic = self._internal[self._channel.discard_topic]
+        ends = self._committed_ends(topic)
+        return _spans(self._kafka.beginnings(topic.places()), ends)
+
+    def _real_spans(self, since: Mapping[str, int]) -> Iterator[tuple[str, dict[int, Span]]]:
+        topics = self._kafka.kept_topics(since) if since else {}
+        for name in since:
+            if name not in topics:
+                self._note(name, "the topic does not exist")
+        for name, topic in topics.items():
+            if topic.compacted:
+                self._note(name, "the topic is compacted: a record may be gone because a later one has its key")
+            ends = self._committed_ends(topic)
+            yield name, _spans(self._since(topic, since[name] - self._clock_skew, ends), ends)
+
+    def _committed_ends(self, topic: Topic) -> dict[Place, int]:
+        ends, open_ = self._kafka.committed_ends(topic.places(), self._patience)
+        for name, number in sorted(open_):
+            self._note(name, f"a Kafka transaction stays open in partition {number} at offset {ends[name, number]}")
+        return ends
+
+    def _since(self, topic: KeptTopic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
+        """Where records of this time or later begin; says so if Kafka may have removed some of them."""
+        beginnings, found = self._kafka.beginnings(topic.places()), self._times(topic, time)
+        starts = {place: at if 0 <= at <= ends[place] else ends[place] for place, at in found.items()}
+        by_age_only = not topic.by_size and (topic.retention is None or time > self._now - topic.retention)
+        for place, start in starts.items():
+            if 0 < beginnings[place] >= start and not by_age_only:
+                self._note(
+                    topic.name, f"partition {place[1]} begins at offset {beginnings[place]}: earlier ones are gone"
+                )
+        return starts
+
+    def _times(self, topic: Topic, time: int) -> dict[Place, int]:
+        return self._kafka.since(topic.places(), time)
+
+    def _note(self, topic: str, why: str) -> None:
+        before = self._incomplete.get(topic)
+        self._incomplete[topic] = f"{before}; {why}" if before else why
+
+
+def _spans(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[int, Span]:
+    return {number: (start, max(ends[name, number], start)) for (name, number), start in starts.items()}
+
+
+def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
+    """What is left of spans that an earlier audit has recorded; what is gone makes its topic incomplete.
+
+    Raises:
+        ConfigurationError: The half topic is another one by now.
+        SourceError: Kafka does not answer.
+    """
+    channel = Channel(inputs.channel)
+    recorded = {
+        channel.half_topic: inputs.halves,
+        channel.op_topic: inputs.ops,
+        channel.discard_topic: inputs.discards,
+        **inputs.reals,
+    }
+    topics = kafka.topics(recorded)
+    half = topics.get(channel.half_topic)
+    if half is None or half.id != inputs.half_topic_id:
+        raise ConfigurationError(f"the spans are of another topic {channel.half_topic} than the one that is there now")
+    incomplete, left = dict(inputs.incomplete), {}
+    for name, spans in recorded.items():
+        beginnings = kafka.beginnings((name, number) for number in spans) if name in topics else {}
+        left[name] = {number: _left(span, beginnings.get((name, number))) for number, span in spans.items()}
+        if left[name] != dict(spans):
+            incomplete[name] = "records that were read before are gone"
+    if channel.discard_topic in topics and _has_grown(kafka, channel.discard_topic, inputs.discards):
+        incomplete.setdefault(channel.discard_topic, "it has grown since: what was read before may be compacted away")
+    return replace(
+        inputs,
+        halves=left[channel.half_topic],
+        ops=left[channel.op_topic],
+        discards=left[channel.discard_topic],
+        reals={name: left[name] for name in inputs.reals if name in topics},
+        incomplete=incomplete,
+    )
+
+
+def _has_grown(kafka: KafkaOffsets, topic: str, spans: Mapping[int, Span]) -> bool:
+    """Whether a topic has records behind its spans; compaction may then have removed some within, and moves nothing."""
+    ends = kafka.ends((topic, number) for number in spans)
+    return any(ends[topic, number] > end for number, (_, end) in spans.items())
+
+
+def _left(span: Span, beginning: int | None) -> Span:
+    start, end = span
+    return (end, end) if beginning is None else (min(max(start, beginning), end), end)

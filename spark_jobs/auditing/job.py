@@ -1,0 +1,191 @@
+"""The job `audit`: what the databases committed against what the topics show, a verdict for each message of a window.
+
+Also the file to give to `spark-submit`; it takes the options of `outbox audit`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.storagelevel import StorageLevel
+
+from outbox._service.exit_codes import Exit
+from outbox.errors import ConfigurationError
+from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.inputs import InputPlan, Search, still_there
+from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.auditing.report import report
+from spark_jobs.auditing.row_snapshot import take_snapshot
+from spark_jobs.auditing.settings import AuditSettings
+from spark_jobs.auditing.summary import findings_of, samples_of, summarize
+from spark_jobs.auditing.window import Inputs
+from spark_jobs.records.callback_rows import COLUMNS, row_evidence
+from spark_jobs.records.delivered import real_evidence
+from spark_jobs.records.discards import discard_evidence
+from spark_jobs.records.evidence import evidence
+from spark_jobs.records.halves import half_evidence
+from spark_jobs.records.ops import op_evidence
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
+from spark_jobs.runtime.source import source_options
+from spark_jobs.runtime.spans import Spans
+from spark_jobs.runtime.upload import upload
+
+KAFKA_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key:string,value:binary>>"
+)
+
+log = structlog.get_logger()
+
+
+def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
+    """Audit a window and write its findings, its summary and its report.
+
+    Args:
+        spark: Session with Spark's Kafka source.
+        settings: What to audit.
+
+    Returns:
+        OK if all is proven, FINDINGS if something is wrong, UNPROVABLE if only something cannot be known.
+
+    Raises:
+        ConfigurationError: The window is not closed, or a database does not answer.
+        SourceError: Kafka does not answer, or the channel does not exist.
+        OutputError: The output cannot be written.
+    """
+    job = Audit(spark, settings)
+    inputs, halves = job.repeat(Path(settings.spans)) if settings.spans else job.fix()
+    log.info("auditing", window=inputs.window.name, halves=_count(inputs))
+    output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
+    for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
+        output.delete(name)
+    output.put_text("spans.json", inputs.encode())
+    try:
+        databases = job.snapshot(inputs, output)
+        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases, halves))
+        judged.persist(StorageLevel.DISK_ONLY)
+        findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
+        summary = summarize(judged, inputs, databases)
+    finally:
+        output.delete("rows")
+    samples = samples_of(spark.read.parquet(output.path("findings")), settings.samples)
+    output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
+    output.put_text("report.html", report(summary, samples))
+    code = summary.exit_code()
+    log.info("audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
+    return code
+
+
+class Audit:
+    """The reading part of one audit.
+
+    Args:
+        spark: Session with Spark's Kafka source.
+        settings: What to audit.
+    """
+
+    def __init__(self, spark: SparkSession, settings: AuditSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._databases = settings.all_databases()
+
+    def fix(self) -> tuple[Inputs, DataFrame]:
+        """Fix what is read, and read the halves, which say which real topics there are."""
+        now = time.time_ns() // 1_000_000
+        window = self._settings.window(now)
+        window.check_closed(now)
+        channel = self._settings.channel_names()
+        with KafkaOffsets(self._spark, self._settings) as kafka:
+            skew, patience = self._settings.clock_skew, self._settings.open_transactions
+            plan = InputPlan(kafka, channel, window, now, skew, patience)
+            halves = self._halves(plan.begun())
+            return plan.finish(searches(halves, self._settings.topic_names(), window.start)), halves
+
+    def repeat(self, file: Path) -> tuple[Inputs, DataFrame]:
+        """Take what an earlier audit has fixed."""
+        try:
+            inputs = Inputs.parse(file.read_text())
+        except OSError as error:
+            raise ConfigurationError(f"the file of --spans, {file}, cannot be read: {error.strerror}") from error
+        if inputs.channel != self._settings.channel:
+            raise ConfigurationError(f"the spans are of channel {inputs.channel}: set channel likewise")
+        with KafkaOffsets(self._spark, self._settings) as kafka:
+            inputs = still_there(kafka, inputs)
+        return inputs, self._halves(inputs)
+
+    def _halves(self, inputs: Inputs) -> DataFrame:
+        records = self.read({f"{inputs.channel}.half": inputs.halves})
+        return half_evidence(records, inputs.unsettled()).persist(StorageLevel.DISK_ONLY)
+
+    def read(self, spans: Spans) -> DataFrame:
+        """Records of spans, as Spark's Kafka source gives them."""
+        wanted = {topic: parts for topic, parts in spans.items() if parts}
+        if not wanted:
+            return self._spark.createDataFrame([], KAFKA_COLUMNS)
+        options = source_properties(source_options(self._settings, list(wanted)), wanted)
+        return self._spark.read.format("kafka").options(**options).load()
+
+    def snapshot(self, inputs: Inputs, output: Folder) -> list[Database]:
+        """Copy the rows of the window beside the report, one file for each database."""
+        output.delete("rows")
+        found = []
+        with tempfile.TemporaryDirectory(prefix="outbox-audit-") as folder:
+            for number, (name, database) in enumerate(self._databases.items()):
+                file = Path(folder) / f"{number}.parquet"
+                found.append(take_snapshot(name, database, inputs.half_topic_id, inputs.halves, file))
+                upload(self._spark, file, output, f"rows/{file.name}")
+        return found
+
+    def evidence(self, inputs: Inputs, halves: DataFrame, output: Folder) -> DataFrame:
+        """Everything that was found, in one form."""
+        window, topic_id, channel = inputs.halves, inputs.half_topic_id, inputs.channel
+        rows = self._spark.read.schema(COLUMNS).parquet(output.path("rows"))
+        return evidence(
+            halves,
+            op_evidence(self.read({f"{channel}.op": inputs.ops}), topic_id, window),
+            row_evidence(rows, topic_id, window),
+            real_evidence(self.read(inputs.reals), window, inputs.half_ends),
+            discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
+        )
+
+    def circumstances(self, inputs: Inputs, databases: list[Database], halves: DataFrame) -> Circumstances:
+        """What must be known besides."""
+        told = halves.where("message.producer_group is not null").select("message.producer_group").distinct().collect()
+        return Circumstances(
+            inputs.window.grace,
+            databases,
+            [row.producer_group for row in told],
+            tuple(inputs.incomplete),
+            self._settings.channel_names(),
+            self._settings.ordering == "key",
+        )
+
+
+def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:
+    """The real topics to search, and how far back records can lie there.
+
+    From the window's start, before which no half of it was appended: a topic may have the broker's time, whatever
+    timestamp the user gave, and what went to the wrong topic may lie there before the first half that names it. From
+    the user's earliest timestamp, if that is older: a topic may keep it.
+
+    Args:
+        halves: The window's halves, as `spark_jobs.records.halves.half_evidence` gives them.
+        also: Topics to search, whether a half names them or not.
+        start: Start of the window, ms since 1970.
+    """
+    earliest = f.unix_millis(f.min("message.sent")).alias("since")
+    named = halves.where("message.topic is not null").groupBy("message.topic").agg(earliest).collect()
+    since = dict.fromkeys(also, start) | {row.topic: min(row.since, start) for row in named}
+    return [Search(topic, time) for topic, time in since.items()]
+
+
+def _count(inputs: Inputs) -> int:
+    return sum(end - start for start, end in inputs.halves.values())

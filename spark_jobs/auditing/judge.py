@@ -1,0 +1,226 @@
+"""The judgement: evidence in, a verdict for each message of the window out. Pure.
+
+One shuffle by transaction; what follows keeps its partitioning and its order. A second shuffle looks at the order of
+what was delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from outbox.protocol.half import Truth
+from outbox.protocol.names import Channel
+from outbox.protocol.op import OpKind, OpSource
+from spark_jobs.auditing.cascade import verdict, why_unknown
+from spark_jobs.auditing.group_databases import Database, database_of, incarnation_of, may_be_purged, purged_below
+from spark_jobs.auditing.order import reordered
+from spark_jobs.records.audit_verdicts import Verdict
+from spark_jobs.records.callback_rows import COMMITTED, lists
+from spark_jobs.records.evidence import HALF, LISTED, ORPHAN, REAL, message
+
+COLUMNS = (
+    "transaction_id string, position int, verdict string, detail string, producer_group string, topic string, "
+    "database string, half_partition int, half_offset bigint, half_time timestamp, op_time timestamp, "
+    "real_topic string, real_partition int, real_offset bigint, real_time timestamp, copies bigint, "
+    "half_to_op_ms bigint, op_to_visible_ms bigint, half_to_visible_ms bigint"
+)
+"""A judged message: verdict, why, where everything of it is, and how long it took; latencies of what was delivered."""
+
+_NAMES = [column.split()[0] for column in COLUMNS.split(", ")]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the judgement must know besides the evidence.
+
+    Args:
+        grace: ms that a message has to be decided.
+        databases: The databases of the producer groups.
+        groups: The producer groups that have halves in the window.
+        incomplete: Topics that could not be read as they should, real ones and those of the channel.
+        channel: The channel.
+        ordered: Whether the relay keeps the order of ordering keys.
+    """
+
+    grace: int
+    databases: Sequence[Database] = ()
+    groups: Collection[str] = ()
+    incomplete: Collection[str] = ()
+    channel: Channel = field(default_factory=Channel)
+    ordered: bool = True
+
+    @property
+    def ops_complete(self) -> bool:
+        """Whether all op markers were read."""
+        return self.channel.op_topic not in self.incomplete
+
+    def not_searched(self, topic: Column) -> Column:
+        """Whether a message for a real topic may be there, or have been discarded or dropped, and not been seen."""
+        if not self.ops_complete or self.channel.discard_topic in self.incomplete:
+            return f.lit(True)
+        return topic.isin(*self.incomplete) if self.incomplete else f.lit(False)
+
+
+def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
+    """A verdict for each message.
+
+    Args:
+        evidence: As `spark_jobs.records.evidence.evidence` makes it.
+        circumstances: What must be known besides.
+
+    Returns:
+        A frame with `COLUMNS`.
+    """
+    known = _with_truth(_messages(_with_facts(evidence)), circumstances)
+    complete = circumstances.ops_complete
+    asked = known.select("*", why_unknown(ops_complete=complete).alias("unknown"))
+    judged = asked.select("*", verdict(ops_complete=complete).alias("_judged")).select("*", "_judged.*")
+    ours = judged.where(f.col("verdict").isNotNull())
+    placed = _placed(ours)
+    return _result(reordered(placed) if circumstances.ordered else placed)
+
+
+def _with_facts(evidence: DataFrame) -> DataFrame:
+    """Each row with what is known of its whole transaction.
+
+    A window and no `groupBy`: the rows of a transaction come from five sources, so that aggregating them before they
+    are shuffled gains nothing, and costs a buffer of objects for each row; a third of an audit's time.
+    """
+    op, side = f.col("op"), f.col("message.side")
+    bystander = op["source"] != OpSource.OPERATOR
+    commits = bystander & (op["kind"] == OpKind.COMMIT) & (op["positions"] != "-")
+    decides = op["kind"].isin(OpKind.COMMIT, OpKind.ROLLBACK)
+    listing = f.struct(op["partition"], op["positions"], op["first"], op["last"])
+    facts = {
+        "row": f.max("callback"),
+        "manifest": f.max("manifest"),
+        "commits": f.count_if(commits),
+        "rollbacks": f.count_if(bystander & (op["kind"] == OpKind.ROLLBACK)),
+        "dropped": f.count_if(~bystander & (op["kind"] == OpKind.ROLLBACK)),
+        "lowest_listing": f.min(f.when(commits, listing)),
+        "highest_listing": f.max(f.when(commits, listing)),
+        "listing": f.max_by(listing, f.when(op["kind"] == OpKind.COMMIT, op["time"])),
+        "decided": f.min(f.when(decides, op["time"])),
+        "orphan": f.min(f.when(op["contained"], f.struct(op["partition"], op["offset"], op["time"]))),
+        "truth": f.max("message.truth"),
+        "first_half": f.min(f.when(side == HALF, f.col("message.offset"))),
+        "visible": f.count_if(side == REAL),
+        "sides": f.count(side),
+    }
+    # In the order of positions, which the next step groups by: it needs no sort of its own.
+    rows = Window.partitionBy("transaction_id").orderBy("position")
+    whole = rows.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    placed = evidence.select("*", f.col("message.position").alias("position"))
+    return placed.select("*", f.struct(*(fact.over(whole).alias(name) for name, fact in facts.items())).alias("facts"))
+
+
+def _messages(rows: DataFrame) -> DataFrame:
+    """One row for each message: its half (the one that counts, else the first), its records, the facts.
+
+    An op marker that is all there is of its transaction stands for a message.
+    """
+    orphan = f.col("facts.orphan")
+    alone = message(side=f.lit(ORPHAN), partition=orphan["partition"], offset=orphan["offset"], time=orphan["time"])
+    nobody = (f.col("facts.sides") == 0) & orphan.isNotNull()
+    sides = rows.where(f.col("message").isNotNull() | nobody).select(
+        "transaction_id", "position", "facts", f.coalesce("message", alone).alias("one")
+    )
+    one = f.col("one")
+    marked = sides.select("*", f.coalesce((one["side"] == HALF) & _counts(), f.lit(False)).alias("counts"))
+    half, real = f.when(one["side"] == HALF, one), f.when(one["side"] == REAL, one)
+    place = f.struct(one["topic"], one["partition"], one["offset"])
+    return marked.groupBy("transaction_id", "position").agg(
+        f.first("facts").alias("facts"),
+        f.min_by(half, f.when(half.isNotNull(), f.struct(~f.col("counts"), one["offset"]))).alias("half"),
+        f.bool_or("counts").alias("counted"),
+        f.count(real).alias("copies"),
+        f.min_by(real, f.when(real.isNotNull(), place)).alias("real"),
+        f.max(f.when(real.isNotNull(), place)).alias("last_copy"),
+        f.bool_or(one["side"] == LISTED).alias("listed"),
+        f.first(f.when(one["side"].isin(LISTED, ORPHAN), one), ignorenulls=True).alias("other"),
+    )
+
+
+def _counts() -> Column:
+    """Whether a half counts: its transaction is committed, and the decision lists it, by position and offsets."""
+    facts, half = f.col("facts"), f.col("one")
+    row, listing = facts["row"], facts["listing"]
+    by_row = row["here"] & (row["state"] == COMMITTED) & _is_listed(half, row)
+    return f.when(facts["truth"] == Truth.LISTENER, _is_listed(half, listing)).otherwise(by_row)
+
+
+def _is_listed(half: Column, decision: Column) -> Column:
+    return (
+        (half["partition"] == decision["partition"])
+        & half["offset"].between(decision["first"], decision["last"])
+        & lists(decision["positions"], half["position"])
+    )
+
+
+def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
+    """Add what depends on the databases, on the grace, and on what could not be read."""
+    half, real, facts = f.col("half"), f.col("real"), f.col("facts")
+    group = f.coalesce(half["producer_group"], real["producer_group"])
+    databases = circumstances.databases
+    named = messages.select("*", database_of(databases, group).alias("database"), group.alias("group"))
+    purged = purged_below(databases, f.col("database"), half["partition"])
+    late = facts["decided"] > half["time"] + f.expr(f"INTERVAL {circumstances.grace} MILLISECOND")
+    return named.select(
+        "*",
+        (incarnation_of(databases, f.col("database")) != half["incarnation"]).alias("foreign_database"),
+        (half["offset"] < purged).alias("purged"),
+        may_be_purged(databases, f.col("database"), f.col("transaction_id")).alias("old"),
+        f.col("group").isin(*circumstances.groups).alias("group_is_present"),
+        f.coalesce(late, f.lit(False)).alias("decided_late"),
+        circumstances.not_searched(half["topic"]).alias("not_searched"),
+    )
+
+
+def _placed(judged: DataFrame) -> DataFrame:
+    """The columns of the result but its latencies, and what those and the order depend on: what is shuffled again."""
+    half, real, facts = f.col("half"), f.col("real"), f.col("facts")
+    return judged.select(
+        "transaction_id",
+        "position",
+        "verdict",
+        "detail",
+        f.coalesce("group", "other.producer_group", "facts.row.producer_group").alias("producer_group"),
+        f.coalesce(half["topic"], real["topic"]).alias("topic"),
+        "database",
+        f.coalesce(half["partition"], f.col("other.partition"), real["origin_partition"]).alias("half_partition"),
+        f.coalesce(half["offset"], f.when(f.col("listed"), f.col("other.offset")), real["origin_offset"]).alias(
+            "half_offset"
+        ),
+        half["time"].alias("half_time"),
+        facts["decided"].alias("op_time"),
+        real["topic"].alias("real_topic"),
+        real["partition"].alias("real_partition"),
+        real["offset"].alias("real_offset"),
+        real["time"].alias("real_time"),
+        "copies",
+        # The broker's time on both sides; a real topic with the producer's time says nothing about when.
+        f.when(real["time_type"] == 1, real["time"]).alias("_visible"),
+        half["ordering"].alias("_ordering"),
+        real["late"].alias("_late"),
+        f.least(facts["row"]["first"], facts["first_half"]).alias("_first"),
+    )
+
+
+def _result(placed: DataFrame) -> DataFrame:
+    half, decided, visible = f.col("half_time"), f.col("op_time"), f.col("_visible")
+    delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE)
+    latencies = {
+        "half_to_op_ms": _milliseconds(half, decided),
+        "op_to_visible_ms": _milliseconds(decided, visible),
+        "half_to_visible_ms": _milliseconds(half, visible),
+    }
+    timed = {name: f.when(delivered, latency) for name, latency in latencies.items()}
+    return placed.withColumns(timed).select(*_NAMES)
+
+
+def _milliseconds(start: Column, end: Column) -> Column:
+    return f.unix_millis(end) - f.unix_millis(start)

@@ -1,0 +1,129 @@
+"""The callback rows of a window, out of Postgres: one snapshot for each database, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyarrow import parquet
+
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.dsn import connect_dsn, connection_problem
+from outbox._postgres.server_limits import server_limits
+from outbox.errors import ConfigurationError
+from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.settings import AuditedDatabase
+from spark_jobs.runtime.spans import Span
+
+AT_ONCE = 50_000
+"""Rows in memory."""
+
+CONNECT_SECONDS = 5
+
+IDLE_SECONDS = 60
+"""How long the snapshot may be idle: rows are written to a file between two reads."""
+
+SCHEMA = pa.schema(
+    {
+        "database": pa.string(),
+        "transaction_id": pa.string(),
+        "producer_group": pa.string(),
+        "state": pa.string(),
+        "half_topic_id": pa.string(),
+        "half_partition": pa.int32(),
+        "first_offset": pa.int64(),
+        "last_offset": pa.int64(),
+        "positions": pa.string(),
+    }
+)
+"""The columns of `spark_jobs.records.callback_rows.COLUMNS` for pyarrow."""
+
+# Rows of other half topics come too: they say that a record is of another channel. There are few, or none.
+_ROWS = """
+SELECT transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition,
+       first_offset, last_offset, positions
+  FROM {transaction}
+ WHERE half_topic_id <> %(topic)s::uuid OR first_offset < 0 OR EXISTS (
+       SELECT FROM unnest(%(partitions)s::int[], %(starts)s::bigint[], %(ends)s::bigint[])
+                   AS span(number, begins, ends)
+        WHERE number = half_partition AND last_offset >= begins AND first_offset < ends)
+"""
+
+_PURGED = "SELECT split_part(key, '/', 3), value FROM {meta} WHERE key LIKE 'purged/' || %(topic)s || '/%%'"
+_PURGED_UNTIL = "SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until'"
+_INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
+
+
+def take_snapshot(
+    name: str, database: AuditedDatabase, half_topic_id: str, window: Mapping[int, Span], file: Path
+) -> Database:
+    """Write the rows of a window to a Parquet file, and tell what the database says of itself in the same snapshot.
+
+    Rows, incarnation and purge watermarks are of one moment: what was purged before it is below a watermark.
+
+    Args:
+        name: The database's name in the settings.
+        database: How to reach it.
+        half_topic_id: Id of the half topic.
+        window: Spans of half offsets.
+        file: The file to write.
+
+    Raises:
+        CallbackTableError: The tables are missing or wrong.
+        ConfigurationError: The database does not answer, or refuses.
+    """
+    table = CallbackTable(database.tables())
+    with _snapshot(name, database) as connection:
+        table.verify(connection)
+        topic = {"topic": half_topic_id}
+        purged = connection.execute(table.compose(_PURGED), topic).fetchall()
+        (until,) = connection.execute(table.compose(_PURGED_UNTIL)).fetchone() or (None,)
+        (incarnation,) = connection.execute(table.compose(_INCARNATION)).fetchone() or ("",)
+        _write(connection, table.compose(_ROWS), {**topic, **_arrays(window)}, name, file)
+    watermarks = {int(partition): int(value) for partition, value in purged}
+    return Database(name, database.groups, incarnation, watermarks, until)
+
+
+@contextmanager
+def _snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
+    dsn = database.connection_string()
+    try:
+        with connect_dsn(
+            dsn,
+            connect_timeout=CONNECT_SECONDS,
+            application_name="outbox-audit",
+            target_session_attrs="primary",  # a replica may not have the row yet whose message is visible already
+            options=f"-c search_path=pg_catalog {server_limits(IDLE_SECONDS)}",
+            tcp_user_timeout=10_000,
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+        ) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            yield connection
+    except psycopg.Error as error:
+        raise ConfigurationError(f"database {name!r} cannot be read: {connection_problem(error, dsn)}") from error
+
+
+def _write(
+    connection: psycopg.Connection[Any], query: sql.Composed, parameters: Mapping[str, Any], name: str, file: Path
+) -> None:
+    with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, SCHEMA) as writer:
+        cursor.execute(query, parameters)
+        while rows := cursor.fetchmany(AT_ONCE):
+            columns = [[name] * len(rows), *map(list, zip(*rows, strict=True))]
+            writer.write_table(pa.table(columns, schema=SCHEMA))
+
+
+def _arrays(window: Mapping[int, Span]) -> dict[str, list[int]]:
+    return {
+        "partitions": list(window),
+        "starts": [start for start, _ in window.values()],
+        "ends": [end for _, end in window.values()],
+    }

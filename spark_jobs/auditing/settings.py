@@ -1,0 +1,122 @@
+"""Settings of `audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
+
+from outbox._service.settings import Milliseconds, SecretFile, Unit
+from outbox.errors import ConfigurationError
+from outbox.settings import TableNames
+from spark_jobs.auditing.window import Window, last_window, parse_time
+from spark_jobs.runtime.settings import JobSettings, TopicNames, names_in
+
+
+class AuditedDatabase(BaseModel):
+    """One database and the producer groups that write to it, as the checker's settings name them too."""
+
+    dsn: SecretStr | None = Field(None, description="Connection string of a role that may read the callback tables.")
+    dsn_file: SecretFile | None = Field(None, description="File that holds it.")
+    groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
+    table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
+    table_prefix: str = Field("outbox", description="Beginning of their names.")
+
+    @model_validator(mode="after")
+    def _check_dsn(self) -> Self:
+        if (self.dsn is None) == (self.dsn_file is None):
+            raise ValueError("give either dsn or dsn_file")
+        return self
+
+    def connection_string(self) -> str:
+        """The connection string.
+
+        Raises:
+            ConfigurationError: Its file cannot be read.
+        """
+        if self.dsn is not None:
+            return self.dsn.get_secret_value()
+        try:
+            return Path(str(self.dsn_file)).read_text().strip()
+        except OSError as error:
+            raise ConfigurationError(f"dsn_file {self.dsn_file} cannot be read: {error.strerror}") from error
+
+    def tables(self) -> TableNames:
+        """Where the callback tables are."""
+        return TableNames(self.table_schema, self.table_prefix)
+
+
+class AuditSettings(JobSettings):
+    """Settings of `audit`.
+
+    One database: `OUTBOX_POSTGRES_URL`. Several: `databases` in the TOML file, by name, which the checker reads too.
+    """
+
+    job_id: str = Field("audit", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
+    output: str = Field(description="Folder of the reports; each window has its own in there.")
+    window_start: str = Field("", description="First append time of halves: ISO 8601, or ms since 1970.")
+    window_end: str = Field("", description="First append time behind the window.")
+    last: Literal["hour", "day"] = Field(
+        "hour", description="Without a start: the last hour or day that is closed, UTC."
+    )
+    grace: Milliseconds = Field(600_000, ge=0, description="How long a message may take to be decided and delivered.")
+    clock_skew: Milliseconds = Field(
+        60_000, ge=0, description="How far the clocks of two brokers may differ; what is read begins earlier by it."
+    )
+    spans: str = Field("", description="File spans.json of an earlier audit, to repeat it with the same offsets.")
+    topics: TopicNames = Field("", description="Real topics to search besides those that the halves name.")
+    ordering: Literal["key", "none"] = Field("key", description="What the relay promises, as its setting says.")
+    open_transactions: Milliseconds = Field(
+        30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
+    )
+    samples: Annotated[int, Unit("messages")] = Field(10, ge=0, description="Samples of each verdict in the report.")
+    postgres_url: SecretStr | None = Field(None, description="The database of all groups, if there is only one.")
+    table_schema: str = Field(
+        "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its callback tables."
+    )
+    table_prefix: str = Field("outbox", description="Beginning of their names.")
+    databases: dict[str, AuditedDatabase] = Field(
+        default_factory=dict, description="Several, by name, as tables of the TOML file."
+    )
+
+    @model_validator(mode="after")
+    def _check_window(self) -> Self:
+        if bool(self.window_start) != bool(self.window_end):
+            raise ValueError("give both --from and --to, or neither")
+        if self.spans and self.window_start:
+            raise ValueError("--spans says which window it is: give no --from and --to")
+        return self
+
+    def topic_names(self) -> tuple[str, ...]:
+        """Real topics to search besides those that the halves name."""
+        return names_in(self.topics)
+
+    def window(self, now: int) -> Window:
+        """The window.
+
+        Args:
+            now: ms since 1970.
+
+        Raises:
+            ConfigurationError: A time is malformed.
+        """
+        if not self.window_start:
+            return last_window(self.last, now, self.grace)
+        return Window(parse_time(self.window_start), parse_time(self.window_end), self.grace)
+
+    def all_databases(self) -> dict[str, AuditedDatabase]:
+        """The databases by name.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        found = dict(self.databases)
+        if self.postgres_url is not None:
+            single = {"dsn": self.postgres_url, "schema": self.table_schema, "table_prefix": self.table_prefix}
+            found["default"] = AuditedDatabase.model_validate(single)
+        if not found:
+            raise ConfigurationError(
+                "no database is configured: give OUTBOX_POSTGRES_URL, or databases in the file of OUTBOX_CONFIG"
+            )
+        return found

@@ -1,0 +1,127 @@
+"""The summary of an audit: verdicts, latencies, and what was read. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as f
+
+from outbox._service.exit_codes import Exit
+from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.window import Inputs, text_of
+from spark_jobs.records.audit_verdicts import REPORTED, Verdict, Weight
+
+FORMAT_VERSION = 1
+
+PERCENTILES = (0.5, 0.95, 0.99, 1.0)
+
+LATENCIES = ("half_to_op_ms", "op_to_visible_ms", "half_to_visible_ms")
+
+_ACCURACY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The messages of one producer group to one real topic.
+
+    Args:
+        producer_group: The group; None where nobody knows.
+        topic: The topic; None likewise.
+        verdicts: Messages by verdict.
+        latencies: ms at the `PERCENTILES`, of what was delivered; None where a topic keeps the producer's time.
+    """
+
+    producer_group: str | None
+    topic: str | None
+    verdicts: Mapping[str, int]
+    latencies: Mapping[str, Sequence[int] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What an audit found."""
+
+    inputs: Inputs
+    databases: Sequence[Database]
+    shares: Sequence[Share]
+
+    def counts(self) -> dict[str, int]:
+        """Messages by verdict, those verdicts that were given, in the order of `Verdict`."""
+        total: Counter[str] = Counter()
+        for share in self.shares:
+            total.update(share.verdicts)
+        return {verdict: total[verdict] for verdict in Verdict if total[verdict]}
+
+    def weighs(self, weight: Weight) -> int:
+        """Messages whose verdicts have a weight."""
+        return sum(count for verdict, count in self.counts().items() if Verdict[verdict].weight is weight)
+
+    def exit_code(self) -> Exit:
+        """How the command ends: what is certainly wrong outweighs what cannot be known."""
+        if self.weighs(Weight.FINDING):
+            return Exit.FINDINGS
+        if self.weighs(Weight.UNPROVABLE) or self.inputs.incomplete:
+            return Exit.UNPROVABLE
+        return Exit.OK
+
+    def document(self) -> dict[str, Any]:
+        """The summary as a JSON object."""
+        window = self.inputs.window
+        return {
+            "format": FORMAT_VERSION,
+            "outcome": self.exit_code().name,
+            "channel": self.inputs.channel,
+            "window": {"from": text_of(window.start), "to": text_of(window.end), "grace_ms": window.grace},
+            "messages": sum(self.counts().values()),
+            "verdicts": self.counts(),
+            "incomplete": dict(self.inputs.incomplete),
+            "percentiles": list(PERCENTILES),
+            "shares": [asdict(share) for share in self.shares],
+            "databases": [asdict(database) for database in self.databases],
+            "spans": asdict(self.inputs),
+        }
+
+
+def summarize(judged: DataFrame, inputs: Inputs, databases: Sequence[Database]) -> Summary:
+    """Count verdicts and measure latencies, in one pass.
+
+    Args:
+        judged: As `spark_jobs.auditing.judge.judge` gives it.
+        inputs: What was read.
+        databases: What the databases say of themselves.
+    """
+    counts = [f.count_if(f.col("verdict") == str(verdict)).alias(verdict) for verdict in Verdict]
+    levels = f.array(*map(f.lit, PERCENTILES))
+    latencies = [f.percentile_approx(name, levels, _ACCURACY).alias(name) for name in LATENCIES]
+    rows = judged.groupBy("producer_group", "topic").agg(*counts, *latencies).collect()
+    shares = sorted(map(_share, rows), key=lambda share: (-sum(share.verdicts.values()), str(share)))
+    return Summary(inputs, databases, shares)
+
+
+def _share(row: Row) -> Share:
+    verdicts = {str(verdict): row[verdict] for verdict in Verdict if row[verdict]}
+    latencies = {name: None if row[name] is None else [math.ceil(one) for one in row[name]] for name in LATENCIES}
+    return Share(row.producer_group, row.topic, verdicts, latencies)
+
+
+def findings_of(judged: DataFrame) -> DataFrame:
+    """Everything that is worth a look, one row for each message."""
+    return judged.where(f.col("verdict").isin(*REPORTED))
+
+
+def samples_of(findings: DataFrame, most: int) -> dict[Verdict, list[Row]]:
+    """Some messages of each verdict, the oldest ones."""
+    present = {row.verdict for row in findings.select("verdict").distinct().collect()}
+    return {
+        verdict: findings.where(f.col("verdict") == str(verdict))
+        .orderBy("half_partition", "half_offset", "transaction_id", "position")
+        .limit(most)
+        .collect()
+        for verdict in REPORTED
+        if verdict in present
+    }

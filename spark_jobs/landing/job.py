@@ -1,0 +1,181 @@
+"""The job `land`: topics into tables, each record once.
+
+Also the file to give to `spark-submit`; it takes the options of `outbox land`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+
+import structlog
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.columns import landed_columns
+from spark_jobs.landing.batch_writer import BatchWriter
+from spark_jobs.landing.gaps import GapWriter, catch_up
+from spark_jobs.landing.metrics import write_metrics
+from spark_jobs.landing.parsing import parse_schema
+from spark_jobs.runtime.errors import JobFailedError, LostRecordsError, is_data_loss, reason
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.jvm import JVM_GONE
+from spark_jobs.runtime.settings import LandSettings, SinkName, names_in
+from spark_jobs.runtime.source import KafkaView, source_options
+from spark_jobs.runtime.spans import Offsets, behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
+from spark_jobs.tables.delta import DeltaSink
+from spark_jobs.tables.pairing import needed_offsets, retirement
+from spark_jobs.tables.query_checkpoint import Checkpoint
+from spark_jobs.tables.sinks import ParquetSink, Sink
+from spark_jobs.tables.table_reader import accepted_gaps
+
+WATCH_SECONDS = 1
+
+DELETED = f". If it was landed and then deleted, {retirement(['it'])}"
+"""What to do about a topic that does not exist, besides."""
+
+log = structlog.get_logger()
+
+
+def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> None:
+    """Land topics until asked to stop, or until what was there at the start is landed.
+
+    Args:
+        spark: Session with Spark's Kafka source.
+        settings: What to land, and where.
+        stop: Set when the job is asked to stop.
+
+    Raises:
+        OutputError: Output or checkpoint cannot be used, or do not belong together.
+        SourceError: Kafka does not answer, or a topic is missing.
+        LostRecordsError: Records that were to be landed are gone from Kafka.
+        ConfigurationError: A schema of values is none, or the file for Prometheus cannot be written.
+        JobFailedError: The job ended on its own.
+    """
+    output = Folder(spark, settings.output)
+    checkpoint = Checkpoint(Folder(spark, settings.checkpoint_path))
+    schemas = {topic: parse_schema(spark, topic, text) for topic, text in settings.parse.items()}
+    with KafkaView(spark, settings, settings.topic_names()) as kafka:
+        kafka.check_topics(DELETED)
+        sink = make_sink(spark, settings, output, checkpoint)
+        writer = BatchWriter(settings.job_id, output, checkpoint, sink, kafka.topic_ids, schemas)
+        catch_up(output, checkpoint)
+        writer.prepare()
+        if accepted := names_in(settings.accept_gap):
+            writer.finish()
+            accept_gaps(kafka, GapWriter(settings.job_id, output, checkpoint, sink), output, checkpoint, accepted)
+        if settings.prometheus_file is not None:
+            gaps = accepted_gaps(spark, settings.output)
+            write_metrics(settings.prometheus_file, settings.job_id, settings.topic_names(), gaps)
+        refuse_lost(kafka, output, checkpoint)
+        query = start(landed_columns(read(spark, settings), settings.internal_names()), settings, writer)
+        log.info("landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
+        try:
+            _watch(query, stop)
+        except StreamingQueryException as error:
+            if not stop.is_set():
+                if writer.gone or is_data_loss(error):
+                    refuse_lost(kafka, output, checkpoint)
+                    raise LostRecordsError(str(writer.failure or reason(error))) from error
+                raise writer.failure or JobFailedError(f"the query ended: {reason(error)}") from error
+        except JVM_GONE as error:
+            if not stop.is_set():
+                raise JobFailedError(
+                    "the query ended: Spark's Java process is gone, killed or out of memory"
+                ) from error
+        finally:
+            with suppress(*JVM_GONE):
+                query.stop()
+    log.info("landed", batches=writer.batches, rows=writer.rows)
+
+
+def make_sink(spark: SparkSession, settings: LandSettings, output: Folder, checkpoint: Checkpoint) -> Sink:
+    """The sink that the settings name."""
+    if settings.sink is SinkName.DELTA:
+        # A new checkpoint counts batches from 0 again: it must not pass for the old one.
+        return DeltaSink(spark, output, lambda: f"{settings.name}-{checkpoint.query_id()}")
+    return ParquetSink(spark, output)
+
+
+def accept_gaps(
+    kafka: KafkaView, gap_writer: GapWriter, output: Folder, checkpoint: Checkpoint, topics: Collection[str]
+) -> None:
+    """Record what Kafka removed from the beginning of topics, so that the job goes on behind it.
+
+    Args:
+        kafka: The topics.
+        gap_writer: Records it.
+        output: The output of the job.
+        checkpoint: The checkpoint.
+        topics: Topics of which a gap is accepted.
+
+    Raises:
+        LostRecordsError: More than that is gone; nothing was recorded.
+    """
+    if needed := needed_offsets(output, checkpoint):
+        beginnings, ends = kafka.offsets()
+        needed = with_added(needed, beginnings)
+        gaps = gaps_at_beginnings(needed, beginnings, ends, topics)
+        _refuse(behind(needed, gaps), beginnings, ends)
+        if gaps:
+            gap_writer.accept(gaps, kafka.topic_ids())
+
+
+def refuse_lost(kafka: KafkaView, output: Folder, checkpoint: Checkpoint) -> None:
+    """Check that Kafka still has all that is not landed.
+
+    Raises:
+        LostRecordsError: Some of it is gone; the message names the offsets.
+    """
+    if needed := needed_offsets(output, checkpoint):
+        beginnings, ends = kafka.offsets()
+        _refuse(with_added(needed, beginnings), beginnings, ends)
+
+
+def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets) -> None:
+    if spans := lost_spans(needed, beginnings, ends):
+        lost = lost_topics(needed, beginnings, ends)
+        hopeless = lost_topics(behind(needed, gaps_at_beginnings(needed, beginnings, ends, lost)), beginnings, ends)
+        accept = ",".join(topic for topic in lost if topic not in hopeless)
+        go_on = f"To go on without them, start the job once with --accept-gap {accept}. " if accept else ""
+        raise LostRecordsError(
+            f"records that were to be landed are gone from Kafka: {spans}. {go_on}Or {retirement(lost)}"
+        )
+
+
+def read(spark: SparkSession, settings: LandSettings) -> DataFrame:
+    """The topics' records as a stream, as Spark's Kafka source gives them."""
+    reader = spark.readStream.format("kafka").options(**source_options(settings, settings.topic_names()))
+    return reader.options(**settings.rate_options()).option("startingOffsets", settings.starting_offsets).load()
+
+
+def start(rows: DataFrame, settings: LandSettings, writer: BatchWriter) -> StreamingQuery:
+    """Start to write a stream.
+
+    Args:
+        rows: A stream with the columns of the table of records.
+        settings: Trigger, names and checkpoint.
+        writer: What writes the batches.
+
+    Raises:
+        JobFailedError: Spark refuses to start it.
+    """
+    sink = rows.writeStream.foreachBatch(writer).queryName(settings.name)
+    sink = sink.option("checkpointLocation", settings.checkpoint_path)
+    if settings.available_now:
+        sink = sink.trigger(availableNow=True)
+    else:
+        sink = sink.trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
+    try:
+        return sink.start()
+    except PySparkException as error:
+        raise JobFailedError(f"the query does not start: {reason(error)}") from error
+
+
+def _watch(query: StreamingQuery, stop: threading.Event) -> None:
+    """Wait until the query ends or shall end; a signal is seen between two looks."""
+    while not stop.is_set():
+        if query.awaitTermination(WATCH_SECONDS):
+            return

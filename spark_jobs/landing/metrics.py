@@ -1,0 +1,40 @@
+"""Metrics of `land`, as a file for the node exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter
+
+from spark_jobs.runtime.prometheus_file import write_prometheus_file
+from spark_jobs.runtime.spans import Gap
+
+REGISTRY = CollectorRegistry()
+
+ACCEPTED_GAP_OFFSETS = Counter(
+    "outbox_land_accepted_gap_offsets",
+    "Offsets that are not landed because their loss was accepted; markers and aborted records count",
+    ["job_id", "topic"],
+    registry=REGISTRY,
+)
+
+
+def write_metrics(file: Path, job_id: str, topics: Collection[str], gaps: Iterable[Gap]) -> None:
+    """Write the file.
+
+    Args:
+        file: The file.
+        job_id: The job.
+        topics: Topics that the job lands; one without a gap has the figure 0.
+        gaps: All accepted gaps of its output, also of retired topics.
+
+    Raises:
+        ConfigurationError: It cannot be written.
+    """
+    ACCEPTED_GAP_OFFSETS.clear()
+    for topic in topics:
+        ACCEPTED_GAP_OFFSETS.labels(job_id, topic)
+    for gap in gaps:
+        ACCEPTED_GAP_OFFSETS.labels(job_id, gap.topic).inc(gap.offsets)
+    write_prometheus_file(file, REGISTRY)

@@ -1,0 +1,1 @@
+"""Kafka records as columns."""

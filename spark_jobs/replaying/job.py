@@ -1,0 +1,279 @@
+"""The job `replay`: landed records to topics once more, on purpose and countable.
+
+Also the file to give to `spark-submit`; it takes the options of `outbox replay`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import structlog
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.storagelevel import StorageLevel
+from rich.console import Console
+
+from outbox._failpoints import failpoint
+from outbox._kafka.admin import TopicDescription, admin_client, describe_topics
+from outbox._service.exit_codes import UnsafeError
+from outbox._service.progress import Figures, told
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.protocol.record import Record
+from spark_jobs.replaying.kafka_transaction import FencedError, KafkaTransaction, TransactionFailedError
+from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter, Replay
+from spark_jobs.replaying.lanes import in_order, parts_of, with_lanes
+from spark_jobs.replaying.plan import Lane, Part, Place, Plan, Target
+from spark_jobs.replaying.progress_log import PARTITION, Entries, Ledger, make_ledger, plan_key
+from spark_jobs.replaying.selection import absent_ids, select, up_to
+from spark_jobs.replaying.settings import ReplaySettings
+from spark_jobs.replaying.target_check import changed, closed_topics, complaints, internal_topics, warnings
+from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
+from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
+from spark_jobs.runtime.source import refuse_missing
+from spark_jobs.tables.table_reader import accepted_gaps, read_table
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A replay that can begin, or go on.
+
+    Args:
+        rows: The selected records with their lanes.
+        parts: What of them goes where.
+        plan: What is to be written.
+        entries: What the ledger says.
+        targets: The topics that it writes to.
+    """
+
+    rows: DataFrame
+    parts: list[Part]
+    plan: Plan
+    entries: Entries
+    targets: Mapping[str, TopicDescription]
+
+
+class ReplayJob:
+    """One run of a replay.
+
+    Args:
+        spark: Session; it needs no Kafka source.
+        settings: What to replay.
+    """
+
+    def __init__(self, spark: SparkSession, settings: ReplaySettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._kafka = settings.connection()
+        self._channel = settings.channel_names()
+
+    def prepare(self) -> Prepared:
+        """Select, look at the topics, and compare with what an earlier run has planned; nothing is written.
+
+        Raises:
+            ConfigurationError: Nothing is selected, a topic is missing, or Kafka would refuse some of it.
+            UnsafeError: The replay was begun with other records, or a target topic is another one than then.
+        """
+        with Ledger(self._kafka, self._channel, self._settings.replay_id) as ledger:
+            entries = ledger.read()
+        chosen = self._chosen(entries.plan).persist(StorageLevel.DISK_ONLY)  # one selection, however often it is used
+        sources = [row.topic for row in chosen.select("topic").distinct().collect()]
+        self._refuse_unclear(chosen, sources)
+        for gap in accepted_gaps(self._spark, self._settings.table):
+            if gap.topic in sources:
+                log.warning("table has an accepted gap; its records cannot be replayed", offsets=str(gap))
+        targets = self._targets([self._settings.target] if self._settings.target else sources, entries.plan)
+        counts = {name: topic.partitions for name, topic in targets.items()}
+        if entries.plan is not None:
+            counts |= {name: target.partitions for name, target in entries.plan.targets.items()}
+        rows = with_lanes(chosen, self._settings.target, counts, self._settings.partition_by)
+        parts = parts_of(rows)
+        plan = Plan.of(
+            parts, {name: Target(targets[name].id, count) for name, count in counts.items() if name in targets}
+        )
+        self._refuse_changed(plan, entries.plan)
+        now = time.time_ns() // 1_000_000
+        if refusal := next(complaints(parts, targets, now), None):
+            raise ConfigurationError(refusal)
+        for warning in warnings(parts, targets, now):
+            log.warning(warning)
+        return Prepared(rows, parts, plan, entries, targets)
+
+    def _chosen(self, plan: Plan | None) -> DataFrame:
+        selection, findings = self._settings.selection(), None
+        if selection.verdicts:
+            try:
+                findings = self._spark.read.parquet(f"{self._settings.findings.rstrip('/')}/findings")
+            except AnalysisException as error:
+                raise OutputError(
+                    f"the findings of an audit in {self._settings.findings} cannot be read: {reason(error)}"
+                ) from error
+        chosen = select(read_table(self._spark, self._settings.table), selection, findings)
+        return chosen if plan is None else up_to(chosen, plan.lasts)
+
+    def _refuse_unclear(self, chosen: DataFrame, topics: list[str]) -> None:
+        if internal := internal_topics(topics):
+            raise ConfigurationError(
+                f"the selection has records of {', '.join(internal)}, which are no messages: leave them out with where"
+            )
+        selection = self._settings.selection()
+        if absent := absent_ids(chosen, selection.ids) if selection.ids else []:
+            raise ConfigurationError(
+                f"{len(absent)} of the ids select no record of {self._settings.table}, such as {absent[0]}: leave them "
+                "out, or land their topics first"
+            )
+        if not topics:
+            raise ConfigurationError(
+                f"the selection has no record of {self._settings.table}: there is nothing to replay"
+            )
+
+    def _targets(self, names: list[str], plan: Plan | None) -> dict[str, TopicDescription]:
+        targets = describe_topics(admin_client(self._kafka), sorted(names), writing=True)
+        if plan is not None and (other := changed(plan.targets, targets)):
+            raise UnsafeError(
+                f"topic {other[0]} is another one than when replay {self._settings.replay_id} began, or gone: what was "
+                "written to the former one is not in it; begin a replay with an id of its own"
+            )
+        refuse_missing(names, targets)
+        if closed := closed_topics(targets):
+            raise ConfigurationError(f"this client lacks rights on topic {', '.join(closed)}: grant them")
+        return targets
+
+    def _refuse_changed(self, plan: Plan, planned: Plan | None) -> None:
+        if planned is not None and planned != plan:
+            raise UnsafeError(
+                f"replay {self._settings.replay_id} was begun with {planned.rows} records, and this selection has "
+                f"{plan.rows}, or others: run it as it was begun, or begin another one with an id of its own"
+            )
+
+    def begin(self, prepared: Prepared) -> Prepared:
+        """Write the plan into the ledger; of two processes that try, one does.
+
+        Returns:
+            The same, with what the ledger says then.
+        """
+        if prepared.entries.plan is not None:
+            return prepared
+        replication = min(topic.replication for topic in prepared.targets.values())
+        make_ledger(self._kafka, self._channel, replication)
+        replay_id, now = self._settings.replay_id, time.time_ns() // 1_000_000
+        entry = Record(
+            self._channel.replay_ledger_topic, PARTITION, plan_key(replay_id), prepared.plan.encode(), [], now
+        )
+        try:
+            with (
+                KafkaTransaction(self._kafka, self._channel.replay_group(replay_id)) as transaction,
+                Ledger(self._kafka, self._channel, replay_id) as ledger,
+            ):
+                found = ledger.read()
+                self._refuse_changed(prepared.plan, found.plan)
+                if found.plan is None:
+                    transaction.begin()
+                    transaction.write([entry])
+                    transaction.commit()
+                return replace(prepared, entries=Entries(prepared.plan, found.progress))
+        except (TransactionFailedError, FencedError) as error:
+            raise JobFailedError(f"the plan cannot be written to the replay ledger: {error}") from error
+
+    def write(self, prepared: Prepared) -> int:
+        """Write what is not written yet.
+
+        Returns:
+            How many records were written now.
+
+        Raises:
+            JobFailedError: Some of it was not written; the same replay goes on where it stopped.
+        """
+        settings, plan = self._settings, prepared.plan
+        limits = {name: topic.max_message_bytes for name, topic in prepared.targets.items()}
+        replay = Replay(
+            settings.replay_id,
+            self._channel,
+            self._kafka,
+            settings.transaction_rows,
+            settings.transaction_bytes,
+            plan.lanes,
+            limits,
+        )
+        try:
+            results = in_order(prepared.rows, len(plan.lanes)).rdd.mapPartitions(lambda rows: write_lanes(replay, rows))
+            outcomes = results.collect()
+        except JAVA_ERRORS as error:
+            raise JobFailedError(
+                f"replay {replay.id} failed, and goes on when it is run again: {reason(error)}"
+            ) from error
+        except JVM_GONE as error:
+            raise JobFailedError(
+                f"replay {replay.id} failed: Spark's Java process is gone, or out of memory"
+            ) from error
+        if failures := [outcome for outcome in outcomes if isinstance(outcome, str)]:
+            raise JobFailedError(failures[0])
+        return sum(outcome for outcome in outcomes if isinstance(outcome, int))
+
+
+def write_lanes(replay: Replay, rows: Iterable[Row]) -> Iterator[int | str]:
+    """What one task does: write the lanes that it is given, one after another.
+
+    Args:
+        replay: The replay.
+        rows: Lane by lane, in the order of `spark_jobs.replaying.lanes.ORDER`.
+
+    Returns:
+        Of each lane how many records were written, or why not.
+    """
+    with Ledger(replay.kafka, replay.channel, replay.id) as ledger:
+        for lane, records in groupby(rows, lambda row: Lane(row["_target"], row["_lane"])):
+            try:
+                yield LaneWriter(replay, lane, ledger).write(map(_landed, records))
+            except (ConfigurationError, JobFailedError) as error:
+                yield str(error)
+                return
+
+
+def _landed(row: Row) -> LandedRecord:
+    headers: list[tuple[str, str | bytes | None]] = [
+        (header.key, None if header.value is None else bytes(header.value)) for header in row.headers or ()
+    ]
+    key, value = (None if found is None else bytes(found) for found in (row.key, row.value))
+    place = Place(row.topic, row.partition, row.offset)
+    return LandedRecord(place, row["_hash"], row["_size"], key, value, headers, row["_timestamp"])
+
+
+def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | None = None) -> Prepared:
+    """Write the selected records; those that this replay has written already, it passes over.
+
+    Args:
+        spark: Session; it needs no Kafka source.
+        settings: What to replay.
+        terminal: Where the progress is shown; None: the log is told every minute.
+
+    Returns:
+        What was selected, and what the ledger said before.
+
+    Raises:
+        ConfigurationError: It cannot be done as it was asked for; nothing was written.
+        JobFailedError: Some of it was not written; the same replay goes on where it stopped.
+    """
+    job = ReplayJob(spark, settings)
+    prepared = job.prepare()
+    if settings.dry_run:
+        return prepared
+    prepared = job.begin(prepared)
+    failpoint("replay.planned")
+    log.info("replaying", replay=settings.replay_id, records=prepared.plan.rows, written_before=prepared.entries.rows)
+    with Ledger(settings.connection(), settings.channel_names(), settings.replay_id) as ledger:
+
+        def figures() -> Figures:
+            with suppress(KafkaUnreachable):  # what is shown may be old; who writes will say it
+                ledger.glance()
+            return {"records": prepared.plan.rows, "written": ledger.seen.rows}
+
+        with told(figures, terminal):
+            written = job.write(prepared)
+    log.info("replayed", replay=settings.replay_id, records=prepared.plan.rows, written=written)
+    return prepared

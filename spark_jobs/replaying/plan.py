@@ -1,0 +1,217 @@
+"""A replay's plan and its progress, as the ledger keeps them. Pure.
+
+The plan says what a replay is to write, and is made once. What lies in the table later belongs to it no more, so that
+the same replay finds the same records whenever it is run again. Progress is told for each lane: what goes to one
+partition of a target topic, in its order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from outbox.errors import ConfigurationError
+from spark_jobs.tables.manifest import Checksum
+
+FORMAT_VERSION = 1
+
+
+class Place(NamedTuple):
+    """Where a record lies that was landed; records of a lane are written in this order."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Lane(NamedTuple):
+    """A partition of a target topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        """For people, and as the last part of a key of the ledger."""
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic that a replay writes to, as it was when the plan was made.
+
+    Args:
+        id: Its id; a topic that was deleted and made again has another one.
+        partitions: How many it had. A key keeps its partition, and a record its lane, though the topic has more later.
+    """
+
+    id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What goes from one landed partition to one lane.
+
+    Args:
+        lane: Where it goes.
+        topic: Where it was landed from.
+        partition: Likewise.
+        rows: How many records.
+        first: Offset of the first one.
+        last: Offset of the last one.
+        oldest: The earliest timestamp, ms since 1970.
+        newest: The latest.
+        size: Bytes of keys, values and headers.
+        largest: Bytes of the largest record.
+        keyless: Records without a key.
+        checksum: Of the places.
+    """
+
+    lane: Lane
+    topic: str
+    partition: int
+    rows: int
+    first: int
+    last: int
+    oldest: int
+    newest: int
+    size: int
+    largest: int
+    keyless: int
+    checksum: Checksum
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a lane is to have in the end: the number of its records, and the checksum of their places."""
+
+    rows: int
+    checksum: Checksum
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a replay is to write.
+
+    Args:
+        targets: The topics that it writes to.
+        lasts: The last offset that it takes of each landed partition.
+        lanes: What goes where.
+    """
+
+    targets: Mapping[str, Target]
+    lasts: Mapping[tuple[str, int], int]
+    lanes: Mapping[Lane, Share]
+
+    @classmethod
+    def of(cls, parts: Iterable[Part], targets: Mapping[str, Target]) -> Plan:
+        """The plan for what was selected."""
+        lasts: dict[tuple[str, int], int] = {}
+        lanes: dict[Lane, Share] = {}
+        for part in parts:
+            source = part.topic, part.partition
+            lasts[source] = max(part.last, lasts.get(source, part.last))
+            share = lanes.get(part.lane, Share(0, Checksum()))
+            lanes[part.lane] = Share(share.rows + part.rows, share.checksum + part.checksum)
+        used = {name: targets[name] for name in {lane.topic for lane in lanes}}
+        return cls(used, lasts, lanes)
+
+    @property
+    def rows(self) -> int:
+        """All records."""
+        return sum(share.rows for share in self.lanes.values())
+
+    def encode(self) -> bytes:
+        """As the ledger keeps it."""
+        return _to_json(
+            {
+                "version": FORMAT_VERSION,
+                "targets": {name: asdict(target) for name, target in sorted(self.targets.items())},
+                "lasts": [[*source, last] for source, last in sorted(self.lasts.items())],
+                "lanes": [[*lane, share.rows, str(share.checksum)] for lane, share in sorted(self.lanes.items())],
+            }
+        )
+
+    @classmethod
+    def parse(cls, value: bytes) -> Plan:
+        """Read what the ledger keeps.
+
+        Raises:
+            ConfigurationError: It is no plan, or one of a newer version.
+        """
+        fields = _from_json(value, "a plan")
+        try:
+            return cls(
+                {name: Target(**target) for name, target in fields["targets"].items()},
+                {(topic, partition): last for topic, partition, last in fields["lasts"]},
+                {
+                    Lane(topic, partition): Share(rows, Checksum.parse(checksum))
+                    for topic, partition, rows, checksum in fields["lanes"]
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigurationError(f"the replay ledger holds a plan that cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What of a lane is written.
+
+    Args:
+        rows: How many records.
+        checksum: Of their places.
+        last: Where the last one lies.
+    """
+
+    rows: int
+    checksum: Checksum
+    last: Place
+
+    def encode(self) -> bytes:
+        """As the ledger keeps it."""
+        fields = {"rows": self.rows, "checksum": str(self.checksum), "last": list(self.last)}
+        return _to_json({"version": FORMAT_VERSION, **fields})
+
+    @classmethod
+    def parse(cls, value: bytes) -> Progress:
+        """Read what the ledger keeps.
+
+        Raises:
+            ConfigurationError: It is no progress, or of a newer version.
+        """
+        fields = _from_json(value, "the progress of a lane")
+        try:
+            return cls(int(fields["rows"]), Checksum.parse(fields["checksum"]), Place(*fields["last"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"the replay ledger holds progress that cannot be read: {error}") from error
+
+
+def advanced(before: Progress | None, written: Sequence[tuple[Place, int]]) -> Progress:
+    """The progress after more records were written.
+
+    Args:
+        before: The progress before; None: nothing was written yet.
+        written: Place and hash of each, in their order; at least one.
+    """
+    rows, checksum = (0, Checksum()) if before is None else (before.rows, before.checksum)
+    more = Checksum.of(sum(hashed for _, hashed in written))
+    return Progress(rows + len(written), checksum + more, written[-1][0])
+
+
+def _to_json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _from_json(value: bytes, what: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(value)
+        version = fields["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"the replay ledger holds something that is not {what}: {error}") from error
+    if version != FORMAT_VERSION:
+        raise ConfigurationError(
+            f"the replay ledger holds {what} of version {version}, this process knows {FORMAT_VERSION}: upgrade it"
+        )
+    return dict(fields)

@@ -1,0 +1,146 @@
+"""A folder on any file system that Spark knows, through Hadoop's own classes, so that both see the same files."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from spark_jobs.runtime.errors import OutputError, reason
+from spark_jobs.runtime.jvm import JAVA_ERRORS, hadoop_configuration, jvm
+
+
+def read_texts(spark: SparkSession, path: str) -> Iterator[str]:
+    """The contents of all files in a folder but the hidden ones, read by Spark, so many at once; none if it is absent.
+
+    Args:
+        spark: Session to read with.
+        path: The folder.
+    """
+    try:
+        files = spark.read.text(path, wholetext=True)
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return
+        raise
+    yield from (row.value for row in files.collect())
+
+
+class Folder:
+    """A folder and what lies below it; names are relative to it, with `/` between parts.
+
+    Args:
+        spark: Session whose file systems and credentials are used.
+        path: The folder; it need not exist.
+
+    Raises:
+        OutputError: The path names no file system that Spark knows. Every method raises it when the file system
+            refuses.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._path = path
+        self._jvm = jvm(spark)
+        with self._told("used"):
+            root = self._jvm.org.apache.hadoop.fs.Path(path)
+            self._files = root.getFileSystem(hadoop_configuration(spark))
+            self._root = self._files.makeQualified(root)
+
+    def __str__(self) -> str:
+        """The folder as it was named."""
+        return self._path
+
+    def path(self, name: str = "") -> str:
+        """The full path of something in the folder."""
+        return str(self._at(name).toString())
+
+    def exists(self, name: str = "") -> bool:
+        """Whether there is such a file or folder."""
+        with self._told("read"):
+            return bool(self._files.exists(self._at(name)))
+
+    def names(self, name: str = "") -> list[str]:
+        """Names of what lies in a folder below; empty if there is none."""
+        with self._told("read"):
+            at = self._at(name)
+            if not self._files.exists(at):
+                return []
+            return [str(status.getPath().getName()) for status in self._files.listStatus(at)]
+
+    def text(self, name: str) -> str | None:
+        """A file's content; None if there is none."""
+        with self._told("read"):
+            at = self._at(name)
+            if not self._files.exists(at):
+                return None
+            stream = self._files.open(at)
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def put_text(self, name: str, text: str) -> None:
+        """Write a file so that readers see all of it or nothing."""
+        parent, slash, last = name.rpartition("/")
+        # The leading dot hides the file from Spark's readers while it is written. Without a folder there is no slash:
+        # what begins with one lies elsewhere.
+        draft = f"{parent}{slash}.{last}.{uuid.uuid4().hex}"
+        with self._told("written"):
+            stream = self._files.create(self._at(draft), True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+        self.move(draft, name)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file or folder; what bears the target's name is removed first."""
+        self.delete(target)
+        with self._told("written"):
+            at = self._at(target)
+            self._files.mkdirs(at.getParent())
+            if not self._files.rename(self._at(source), at):
+                raise OutputError(f"{self.path(source)} cannot be renamed to {self.path(target)}")
+
+    def delete(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it; that it is absent is no error."""
+        with self._told("written"):
+            self._files.delete(self._at(name), True)
+
+    def delete_empty(self, name: str) -> None:
+        """Remove a folder if nothing is in it."""
+        with self._told("written"):
+            at = self._at(name)
+            if self._files.exists(at) and not self._files.listStatus(at):
+                self._files.delete(at, False)
+
+    def bytes(self, name: str) -> int:
+        """The size of all that is in a folder."""
+        with self._told("read"):
+            return int(self._files.getContentSummary(self._at(name)).getLength())
+
+    def flush(self) -> None:
+        """Wait until all that was written is on a local disk; other file systems see to that at each write."""
+        if str(self._files.getScheme()) == "file":
+            os.sync()
+
+    def make(self, name: str) -> None:
+        """Make a folder and those above it."""
+        with self._told("written"):
+            if not self._files.mkdirs(self._at(name)):
+                raise OutputError(f"{self.path(name)} cannot be made")
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
+
+    @contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except JAVA_ERRORS as error:
+            raise OutputError(f"{self._path} cannot be {verb}: {reason(error)}") from error

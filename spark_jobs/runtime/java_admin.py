@@ -1,0 +1,102 @@
+"""Kafka's Java admin client, with the properties of Spark's own source: what a job asks before and after it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.runtime.errors import SourceError, reason, root_name
+from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE, JavaPackage, jvm
+from spark_jobs.runtime.settings import JobSettings
+
+ANSWER_SECONDS = 10
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class JavaAdmin:
+    """Belongs to one job; a context manager.
+
+    Args:
+        spark: Session with Kafka's classes.
+        settings: How to reach Kafka.
+
+    Raises:
+        SourceError: Kafka does not answer or refuses, or Spark has no Kafka source. Every method raises it.
+    """
+
+    def __init__(self, spark: SparkSession, settings: JobSettings) -> None:
+        self._java = jvm(spark)
+        self._servers = settings.bootstrap_servers
+        self._kafka = self._java.org.apache.kafka
+        client = self._kafka.clients.admin.AdminClient
+        if isinstance(client, JavaPackage):
+            raise SourceError(
+                'Spark has no Kafka source: start it with spark-submit --jars "$(outbox land jars)", which fetches '
+                "what is missing, or in the image that docs/containers.md tells of"
+            )
+        properties = self._java.java.util.Properties()
+        for name, value in settings.java_connection().items():
+            properties.setProperty(name, value)
+        with self._told():
+            self._admin = client.create(properties)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the client."""
+        with suppress(*JVM_GONE):
+            self._admin.close(self._java.java.time.Duration.ZERO)
+
+    def _described(self, names: Iterable[str]) -> dict[str, Any]:
+        """The Java descriptions of those of the topics that exist."""
+        wanted, found = list(names), {}
+        with self._told():
+            answers = self._admin.describeTopics(wanted).topicNameValues()
+            for name in wanted:
+                try:
+                    found[name] = self._awaited(answers.get(name))
+                except JAVA_ERRORS as error:
+                    if root_name(error) != "UnknownTopicOrPartitionException":
+                        raise
+        return found
+
+    def _earliest(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The first offsets that Kafka still has."""
+        return self._listed(places, self._kafka.clients.admin.OffsetSpec.earliest())
+
+    def _latest(self, places: Iterable[Place], *, committed: bool = False) -> dict[Place, int]:
+        """The first offsets that are not written yet, or that a read_committed reader does not see yet."""
+        return self._listed(places, self._kafka.clients.admin.OffsetSpec.latest(), committed=committed)
+
+    def _listed(self, places: Iterable[Place], spec: Any, *, committed: bool = False) -> dict[Place, int]:
+        """The offsets of partitions that fit a Java `OffsetSpec`."""
+        wanted = list(places)
+        with self._told():
+            levels = self._kafka.common.IsolationLevel
+            level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
+            options = self._kafka.clients.admin.ListOffsetsOptions(level)
+            answers = self._admin.listOffsets({self._place(place): spec for place in wanted}, options)
+            return {place: int(self._awaited(answers.partitionResult(self._place(place))).offset()) for place in wanted}
+
+    def _place(self, place: Place) -> Any:
+        return self._kafka.common.TopicPartition(*place)
+
+    def _awaited(self, future: Any) -> Any:
+        return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong in the client is told as one sentence."""
+        try:
+            yield
+        except JAVA_ERRORS as error:
+            late = root_name(error) == "TimeoutException"
+            why = f"no answer within {ANSWER_SECONDS} s" if late else reason(error)
+            raise SourceError(f"Kafka at {self._servers} cannot be used: {why}") from error

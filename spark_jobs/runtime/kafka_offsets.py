@@ -1,0 +1,148 @@
+"""Offsets of topics and of the relay, asked with the Java client and the properties of Spark's own source."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jobs.runtime.java_admin import JavaAdmin, Place
+from spark_jobs.runtime.spans import Checkpoint
+
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now.
+
+    Args:
+        name: Its name.
+        id: Its id, as a UUID.
+        partitions: How many it has.
+    """
+
+    name: str
+    id: str
+    partitions: int
+
+    def places(self) -> list[Place]:
+        """Its partitions."""
+        return [(self.name, number) for number in range(self.partitions)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTopic(Topic):
+    """A topic, and how long Kafka keeps its records.
+
+    Args:
+        name: Its name.
+        id: Its id, as a UUID.
+        partitions: How many it has.
+        compacted: Whether Kafka may remove a record because a later one has its key.
+        retention: ms after which it removes records by age; None: never.
+        by_size: Whether it removes records because they are many.
+    """
+
+    compacted: bool
+    retention: int | None
+    by_size: bool
+
+
+class KafkaOffsets(JavaAdmin):
+    """What the audit asks of topics and of the relay's group."""
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Those of the topics that exist; it takes no right to their settings."""
+        found = self._described(names)
+        with self._told():
+            return {name: Topic(*_identity(name, one)) for name, one in found.items()}
+
+    def kept_topics(self, names: Iterable[str]) -> dict[str, KeptTopic]:
+        """Those of the topics that exist, with their settings."""
+        found = self._described(names)
+        with self._told():
+            return {name: self._kept_topic(name, one) for name, one in found.items()}
+
+    def _kept_topic(self, name: str, found: Any) -> KeptTopic:
+        kind = self._kafka.common.config.ConfigResource.Type.TOPIC
+        resource = self._kafka.common.config.ConfigResource(kind, name)
+        config = self._awaited(self._admin.describeConfigs([resource]).all())[resource]
+        compacted = "compact" in config.get("cleanup.policy").value()
+        deletes = "delete" in config.get("cleanup.policy").value()
+        age, size = (int(config.get(name).value()) for name in ("retention.ms", "retention.bytes"))
+        retention = age if deletes and age >= 0 else None
+        return KeptTopic(*_identity(name, found), compacted, retention, deletes and size >= 0)
+
+    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The first offsets that Kafka still has."""
+        return self._earliest(places)
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The first offsets that are not written yet; records of open Kafka transactions lie below."""
+        return self._latest(places)
+
+    def since(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:
+        """The first offsets whose record has this time (ms since 1970) or a later one; its absence is -1."""
+        return self._listed(places, self._kafka.clients.admin.OffsetSpec.forTimestamp(max(time_ms, 0)))
+
+    def committed_ends(self, places: Iterable[Place], patience_ms: int) -> tuple[dict[Place, int], set[Place]]:
+        """The ends as they are now, once no Kafka transaction is open below them.
+
+        Args:
+            places: Partitions.
+            patience_ms: How long to wait for open transactions.
+
+        Returns:
+            The ends, and the partitions where a transaction stayed open; their ends are where it began.
+        """
+        ends, deadline = self.ends(places), time.monotonic() + patience_ms / 1000
+        while True:
+            stable = self._latest(ends, committed=True)
+            open_ = {place for place, end in ends.items() if stable[place] < end}
+            if not open_ or time.monotonic() > deadline:
+                return {place: min(end, stable[place]) for place, end in ends.items()}, open_
+            time.sleep(LOOK_SECONDS)
+
+    def checkpoints(self, group: str, topic: Topic) -> dict[int, Checkpoint]:
+        """What a group has committed of a topic's partitions, offsets with metadata."""
+        with self._told():
+            found = self._awaited(self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
+            committed = {}
+            for place in topic.places():
+                one = found.get(self._place(place))
+                if one is not None:
+                    committed[place[1]] = Checkpoint(int(one.offset()), str(one.metadata()))
+            return committed
+
+
+def source_properties(options: Mapping[str, str], spans: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, str]:
+    """Options of Spark's Kafka source for a batch that reads spans of offsets and nothing else.
+
+    Args:
+        options: Those of any source of the job.
+        spans: First offset and first offset behind, by topic and partition.
+    """
+    starts = {topic: {str(key): start for key, (start, _) in parts.items()} for topic, parts in spans.items()}
+    ends = {topic: {str(key): end for key, (_, end) in parts.items()} for topic, parts in spans.items()}
+    kept = {name: value for name, value in options.items() if name != "subscribe"}
+    assigned = {topic: sorted(parts) for topic, parts in spans.items()}
+    return {
+        **kept,
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+
+
+def _identity(name: str, found: Any) -> tuple[str, str, int]:
+    return name, _uuid(str(found.topicId().toString())), len(found.partitions())
+
+
+def _uuid(text: str) -> str:
+    """A topic's id as the protocol writes it; Kafka's Java client writes base64."""
+    return str(uuid.UUID(bytes=base64.urlsafe_b64decode(f"{text}==")))

@@ -1,0 +1,160 @@
+"""The Spark session: a local one with everything set, or the one that `spark-submit` has made."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyspark
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from outbox._jars.coordinates import read_lock
+from outbox._jars.errors import SetupError
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java, spark_java_home
+from outbox.errors import ConfigurationError
+from spark_jobs.runtime.jvm import JVM_GONE
+
+DELTA_LOCK = Path(__file__).with_name("delta.lock")
+
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings that a session with Delta tables must start with."""
+
+DELTA_DEFAULTS = {"spark.databricks.delta.snapshotPartitions": "1"}
+"""Settings that every session gets unless it was started with others.
+
+By default Delta reads a table's log with 50 tasks, several times for each batch, which takes most of a small batch.
+"""
+
+
+SPARK_LOCK = Path(__file__).with_name("spark.lock")
+
+_LOG4J = Path(__file__).with_name("log4j2.xml")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_CONNECTOR = "spark-sql-kafka-0-10_2.13"
+
+LOCAL = {
+    "spark.master": "local[*]",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Its default, which Spark 4.2 looks up in the environment for each value of a struct or array, unless it is said:
+    # a tenth of the time that headers of halves take.
+    "spark.sql.types.framework.enabled": "false",
+}
+"""Settings of a local session; every one can be set otherwise."""
+
+RESULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's own default is a form that only Spark and Hive read well.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Rows of several topics and days stay in order and need no sort on their way into their files.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret|token",
+}
+"""Settings that results depend on; set in every session, wherever it comes from."""
+
+
+@contextmanager
+def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (SPARK_LOCK,)) -> Iterator[SparkSession]:
+    """A session for one job, which ends with the block.
+
+    Args:
+        name: Name of the application.
+        spark: More settings (`spark.…`), over the defaults.
+        locks: The jars that the job needs, if it is to bring them itself.
+
+    Raises:
+        ConfigurationError: This PySpark and the locked jars do not fit each other.
+        SetupError: There is no Java, jars are missing and cannot be fetched, or Spark does not start.
+    """
+    session = _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark, locks)
+    try:
+        yield session
+    finally:
+        with suppress(*JVM_GONE):
+            session.stop()
+
+
+def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> SparkSession:
+    """A session in this process and a JVM of its own, which ends when this process does, however it ends.
+
+    Args:
+        name: Name of the application.
+        jars: Jars besides Spark's own.
+        spark: More settings (`spark.…`), over the defaults.
+
+    Raises:
+        SetupError: There is no Java, or Spark does not start.
+    """
+    settings = {**LOCAL, "spark.app.name": name, **spark}
+    settings[_JAVA_OPTIONS] = f'"-Dlog4j2.configurationFile={_LOG4J}" {spark.get(_JAVA_OPTIONS, "")}'.strip()
+    if jars:
+        settings["spark.jars"] = ",".join(map(str, jars))
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with _environment(JAVA_HOME=str(spark_java_home(find_java())), PYSPARK_PYTHON=sys.executable):
+        try:
+            session = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            raise SetupError(f"Spark does not start: {error}; what Java said stands above") from error
+    return _with_results(session)
+
+
+def _submitted(name: str) -> SparkSession:
+    """The session of `spark-submit`: where it runs and with which jars was said there."""
+    return _with_results(SparkSession.builder.appName(name).getOrCreate())
+
+
+def _local(name: str, spark: Mapping[str, str], locks: Sequence[Path]) -> SparkSession:
+    if DELTA_LOCK in locks:
+        spark = {**DELTA_SETTINGS, **spark}
+    return local_session(name, [] if "spark.jars" in spark else _locked_jars(locks), spark)
+
+
+def _locked_jars(locks: Sequence[Path]) -> list[Path]:
+    fits = next(root.version for root in read_lock(SPARK_LOCK).roots if root.artifact == _CONNECTOR)
+    if pyspark.__version__.split(".")[:2] != fits.split(".")[:2]:
+        raise ConfigurationError(
+            f"PySpark {pyspark.__version__} needs jars of its own version, and those that come with this job are "
+            f"of {fits}: pip install 'pyspark=={fits}', or name jars in the setting spark (spark.jars)"
+        )
+    return [jar for lock in locks for jar in fetch(lock)]
+
+
+def _with_results(session: SparkSession) -> SparkSession:
+    # The gateway tells of every call that comes from the JVM.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for key, value in RESULTS.items():
+        session.conf.set(key, value)
+    for key, value in DELTA_DEFAULTS.items():
+        if session.conf.get(key, None) is None:
+            session.conf.set(key, value)
+    return session
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Variables for the JVM that is started inside; this process keeps its own."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

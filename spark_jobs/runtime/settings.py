@@ -1,0 +1,196 @@
+"""Settings of the jobs: command line first, then environment (`OUTBOX_…`), then the file that `OUTBOX_CONFIG` names."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from outbox._service.settings import Bytes, KafkaProperties, ServiceSettings
+from outbox.protocol.names import is_topic_name
+
+READ_COMMITTED = "read_committed"
+
+INTERNAL = ("half", "op", "check", "discard")
+"""A channel's own topics, as the setting `internal` names them."""
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names that a text separates by commas, each once."""
+    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+
+
+def _check_topic_names(text: str) -> str:
+    if not all(map(is_topic_name, names_in(text))):
+        raise ValueError("name topics as Kafka allows them, several separated by commas")
+    return text
+
+
+TopicNames = Annotated[str, AfterValidator(_check_topic_names)]
+"""Topics, separated by commas."""
+
+
+class JobSettings(ServiceSettings):
+    """What every job has: who it is, how it reaches Kafka, what Spark is told besides.
+
+    The inherited `kafka` holds properties of librdkafka; Spark reads through Kafka's Java client, which has names of
+    its own for security and much else, so these stand apart.
+    """
+
+    job_id: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
+        description="Who the job is: its query, its checkpoint and its Kafka groups are named after it.",
+    )
+    kafka_java: KafkaProperties = Field(
+        default_factory=dict, repr=False, description="More properties of Kafka's Java client, for Spark's source."
+    )
+    spark: KafkaProperties = Field(
+        default_factory=dict, repr=False, description="More settings of Spark (spark.…), over the job's own."
+    )
+
+    @field_validator("kafka_java")
+    @classmethod
+    def _check_isolation(cls, properties: dict[str, str]) -> dict[str, str]:
+        if properties.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
+            raise ValueError("isolation.level cannot be set: records of aborted transactions are no messages")
+        return properties
+
+    @property
+    def name(self) -> str:
+        """Name of the application and of its query, and beginning of its Kafka groups."""
+        return f"outbox-{self.job_id}"
+
+    def java_connection(self) -> dict[str, str]:
+        """Properties for any Java client of this job."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka_java}
+
+
+class SinkName(enum.StrEnum):
+    """How tables are written."""
+
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+class OutputSettings(JobSettings):
+    """What jobs have that write or keep the tables of `land`."""
+
+    job_id: str = Field("land", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
+    output: str = Field(description="Folder of the tables; any file system that Spark knows.")
+
+
+class CheckpointedSettings(OutputSettings):
+    """What jobs have that use the checkpoint of `land`."""
+
+    checkpoint: str = Field(description="Folder of checkpoints; the job's own is the one with its id in there.")
+
+    @property
+    def checkpoint_path(self) -> str:
+        """The job's own checkpoint."""
+        return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
+
+
+class RetireSettings(CheckpointedSettings):
+    """Settings of `land retire`; it needs no Kafka."""
+
+    bootstrap_servers: str = Field("", description="Not needed here.")
+
+    @property
+    def name(self) -> str:
+        """Name of the application."""
+        return f"outbox-{self.job_id}-retire"
+
+
+class LandSettings(CheckpointedSettings):
+    """Settings of `land`."""
+
+    topics: TopicNames = Field("", description="Topics to land, separated by commas.")
+    internal: str = Field(
+        "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
+    )
+    sink: SinkName = Field(SinkName.DELTA, description="How tables are written: delta or parquet.")
+    parse: dict[str, str] = Field(
+        default_factory=dict,
+        description="JSON values to land typed, too: a table of topics and schemas (id bigint NOT NULL, name string).",
+    )
+    available_now: bool = Field(default=False, description="Land what is there now and end.")
+    trigger_seconds: float = Field(10.0, ge=0, description="Pause between the starts of two batches, s.")
+    max_offsets_per_trigger: int | None = Field(
+        1_000_000, ge=1, description="Most offsets in one batch; markers and aborted records take offsets too."
+    )
+    min_offsets_per_trigger: int | None = Field(
+        None, ge=1, description="Fewest offsets that are worth a batch, unless one was long ago (max_trigger_delay)."
+    )
+    max_trigger_delay: int = Field(900, ge=1, description="So long does a batch wait for its fewest offsets, s.")
+    starting_offsets: Literal["earliest", "latest"] = Field(
+        "earliest", description="Where a job begins that has no checkpoint yet."
+    )
+    accept_gap: TopicNames = Field(
+        "", description="Topics of which the job goes on without records that Kafka removed before they were landed."
+    )
+    prometheus_file: Path | None = Field(
+        None, description="File *.prom of the node exporter's text file collector, on the driver's machine."
+    )
+
+    @field_validator("internal")
+    @classmethod
+    def _check_internal(cls, internal: str) -> str:
+        if wrong := sorted(set(names_in(internal)) - set(INTERNAL)):
+            raise ValueError(f"{wrong[0]!r} is none of {', '.join(INTERNAL)}")
+        return internal
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if not self.topic_names():
+            raise ValueError("name at least one topic, in topics or internal")
+        if unknown := sorted(set(self.parse) - set(self.topic_names())):
+            raise ValueError(f"parse names topic {unknown[0]}, which is not landed")
+        if unknown := sorted(set(names_in(self.accept_gap)) - set(self.topic_names())):
+            raise ValueError(f"accept_gap names topic {unknown[0]}, which is not landed")
+        most, fewest = self.max_offsets_per_trigger, self.min_offsets_per_trigger
+        if most is not None and fewest is not None and fewest > most:
+            raise ValueError("min_offsets_per_trigger exceeds max_offsets_per_trigger")
+        return self
+
+    def topic_names(self) -> tuple[str, ...]:
+        """All topics, each once."""
+        return tuple(dict.fromkeys((*names_in(self.topics), *self.internal_names())))
+
+    def internal_names(self) -> tuple[str, ...]:
+        """Those of them that are the channel's own, in whichever setting they are named."""
+        channel = self.channel_names()
+        topics = (channel.half_topic, channel.op_topic, channel.check_topic, channel.discard_topic)
+        own = dict(zip(INTERNAL, topics, strict=True))
+        asked = {own[name] for name in names_in(self.internal)} | (set(own.values()) & set(names_in(self.topics)))
+        return tuple(sorted(asked))
+
+    def rate_options(self) -> dict[str, str]:
+        """Options of Spark's source that say how much is in a batch."""
+        options = {}
+        if self.max_offsets_per_trigger is not None:
+            options["maxOffsetsPerTrigger"] = str(self.max_offsets_per_trigger)
+        # A run that ends when all is landed waits for nothing.
+        if self.min_offsets_per_trigger is not None and not self.available_now:
+            options["minOffsetsPerTrigger"] = str(self.min_offsets_per_trigger)
+            options["maxTriggerDelay"] = f"{self.max_trigger_delay}s"
+        return options
+
+
+class CompactSettings(OutputSettings):
+    """Settings of `land compact`; it needs no Kafka."""
+
+    bootstrap_servers: str = Field("", description="Not needed here.")
+    closed_days: int = Field(1, ge=0, description="So many whole days must lie between a day and today, by UTC.")
+    min_folders: int = Field(2, ge=2, description="So many folders of a day are worth a compaction (Parquet).")
+    target_file_bytes: Bytes = Field(256 * 1024 * 1024, ge=1024, description="Size that a file is to have.")
+    manifest_readers_only: bool = Field(
+        default=False,
+        description="Compact Parquet tables, although other readers than read_table and read_landed read rows twice.",
+    )
+
+    @property
+    def name(self) -> str:
+        """Name of the application."""
+        return f"outbox-{self.job_id}-compact"

@@ -1,0 +1,87 @@
+"""Kafka as the jobs read it: the options of Spark's source, and a look at the topics before a query starts."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.runtime.errors import SourceError
+from spark_jobs.runtime.java_admin import JavaAdmin
+from spark_jobs.runtime.settings import READ_COMMITTED, JobSettings
+from spark_jobs.runtime.spans import Offsets, by_topic
+
+FETCH = {
+    "max.poll.records": "10000",
+    "max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    "fetch.max.bytes": str(64 * 1024 * 1024),
+}
+"""Spark asks the broker twice for offsets around each poll, so polls of 500 records, Kafka's default, are dear."""
+
+
+def source_options(settings: JobSettings, topics: Sequence[str]) -> dict[str, str]:
+    """The options of Spark's Kafka source, the same for streams and batches.
+
+    Only committed records, headers included, and an end with an error when records that were to be read are gone.
+    """
+    properties = {**FETCH, **settings.java_connection(), "isolation.level": READ_COMMITTED}
+    return {
+        **{f"kafka.{name}": value for name, value in properties.items()},
+        "subscribe": ",".join(topics),
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        "groupIdPrefix": settings.name,
+    }
+
+
+def refuse_missing(wanted: Iterable[str], found: Container[str], more: str = "") -> None:
+    """Name the topics that do not exist.
+
+    Args:
+        wanted: Topics that the job needs.
+        found: Topics that exist.
+        more: What else to do about it, for people.
+
+    Raises:
+        SourceError: There are some.
+    """
+    if missing := [name for name in wanted if name not in found]:
+        raise SourceError(f"topic {', '.join(missing)} does not exist: create it, or correct its name{more}")
+
+
+class KafkaView(JavaAdmin):
+    """The topics of a job and their offsets.
+
+    Args:
+        spark: Session with Kafka's classes.
+        settings: How to reach Kafka.
+        topics: The topics of the job.
+
+    Raises:
+        SourceError: As `JavaAdmin`, or a topic is missing.
+    """
+
+    def __init__(self, spark: SparkSession, settings: JobSettings, topics: Sequence[str]) -> None:
+        super().__init__(spark, settings)
+        self._topics = tuple(topics)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Ids of those topics that exist; a topic that was deleted and made again has another one."""
+        return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
+
+    def check_topics(self, more: str = "") -> None:
+        """Check that all topics exist.
+
+        Args:
+            more: What else to do about one that does not, for people.
+
+        Raises:
+            SourceError: One does not.
+        """
+        refuse_missing(self._topics, self.topic_ids(), more)
+
+    def offsets(self) -> tuple[Offsets, Offsets]:
+        """The first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""
+        described = self._described(self._topics)
+        places = [(name, number) for name, topic in described.items() for number in range(len(topic.partitions()))]
+        return by_topic(self._earliest(places)), by_topic(self._latest(places))

@@ -1,0 +1,134 @@
+"""Whether a table, a checkpoint and the topics belong together, seen before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_jobs.runtime.errors import LostRecordsError, OutputError
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.settings import SinkName
+from spark_jobs.runtime.spans import Offsets, needed_text
+from spark_jobs.tables.delta import LOG
+from spark_jobs.tables.layout import MANIFESTS, RECORDS, manifest_file, retired_file
+from spark_jobs.tables.manifest import Manifest
+from spark_jobs.tables.owner import owner_of
+from spark_jobs.tables.query_checkpoint import Checkpoint
+
+
+def last_manifest(output: Folder) -> Manifest | None:
+    """The manifest of the last batch that was landed; None before the first."""
+    landed = [int(stem) for name in output.names(MANIFESTS) if (stem := name.removesuffix(".json")).isdigit()]
+    return Manifest.parse(output.text(manifest_file(max(landed))) or "") if landed else None
+
+
+def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str], sink: SinkName) -> None:
+    """Refuse a table and a checkpoint of which one does not know what the other has done.
+
+    Args:
+        output: The output of the job.
+        checkpoint: The checkpoint.
+        topics: Ids of the topics by name.
+        sink: What the job's tables are.
+
+    Raises:
+        OutputError: They do not belong together; the message says what to do.
+        LostRecordsError: A topic is not the one that was landed.
+    """
+    last = last_manifest(output)
+    landed = -1 if last is None else last.batch_id
+    check_owner(output, checkpoint, sink, last)
+    if last is not None:
+        if gone := sorted(set(last.topics) - set(topics)):
+            raise OutputError(
+                f"topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more. Name "
+                f"it, or {retirement(gone)}"
+            )
+        check_ids(last.topics, topics, last.end, f"since batch {landed}", retirement)
+    if retired := [name for name in topics if output.exists(retired_file(name))]:
+        raise OutputError(
+            f"topic {', '.join(retired)} is retired from {output}. Leave it out of the topics, or land it into another "
+            "output with another checkpoint"
+        )
+    committed = checkpoint.last_commit()
+    if committed is not None and committed > landed:
+        raise OutputError(
+            f"{checkpoint} says that batches up to {committed} are landed, {output} has none of them from "
+            f"{landed + 1} on: name the output that belongs to it, or a new checkpoint"
+        )
+
+
+def check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Manifest | None) -> None:
+    """Refuse an output of another sink or checkpoint, also one of which the first batch has no manifest yet.
+
+    Raises:
+        OutputError: It is one.
+    """
+    found = sink_of(output, last)
+    if found not in (None, sink):
+        raise OutputError(
+            f"{output} has {found} tables, and this job writes {sink} tables. Go on with --sink {found} (or "
+            f"OUTBOX_SINK={found}), or use another output with another checkpoint"
+        )
+    owner = owner_of(output)
+    began = owner or last
+    if began is not None and began.query_id != checkpoint.query_id():
+        job = f" by job {last.job_id!r}" if last else ""
+        raise OutputError(
+            f"{output} was landed{job} with another checkpoint than {checkpoint}: name that checkpoint, or another "
+            "output"
+        )
+
+
+def sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
+    """Return what the tables of an output are; None if it has none yet."""
+    # The log first: it is what readers go by.
+    if output.exists(f"{RECORDS}/{LOG}"):
+        return SinkName.DELTA
+    owner = owner_of(output)
+    if owner is not None:
+        return owner.sink
+    # Without an owner and a log, what has a manifest was landed as Parquet files, if only as batches without rows. So
+    # was what has a folder of a batch, although its writer was killed before the manifest.
+    folders = (name.startswith("batch_id=") for name in output.names(RECORDS))
+    return SinkName.PARQUET if last is not None or any(folders) else None
+
+
+def retirement(topics: Sequence[str]) -> str:
+    """Say for people how the landing of topics is ended."""
+    names = ", ".join(topics)
+    return (
+        f"end the landing of {names}: stop the job, run outbox land retire TOPIC, and leave the topic out from then on"
+    )
+
+
+def check_ids(
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    landed: Offsets,
+    when: str,
+    way_on: Callable[[Sequence[str]], str],
+) -> None:
+    """Refuse topics that were deleted and made again: their offsets mean other records.
+
+    Args:
+        before: Ids by name, as they were.
+        now: Ids by name, as they are; a topic that is missing is gone.
+        landed: Ends of what is landed of the topics as they were.
+        when: Since when, for people.
+        way_on: Says what to do about topics, for people.
+
+    Raises:
+        LostRecordsError: One has another id; the message names what was not landed.
+    """
+    if gone := [name for name, topic_id in before.items() if now.get(name) != topic_id]:
+        raise LostRecordsError(
+            f"topic {', '.join(gone)} was deleted {when}; not landed of it: {needed_text(landed, gone) or 'anything'}. "
+            f"To go on without it, {way_on(gone)}. Land a new topic of that name into another output with another "
+            "checkpoint"
+        )
+
+
+def needed_offsets(output: Folder, checkpoint: Checkpoint) -> Offsets:
+    """The first offsets that are not landed; empty before the first batch is planned."""
+    last = last_manifest(output)
+    return checkpoint.start(0) if last is None else last.end

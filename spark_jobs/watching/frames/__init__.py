@@ -1,0 +1,1 @@
+"""Frames that `watch` computes. Pure."""

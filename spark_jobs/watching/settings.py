@@ -1,0 +1,110 @@
+"""Settings of `watch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from outbox._service.settings import Milliseconds, Unit
+from outbox.protocol.names import is_internal_topic, is_topic_name
+from spark_jobs.runtime.settings import JobSettings, TopicNames, names_in
+from spark_jobs.watching.frames.alerts import Thresholds
+
+SHORTEST_SECONDS = 5
+"""Spark makes no shorter batches in real time."""
+
+
+class WatchSettings(JobSettings):
+    """Settings of `watch`."""
+
+    job_id: str = Field("watch", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
+    output: str = Field("", description="Folder of the tables and of what the job must know; not with real_time.")
+    topics: TopicNames = Field("", description="Real topics to watch; a message for another one counts as delivered.")
+    starting_offsets: Literal["earliest", "latest"] = Field(
+        "latest", description="Where a job begins whose output is empty."
+    )
+    available_now: bool = Field(default=False, description="Watch what is there now, look once, and end.")
+    trigger_seconds: float = Field(30.0, ge=0, description="Pause between the starts of two batches, s.")
+    max_offsets_per_batch: Annotated[int, Unit("offsets")] = Field(
+        1_000_000, ge=1, description="Most offsets in one batch; markers and aborted records take offsets too."
+    )
+    keep_batches: Annotated[int, Unit("batches")] = Field(
+        100_000, ge=0, description="So many batches stay in the tables; 0: all."
+    )
+    forget: Milliseconds = Field(
+        604_800_000, ge=1, description="Age at which an open half is not waited for any more, and counted as forgotten."
+    )
+    recent: Milliseconds = Field(
+        300_000, ge=60_000, description="Over so long are figures gathered for alerts and for Prometheus."
+    )
+    prometheus_file: Path | None = Field(
+        None, description="File *.prom of the node exporter's text file collector, on the driver's machine."
+    )
+    alerts_topic: str = Field("", description="Topic that alerts go to; none: they are only logged.")
+    dangling: Milliseconds = Field(600_000, ge=0, description="Alert: a half has been undecided for so long.")
+    undelivered: Milliseconds = Field(
+        300_000, ge=0, description="Alert: a committed half has not been visible so long."
+    )
+    hung: Milliseconds = Field(
+        60_000, ge=0, description="Alert: an open Kafka transaction has kept readers back so long."
+    )
+    relay_lag: Milliseconds = Field(60_000, ge=0, description="Alert: the relay has not read a half so old.")
+    check_percent: Annotated[int, Unit("percent")] = Field(
+        20, ge=0, description="Alert: so many check requests were sent for a hundred halves."
+    )
+    slow: Milliseconds = Field(
+        0, ge=0, description="Alert: one message in a hundred took so long to become visible; 0: never."
+    )
+    real_time: bool = Field(default=False, description="Only alerts on single records, within milliseconds.")
+    checkpoint: str = Field("", description="Folder of checkpoints, for real_time.")
+    checked: Annotated[int, Unit("checks")] = Field(
+        3, ge=1, description="Alert of real_time: a transaction is asked about for this time."
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.real_time and not (self.alerts_topic and self.checkpoint):
+            raise ValueError("real_time needs alerts_topic and checkpoint")
+        if not self.real_time and not self.output:
+            raise ValueError("name the folder of the tables in output")
+        if self.real_time and self.available_now:
+            raise ValueError("real_time goes on until it is stopped: leave available_now out")
+        if self.real_time and self.trigger_seconds < SHORTEST_SECONDS:
+            raise ValueError(
+                f"trigger_seconds of real_time is the time between its checkpoints: {SHORTEST_SECONDS} at least"
+            )
+        if self.alerts_topic and not is_topic_name(self.alerts_topic):
+            raise ValueError("alerts_topic is not a name that Kafka allows")
+        channel = self.channel_names()
+        for name in (self.alerts_topic, *self.real_topics()):
+            if name and is_internal_topic(name, channel):
+                raise ValueError(f"{name} is the channel's own, and no real topic")
+        if self.alerts_topic in self.real_topics():
+            raise ValueError("alerts_topic cannot be one of the topics that are watched")
+        return self
+
+    def real_topics(self) -> tuple[str, ...]:
+        """The real topics."""
+        return names_in(self.topics)
+
+    def topic_names(self) -> tuple[str, ...]:
+        """All topics that are read, and that of the alerts."""
+        channel = self.channel_names()
+        read = (channel.check_topic, channel.discard_topic) if self.real_time else self.watched_topics()
+        return (*read, self.alerts_topic) if self.alerts_topic else read
+
+    def watched_topics(self) -> tuple[str, ...]:
+        """The topics that batches read: the channel's own, and the real ones."""
+        channel = self.channel_names()
+        return (channel.half_topic, channel.op_topic, channel.check_topic, channel.discard_topic, *self.real_topics())
+
+    def thresholds(self) -> Thresholds:
+        """From when on something is wrong."""
+        return Thresholds(self.dangling, self.undelivered, self.hung, self.relay_lag, self.check_percent, self.slow)
+
+    @property
+    def checkpoint_path(self) -> str:
+        """The checkpoint of the real-time alerts."""
+        return f"{self.checkpoint.rstrip('/')}/{self.job_id}"

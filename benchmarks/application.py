@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox
-from tests.harness import Site
+from tests.support.harness import Site
 
 THREADS = 16
 SMALL = 256

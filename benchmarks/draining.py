@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from benchmarks.place import AS_DELIVERED
-from tests.harness import Site
+from tests.support.harness import Site
 
 PARTITIONS = 4
 """Of every real topic that is drained to."""

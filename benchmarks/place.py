@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from benchmarks.application import SMALL, THREADS, Application
 from stack import Stack
-from tests.harness import Site
+from tests.support.harness import Site
 
 PARTITIONS = 4
 TOPIC = "events"

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from tests.harness import Site, wait_until
+from tests.support.harness import Site, wait_until
 
 
 class Arrival(NamedTuple):

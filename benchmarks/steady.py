@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks.application import Application, Tell
 from benchmarks.reading import first_times, start_reader
-from tests.harness import Site, wait_until
+from tests.support.harness import Site, wait_until
 
 RATE = 200
 _LEAST_THREADS = 4

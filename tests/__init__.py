@@ -1,1 +1,1 @@
-"""Tests: `unit` (no servers), `integration` (real Kafka, Postgres, Spark), `torture` (everything killed at random)."""
+"""Tests by what they need: `unit`, `process`, `spark`, `integration`, `repository`; and `torture`."""

@@ -20,7 +20,7 @@ from checker.rules.verdicts import Answers, Verdict
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
-from tests.harness import Site
+from tests.support.harness import Site
 
 ROUND = 1_000
 """Transactions of a check round with an open one among them."""

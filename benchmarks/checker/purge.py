@@ -22,7 +22,7 @@ from checker.upkeep.purge import PACE, Purge, Purged, Settled
 from checker.upkeep.settlement_audit import Audit
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.checkpoint import HalfCheckpoint
-from tests.harness import Site, wait_until
+from tests.support.harness import Site, wait_until
 
 THREADS = 4
 EVERYTHING = Old(committed_ms=2**47, tombstones_ms=0, before=LAST_ID)

@@ -14,7 +14,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.positions import Positions
-from tests.harness import Site
+from tests.support.harness import Site
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 GROUP = "orders"

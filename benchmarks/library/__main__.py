@@ -27,7 +27,7 @@ from benchmarks.library.throughput import (
 from benchmarks.place import start_place
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
-from tests.harness import Site
+from tests.support.harness import Site
 
 
 class Part(enum.StrEnum):

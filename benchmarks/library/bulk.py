@@ -13,7 +13,7 @@ from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from outbox.protocol.half import ANY_PARTITION, HalfControl, HalfOptions, Header, Truth
-from tests.harness import Site
+from tests.support.harness import Site
 
 MESSAGES = 1_000
 

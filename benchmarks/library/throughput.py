@@ -16,7 +16,7 @@ from benchmarks.draining import relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.polling_relay import empty_table, start_polling_relay
-from tests.harness import Site, wait_until
+from tests.support.harness import Site, wait_until
 
 LARGE = 100_000
 _CAUGHT_UP_SECONDS = 120.0

@@ -27,7 +27,7 @@ from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from benchmarks.steady import RATE
 from stack import Stack
-from tests.harness import Site
+from tests.support.harness import Site
 
 
 class Part(enum.StrEnum):

@@ -17,8 +17,8 @@ from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.place import AS_DELIVERED
 from outbox import Message, Outbox
 from stack import Stack
-from tests.harness import Site, wait_until
-from tests.integration.bulk import publish_bulk
+from tests.support.bulk import publish_bulk
+from tests.support.harness import Site, wait_until
 
 WARM_UP = 1_000
 """Halves that are left undecided before, so that both paths are warm."""

@@ -21,7 +21,7 @@ from checker.upkeep import purge
 from checker.upkeep.purge import Purge, Purged, Settled
 from outbox._postgres.callback_table import CallbackTable
 from stack import Stack
-from tests.harness import Site, wait_until
+from tests.support.harness import Site, wait_until
 
 _THREADS = 8
 _MICROSECONDS = 1e6

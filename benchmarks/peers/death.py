@@ -22,8 +22,8 @@ from benchmarks.place import AS_DELIVERED
 from benchmarks.reading import Arrival, Reading, first_new, first_times, start_reader
 from outbox import Message
 from stack import Stack
-from tests.harness import Site
-from tests.integration.bulk import publish_bulk
+from tests.support.bulk import publish_bulk
+from tests.support.harness import Site
 
 _THREADS = 32
 _LONGEST_SECONDS = 240.0

@@ -30,7 +30,7 @@ from benchmarks.peers.jvm import PeerError, Room, make_room
 from outbox._jars.fetch import fetch
 from stack.kafka import LOG4J
 from stack.ports import HOST
-from tests.harness import wait_until
+from tests.support.harness import wait_until
 
 _OPTIONS = ("-Xmx1g", f"-Dlog4j2.configurationFile={LOG4J}")
 _ANSWER_SECONDS = 10.0

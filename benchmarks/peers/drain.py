@@ -19,8 +19,8 @@ from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
 from benchmarks.polling_relay import empty_table, start_polling_relay
 from outbox import Message
 from stack import Stack
-from tests.harness import Site, wait_until
-from tests.integration.bulk import publish_bulk
+from tests.support.bulk import publish_bulk
+from tests.support.harness import Site, wait_until
 
 WARM_UP = 20_000
 """Messages through each Debezium before anything is measured: a cold Java gives a fraction of its figure."""

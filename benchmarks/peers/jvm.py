@@ -15,7 +15,7 @@ from outbox.errors import OutboxError
 from stack.errors import log_tail
 from stack.ports import Ports
 from stack.processes import Command, Processes
-from tests.harness import wait_until
+from tests.support.harness import wait_until
 
 READY_SECONDS = 180.0
 """On a quiet machine a peer is up in 10 s."""

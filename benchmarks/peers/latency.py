@@ -20,7 +20,7 @@ from benchmarks.place import AS_DELIVERED
 from benchmarks.spread import percentile
 from benchmarks.steady import RATE, Steady, run_steadily, threads_for
 from stack import Stack
-from tests.harness import Site
+from tests.support.harness import Site
 
 WARM_UP_SECONDS = 3.0
 _REACHED = 0.9

@@ -19,7 +19,7 @@ from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.reading import Reading, start_reader
 from benchmarks.spread import percentile
-from tests.harness import Site, wait_until
+from tests.support.harness import Site, wait_until
 
 _DELIVERED_SECONDS = 240.0
 _PERCENTILES = (50, 99)

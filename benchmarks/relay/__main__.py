@@ -25,7 +25,7 @@ from benchmarks.relay.stages import measure_stages
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from stack import Stack
-from tests.harness import Site
+from tests.support.harness import Site
 
 
 class Part(enum.StrEnum):

@@ -11,8 +11,8 @@ from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from outbox import Message
 from stack import Stack
-from tests.harness import Site
-from tests.integration.bulk import publish_bulk, send_halves
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.harness import Site
 
 BODY = b"x" * 256
 PARTITIONS_WITH_PENDING = 8

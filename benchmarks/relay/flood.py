@@ -21,8 +21,8 @@ from outbox import Message
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from stack import Stack
-from tests.harness import Site, wait_until
-from tests.integration.bulk import publish_bulk
+from tests.support.bulk import publish_bulk
+from tests.support.harness import Site, wait_until
 
 HALVES = 300_000
 SECONDS = 15.0

@@ -11,8 +11,8 @@ from benchmarks.interleaved import interleave
 from benchmarks.relay.limits import produce_undecided
 from outbox import Message
 from stack import Stack
-from tests.harness import Site
-from tests.integration.bulk import publish_bulk
+from tests.support.bulk import publish_bulk
+from tests.support.harness import Site
 
 BODY = b"x" * 256
 HALF_PARTITIONS = (1, 4, 16, 64)

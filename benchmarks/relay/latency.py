@@ -15,8 +15,8 @@ from benchmarks.library.throughput import relays
 from benchmarks.spread import percentile
 from benchmarks.steady import RATE, run_steadily
 from outbox import Message
-from tests.harness import Site
-from tests.integration.bulk import send_halves
+from tests.support.bulk import send_halves
+from tests.support.harness import Site
 
 _PERCENTILES = (50, 99)
 _TICK_SECONDS = 0.1

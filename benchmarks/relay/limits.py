@@ -26,9 +26,9 @@ from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from stack import Stack
-from tests.harness import Service, Site, wait_until
-from tests.integration.bulk import publish_bulk
-from tests.probes import free_port, metric
+from tests.support.bulk import publish_bulk
+from tests.support.harness import Service, Site, wait_until
+from tests.support.probes import free_port, metric
 
 PARTITIONS = 4
 BODY = 256

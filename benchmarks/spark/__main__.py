@@ -26,7 +26,7 @@ from benchmarks.spark.records import BODY_BYTES, write_records
 from spark_jobs.runtime.session import spark_session
 from spark_jobs.watching.real_time import SLOTS
 from stack import Stack
-from tests.harness import Site
+from tests.support.harness import Site
 
 PARTITIONS = 4
 

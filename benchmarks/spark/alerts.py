@@ -28,7 +28,7 @@ from spark_jobs.watching.alert_sink import sink_options
 from spark_jobs.watching.frames.single_record_alerts import urgent_alerts
 from spark_jobs.watching.real_time import start
 from spark_jobs.watching.settings import WatchSettings
-from tests.harness import Site
+from tests.support.harness import Site
 
 RECORDS = 60
 """Of each run, one after the other."""

@@ -21,7 +21,7 @@ from outbox._service.exit_codes import Exit
 from spark_jobs.auditing.job import audit
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.runtime.source import source_options
-from tests.harness import Site
+from tests.support.harness import Site
 
 MEMORY_MIB = 4_096
 """What the large audit may take, Python and Java together."""

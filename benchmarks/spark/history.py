@@ -18,7 +18,7 @@ from outbox.protocol.half import HalfControl, HalfOptions, OutgoingHeaders, Trut
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from tests.harness import Site
+from tests.support.harness import Site
 
 GROUP = "orders"
 AT_ONCE = 10_000

@@ -21,8 +21,8 @@ from benchmarks.interleaved import interleave
 from spark_jobs.landing.job import land, read
 from spark_jobs.runtime.settings import LandSettings
 from spark_jobs.tables.layout import MANIFESTS, RECORDS
-from tests.harness import Site
 from tests.land_torture.naive import append_all
+from tests.support.harness import Site
 
 Count = Callable[[], int]
 """Tells how many records a run has done its work on."""

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.identifiers import make_transaction_id
-from tests.harness import Site
+from tests.support.harness import Site
 
 BODY_BYTES = 256
 AT_ONCE = 10_000

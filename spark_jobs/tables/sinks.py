@@ -27,7 +27,7 @@ def tables_of(output: Folder) -> Iterator[str]:
 
 
 class Sink(Protocol):
-    """Writes the batches of one query; tests/unit/test_spark_sinks.py states what every sink must do.
+    """Writes the batches of one query; tests/spark/test_sinks.py states what every sink must do.
 
     Attributes:
         name: What its tables are; one output holds tables of one kind.

@@ -20,7 +20,7 @@ from tests.containers.engine import Engine, engine
 from tests.containers.images import KAFKA_IMAGE, POSTGRES_IMAGE, build_images
 from tests.containers.servers import KAFKA_IMAGE_VARIABLE, POSTGRES_IMAGE_VARIABLE
 from tests.containers.steps import StepError, Steps
-from tests.servers import VARIABLE as STACK_VARIABLE
+from tests.support.servers import VARIABLE as STACK_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "containers"

@@ -10,9 +10,9 @@ import pytest
 from checker.upkeep.delivery_progress import DeliveryReader
 from outbox import Outbox
 from outbox._kafka.channel import ChannelDescription
-from tests.harness import Site
-from tests.integration.shop import Shop
-from tests.servers import Servers, start_servers
+from tests.support.harness import Site
+from tests.support.servers import Servers, start_servers
+from tests.support.shop import Shop
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from rich.table import Table
 from benchmarks.environment import environment
 from outbox._service.signals import stop_on_signals
 from stack import Stack
-from tests.harness import Site
 from tests.land_torture.run import Result, Run
+from tests.support.harness import Site
 
 console = Console(width=None if sys.stdout.isatty() else 120)
 

@@ -15,9 +15,9 @@ from outbox.testing import read_committed
 from spark_jobs.tables.layout import MANIFESTS, RECORDS, WRITING
 from spark_jobs.tables.manifest import Manifest
 from spark_jobs.tables.table_reader import read_landed, read_table
-from tests.harness import Site
 from tests.land_torture.invariants import Evidence, Row
-from tests.spark import session
+from tests.support.harness import Site
+from tests.support.spark import session
 
 _COLUMNS = ("topic", "partition", "offset", "key", "value", "headers", "message_id")
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._service.exit_codes import Exit
-from tests.harness import Site, wait_until
 from tests.land_torture.points import CHECKPOINTS, COMMITS, JOB_ID, LANDED, TABLE, Kind, Point
-from tests.spark import DELTA_IN_TESTS, SETTINGS
+from tests.support.harness import Site, wait_until
+from tests.support.spark import DELTA_IN_TESTS, SETTINGS
 
 OFFSETS_AT_ONCE = 1_000
 """Of a batch, so that there are many to be killed in."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.harness import Site
 from tests.land_torture.gathering import gather
 from tests.land_torture.invariants import RULES, Violation, check
 from tests.land_torture.job import Job, UnexpectedEndError
 from tests.land_torture.points import POINTS, in_turn
 from tests.land_torture.traffic import Traffic
+from tests.support.harness import Site
 
 ROUND_KILLS = 15
 """Kills until the table is checked."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from tests.harness import Site, wait_until
-from tests.relaying import RelayedTopics
+from tests.support.harness import Site, wait_until
+from tests.support.relaying import RelayedTopics
 
 _PAUSE_SECONDS = 0.2
 _MOST_ROWS = 60

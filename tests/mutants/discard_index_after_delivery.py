@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     Discards.leave,
     leave,
-    ("tests/unit/test_discards.py::test_what_was_delivered_is_not_delivered_again_when_the_op_is_read_again",),
+    ("tests/unit/relay/test_discards.py::test_what_was_delivered_is_not_delivered_again_when_the_op_is_read_again",),
 )

@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Ledger.restore_discards,
     restore_discards,
-    ("tests/unit/test_discards.py::test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash",),
+    ("tests/unit/relay/test_discards.py::test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash",),
 )

@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Ledger._due,
     _due,
-    ("tests/unit/test_ledger.py::test_what_was_due_before_a_restart_is_due_at_once_after_it",),
+    ("tests/unit/relay/test_ledger.py::test_what_was_due_before_a_restart_is_due_at_once_after_it",),
 )

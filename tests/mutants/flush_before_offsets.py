@@ -20,5 +20,5 @@ MUTANT = Mutant(
     Harm.LOST,
     BatchProducer.flush,
     flush,
-    ("tests/unit/test_delivery.py::test_a_late_end_of_a_transaction_never_costs_a_message",),
+    ("tests/unit/relay/test_delivery.py::test_a_late_end_of_a_transaction_never_costs_a_message",),
 )

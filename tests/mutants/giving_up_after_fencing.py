@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     RelayService._give_way,
     _give_way,
-    ("tests/integration/test_fenced_relay.py::test_a_relay_that_was_fenced_leaves_the_new_owner_alone",),
+    ("tests/integration/relay/test_fenced_relay.py::test_a_relay_that_was_fenced_leaves_the_new_owner_alone",),
 )

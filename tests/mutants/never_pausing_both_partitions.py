@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     PartitionWorker._can_read_halves,
     _can_read_halves,
-    ("tests/unit/test_partition_worker.py::test_ops_are_read_on_while_the_half_partition_stands_still",),
+    ("tests/unit/relay/test_partition_worker.py::test_ops_are_read_on_while_the_half_partition_stands_still",),
 )

@@ -23,8 +23,8 @@ MUTANT = Mutant(
     Ledger.op_checkpoint,
     op_checkpoint,
     (
-        "tests/unit/test_ledger.py::test_an_op_that_comes_before_its_half_is_kept_and_pins_the_op_partition",
-        "tests/unit/test_discards.py::test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash",
-        "tests/unit/test_discards.py::test_an_operator_has_pre_flight_look_again",
+        "tests/unit/relay/test_ledger.py::test_an_op_that_comes_before_its_half_is_kept_and_pins_the_op_partition",
+        "tests/unit/relay/test_discards.py::test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash",
+        "tests/unit/relay/test_discards.py::test_an_operator_has_pre_flight_look_again",
     ),
 )

@@ -35,5 +35,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Acks._report,
     _report,
-    ("tests/unit/test_acks.py::test_an_acknowledgement_without_an_offset_does_not_count",),
+    ("tests/unit/outbox/test_acks.py::test_an_acknowledgement_without_an_offset_does_not_count",),
 )

@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Seal._acknowledged,
     _acknowledged,
-    ("tests/integration/test_lock.py::test_it_is_taken_while_acknowledgements_are_late",),
+    ("tests/integration/library/test_lock.py::test_it_is_taken_while_acknowledgements_are_late",),
 )

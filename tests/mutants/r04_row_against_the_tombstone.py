@@ -32,5 +32,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Seal._insert,
     _insert_or_go_on,
-    ("tests/integration/test_seal.py::test_the_checker_was_first",),
+    ("tests/integration/library/test_seal.py::test_the_checker_was_first",),
 )

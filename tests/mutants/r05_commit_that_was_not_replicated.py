@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.PHANTOM,
     Seal._notice,
     _notice,
-    ("tests/integration/test_restarts.py::test_a_commit_that_was_not_replicated_is_left_to_the_checker",),
+    ("tests/integration/relay/test_restarts.py::test_a_commit_that_was_not_replicated_is_left_to_the_checker",),
 )

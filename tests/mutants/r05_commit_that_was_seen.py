@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.PHANTOM,
     PublishedTransaction._has_rows,
     _has_rows,
-    ("tests/unit/test_commit_outcome.py::test_an_idle_connection_is_no_proof_of_a_commit",),
+    ("tests/unit/outbox/test_commit_outcome.py::test_an_idle_connection_is_no_proof_of_a_commit",),
 )

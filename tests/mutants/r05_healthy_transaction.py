@@ -20,5 +20,7 @@ MUTANT = Mutant(
     Harm.PHANTOM,
     LocalConnection.require_healthy,
     require_healthy,
-    ("tests/unit/test_commit_outcome.py::test_what_is_outside_its_transaction_or_in_a_failed_one_is_not_sealed",),
+    (
+        "tests/unit/outbox/test_commit_outcome.py::test_what_is_outside_its_transaction_or_in_a_failed_one_is_not_sealed",
+    ),
 )

@@ -30,5 +30,5 @@ MUTANT = Mutant(
     Harm.LOST,
     sqlalchemy_session._reset,
     _reset,
-    ("tests/integration/test_session_more.py::test_a_reset_of_another_connection_that_shares_the_drivers",),
+    ("tests/integration/library/test_session_more.py::test_a_reset_of_another_connection_that_shares_the_drivers",),
 )

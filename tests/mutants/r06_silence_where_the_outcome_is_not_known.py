@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.LOST,
     LocalConnection.commit_definitely_failed,
     commit_definitely_failed,
-    ("tests/unit/test_commit_outcome.py::test_nothing_is_said_where_the_outcome_of_commit_is_not_known",),
+    ("tests/unit/outbox/test_commit_outcome.py::test_nothing_is_said_where_the_outcome_of_commit_is_not_known",),
 )

@@ -29,5 +29,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     read_rows,
     _read_nothing,
-    ("tests/integration/test_fence.py::test_an_application_that_commits_while_the_checker_is_at_it_is_seen",),
+    ("tests/integration/checker/test_fence.py::test_an_application_that_commits_while_the_checker_is_at_it_is_seen",),
 )

@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.PHANTOM,
     Fence._write,
     _write,
-    ("tests/integration/test_fence_durability.py::test_a_row_that_is_not_replicated_is_not_told",),
+    ("tests/integration/checker/test_fence_durability.py::test_a_row_that_is_not_replicated_is_not_told",),
 )

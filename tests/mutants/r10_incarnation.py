@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.LOST,
     foreign,
     _none_foreign,
-    ("tests/integration/test_fence.py::test_another_incarnation_never_decides",),
+    ("tests/integration/checker/test_fence.py::test_another_incarnation_never_decides",),
 )

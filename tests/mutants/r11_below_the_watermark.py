@@ -38,5 +38,5 @@ MUTANT = Mutant(
     Harm.LOST,
     _insert,
     _insert_blindly,
-    ("tests/integration/test_fence.py::test_below_the_purge_watermark_nothing_is_fenced",),
+    ("tests/integration/checker/test_fence.py::test_below_the_purge_watermark_nothing_is_fenced",),
 )

@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.LOST,
     DeliveryReader.read,
     _read,
-    ("tests/integration/test_purge.py::test_what_moves_to_the_discard_topic_between_the_looks_stays",),
+    ("tests/integration/checker/test_purge.py::test_what_moves_to_the_discard_topic_between_the_looks_stays",),
 )

@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.LOST,
     DiscardIndex.read_on,
     _read_on,
-    ("tests/integration/test_purge.py::test_nothing_goes_while_the_discard_topic_is_held_back",),
+    ("tests/integration/checker/test_purge.py::test_nothing_goes_while_the_discard_topic_is_held_back",),
 )

@@ -21,8 +21,8 @@ MUTANT = Mutant(
     settled_below,
     _all_that_was_read,
     (
-        "tests/unit/test_settled.py::test_a_partition_whose_discard_topic_is_held_back_keeps_its_rows",
-        "tests/unit/test_settled.py::test_without_a_checkpoint_nothing_is_known_and_nothing_may_go",
-        "tests/integration/test_purge.py::test_without_a_checkpoint_that_proves_itself_nothing_goes",
+        "tests/unit/checker/test_settled.py::test_a_partition_whose_discard_topic_is_held_back_keeps_its_rows",
+        "tests/unit/checker/test_settled.py::test_without_a_checkpoint_nothing_is_known_and_nothing_may_go",
+        "tests/integration/checker/test_purge.py::test_without_a_checkpoint_that_proves_itself_nothing_goes",
     ),
 )

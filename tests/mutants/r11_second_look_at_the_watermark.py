@@ -26,5 +26,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     _look_again,
     _trust_the_statement,
-    ("tests/integration/test_purge.py::test_a_fence_that_meets_a_purge_is_no_tombstone",),
+    ("tests/integration/checker/test_purge.py::test_a_fence_that_meets_a_purge_is_no_tombstone",),
 )

@@ -25,8 +25,8 @@ MUTANT = Mutant(
     Transaction.event,
     event,
     (
-        "tests/unit/test_ledger.py::test_a_contradiction_is_looked_up_and_the_checker_wins",
-        "tests/unit/test_ledger.py::test_a_third_op_of_a_producer_does_not_end_a_dispute",
-        "tests/unit/test_ledger.py::test_commits_that_list_different_halves_contradict_each_other",
+        "tests/unit/relay/test_ledger.py::test_a_contradiction_is_looked_up_and_the_checker_wins",
+        "tests/unit/relay/test_ledger.py::test_a_third_op_of_a_producer_does_not_end_a_dispute",
+        "tests/unit/relay/test_ledger.py::test_commits_that_list_different_halves_contradict_each_other",
     ),
 )

@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     RelayService._current_group_metadata,
     _current_group_metadata,
-    ("tests/unit/test_group_metadata.py::test_offsets_are_not_committed_without_a_generation",),
+    ("tests/unit/outbox/test_group_metadata.py::test_offsets_are_not_committed_without_a_generation",),
 )

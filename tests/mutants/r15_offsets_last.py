@@ -29,5 +29,5 @@ MUTANT = Mutant(
     Harm.LOST,
     TransactionalDelivery._fill,
     _fill,
-    ("tests/unit/test_delivery.py::test_a_late_end_of_a_transaction_never_costs_a_message",),
+    ("tests/unit/relay/test_delivery.py::test_a_late_end_of_a_transaction_never_costs_a_message",),
 )

@@ -30,5 +30,5 @@ MUTANT = Mutant(
     Harm.LOST,
     PartitionWorker.run,
     run,
-    ("tests/unit/test_partition_worker.py::test_it_ends_at_the_first_error",),
+    ("tests/unit/relay/test_partition_worker.py::test_it_ends_at_the_first_error",),
 )

@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     _is_suspicious,
     _trusting,
-    ("tests/unit/test_delivery.py::test_after_a_slow_commit_a_late_end_changes_nothing",),
+    ("tests/unit/relay/test_delivery.py::test_after_a_slow_commit_a_late_end_changes_nothing",),
 )

@@ -23,8 +23,8 @@ MUTANT = Mutant(
     _open,
     _believe,
     (
-        "tests/unit/test_checkpoint.py::test_a_moved_offset_does_not_keep_its_string",
-        "tests/unit/test_checkpoint.py::test_a_string_of_another_topic_is_refused_with_the_reason",
-        "tests/unit/test_checkpoint.py::test_string_of_another_partition_is_refused",
+        "tests/unit/protocol/test_checkpoint.py::test_a_moved_offset_does_not_keep_its_string",
+        "tests/unit/protocol/test_checkpoint.py::test_a_string_of_another_topic_is_refused_with_the_reason",
+        "tests/unit/protocol/test_checkpoint.py::test_string_of_another_partition_is_refused",
     ),
 )

@@ -23,8 +23,8 @@ MUTANT = Mutant(
     Ledger.half_checkpoint,
     half_checkpoint,
     (
-        "tests/unit/test_ledger.py::test_an_undecided_half_pends",
-        "tests/unit/test_ledger.py::test_order_is_kept_across_a_crash",
-        "tests/unit/test_ledger.py::test_a_crash_between_the_halves_of_a_transaction_keeps_it_whole",
+        "tests/unit/relay/test_ledger.py::test_an_undecided_half_pends",
+        "tests/unit/relay/test_ledger.py::test_order_is_kept_across_a_crash",
+        "tests/unit/relay/test_ledger.py::test_a_crash_between_the_halves_of_a_transaction_keeps_it_whole",
     ),
 )

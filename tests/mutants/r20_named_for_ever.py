@@ -24,6 +24,6 @@ MUTANT = Mutant(
     Unsettled.settle,
     settle,
     (
-        "tests/unit/test_unsettled.py::test_what_was_settled_without_a_delivery_is_named_no_more_as_soon_as_anything_makes_room",
+        "tests/unit/relay/test_unsettled.py::test_what_was_settled_without_a_delivery_is_named_no_more_as_soon_as_anything_makes_room",
     ),
 )

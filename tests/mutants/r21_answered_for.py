@@ -27,7 +27,7 @@ MUTANT = Mutant(
     Urgent.not_in_good_hands,
     not_in_good_hands,
     (
-        "tests/unit/test_parking.py::test_after_an_outage_nobody_is_parked_while_the_answers_come_in",
-        "tests/unit/test_parking.py::test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once",
+        "tests/unit/relay/test_parking.py::test_after_an_outage_nobody_is_parked_while_the_answers_come_in",
+        "tests/unit/relay/test_parking.py::test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once",
     ),
 )

@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     PartitionWorker._commit_is_due,
     _commit_is_due,
-    ("tests/unit/test_partition_worker.py::test_an_idle_partition_commits_hourly",),
+    ("tests/unit/relay/test_partition_worker.py::test_an_idle_partition_commits_hourly",),
 )

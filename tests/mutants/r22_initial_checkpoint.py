@@ -25,5 +25,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     _is_new,
     _every_partition,
-    ("tests/integration/test_discard.py::test_create_after_lost_offsets_refuses_used_partitions",),
+    ("tests/integration/relay/test_discard.py::test_create_after_lost_offsets_refuses_used_partitions",),
 )

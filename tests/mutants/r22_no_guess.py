@@ -35,5 +35,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     read_checkpoints,
     _read_or_begin,
-    ("tests/unit/test_restore.py::test_a_partition_without_a_checkpoint_is_not_served",),
+    ("tests/unit/relay/test_restore.py::test_a_partition_without_a_checkpoint_is_not_served",),
 )

@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.LOST,
     RelayService._consumer_config,
     _config_that_goes_on,
-    ("tests/integration/test_discard.py::test_halves_that_are_deleted_under_a_running_relay_stop_it",),
+    ("tests/integration/relay/test_discard.py::test_halves_that_are_deleted_under_a_running_relay_stop_it",),
 )

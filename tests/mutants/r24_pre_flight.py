@@ -33,7 +33,7 @@ MUTANT = Mutant(
     inspect,
     _wave_through,
     (
-        "tests/unit/test_preflight.py::test_one_bad_message_stops_its_whole_transaction",
-        "tests/unit/test_preflight.py::test_a_transaction_that_lacks_a_listed_position_is_incomplete",
+        "tests/unit/relay/test_preflight.py::test_one_bad_message_stops_its_whole_transaction",
+        "tests/unit/relay/test_preflight.py::test_a_transaction_that_lacks_a_listed_position_is_incomplete",
     ),
 )

@@ -24,9 +24,9 @@ MUTANT = Mutant(
     RequestAges.is_stale,
     is_stale,
     (
-        "tests/unit/test_request_age.py::test_request_age_of_first_record_is_zero",
-        "tests/unit/test_request_age.py::test_request_age_behind_newest_record_ignores_it",
-        "tests/unit/test_check_intake.py::test_intake_with_a_wrong_wall_clock_reads_as_usual",
-        "tests/integration/test_checker.py::test_checker_with_a_wrong_clock_decides_and_ends",
+        "tests/unit/outbox/test_request_age.py::test_request_age_of_first_record_is_zero",
+        "tests/unit/outbox/test_request_age.py::test_request_age_behind_newest_record_ignores_it",
+        "tests/unit/checker/test_check_intake.py::test_intake_with_a_wrong_wall_clock_reads_as_usual",
+        "tests/integration/checker/test_checker.py::test_checker_with_a_wrong_clock_decides_and_ends",
     ),
 )

@@ -24,8 +24,8 @@ MUTANT = Mutant(
     BrokerClock.now,
     now,
     (
-        "tests/unit/test_overdue.py::test_the_clock_knows_nothing_before_it_saw_something",
-        "tests/unit/test_overdue.py::test_the_clock_goes_on_by_itself_after_the_newest_append",
-        "tests/unit/test_overdue.py::test_an_older_append_does_not_turn_the_clock_back",
+        "tests/unit/relay/test_overdue.py::test_the_clock_knows_nothing_before_it_saw_something",
+        "tests/unit/relay/test_overdue.py::test_the_clock_goes_on_by_itself_after_the_newest_append",
+        "tests/unit/relay/test_overdue.py::test_an_older_append_does_not_turn_the_clock_back",
     ),
 )

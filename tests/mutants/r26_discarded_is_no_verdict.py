@@ -26,5 +26,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Ledger._park,
     _park_and_forget,
-    ("tests/unit/test_discards.py::test_the_checker_is_asked_on_and_brings_it_back",),
+    ("tests/unit/relay/test_discards.py::test_the_checker_is_asked_on_and_brings_it_back",),
 )

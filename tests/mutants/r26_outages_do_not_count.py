@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.OUT_OF_ORDER,
     op_entry,
     _always_answer,
-    ("tests/unit/test_verdicts.py::test_without_a_decision_there_is_silence",),
+    ("tests/unit/checker/test_verdicts.py::test_without_a_decision_there_is_silence",),
 )

@@ -25,5 +25,5 @@ MUTANT = Mutant(
     Harm.OUT_OF_ORDER,
     Ledger._count_unknown,
     _count_unknown,
-    ("tests/unit/test_ledger.py::test_an_unknown_answer_counts_once_and_moves_the_number_of_the_check",),
+    ("tests/unit/relay/test_ledger.py::test_an_unknown_answer_counts_once_and_moves_the_number_of_the_check",),
 )

@@ -23,7 +23,7 @@ MUTANT = Mutant(
     why_undelivered,
     _by_the_checkpoint,
     (
-        "tests/unit/test_settled.py::test_why_a_committed_transaction_is_not_delivered",
-        "tests/integration/test_settlement.py::test_each_reason_is_told",
+        "tests/unit/checker/test_settled.py::test_why_a_committed_transaction_is_not_delivered",
+        "tests/integration/checker/test_settlement.py::test_each_reason_is_told",
     ),
 )

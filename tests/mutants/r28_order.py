@@ -25,8 +25,8 @@ MUTANT = Mutant(
     Ledger._is_free,
     _is_free,
     (
-        "tests/unit/test_ledger.py::test_one_ordering_key_keeps_the_order_of_first_halves",
-        "tests/unit/test_ledger.py::test_one_that_waits_for_its_halves_holds_its_ordering_key",
-        "tests/unit/test_ledger.py::test_order_is_kept_across_a_crash",
+        "tests/unit/relay/test_ledger.py::test_one_ordering_key_keeps_the_order_of_first_halves",
+        "tests/unit/relay/test_ledger.py::test_one_that_waits_for_its_halves_holds_its_ordering_key",
+        "tests/unit/relay/test_ledger.py::test_order_is_kept_across_a_crash",
     ),
 )

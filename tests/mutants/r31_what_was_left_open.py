@@ -25,5 +25,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     TransactionalLeftovers.end,
     _end,
-    ("tests/unit/test_leftovers.py::test_a_transaction_that_was_just_handed_out_is_owed",),
+    ("tests/unit/relay/test_leftovers.py::test_a_transaction_that_was_just_handed_out_is_owed",),
 )

@@ -26,5 +26,7 @@ MUTANT = Mutant(
     Harm.PHANTOM,
     Rows._try_lock,
     _try_lock,
-    ("tests/integration/test_resolve.py::test_an_open_local_transaction_is_left_alone_at_the_last_moment_too",),
+    (
+        "tests/integration/operator/test_resolve.py::test_an_open_local_transaction_is_left_alone_at_the_last_moment_too",
+    ),
 )

@@ -29,5 +29,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Rows.decide,
     _decide,
-    ("tests/integration/test_resolve.py::test_an_application_that_commits_after_a_rollback_is_fenced",),
+    ("tests/integration/operator/test_resolve.py::test_an_application_that_commits_after_a_rollback_is_fenced",),
 )

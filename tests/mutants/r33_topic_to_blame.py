@@ -24,7 +24,7 @@ MUTANT = Mutant(
     Refusals.failed,
     failed,
     (
-        "tests/unit/test_partition_worker.py::test_refused_topic_waits_and_the_others_go_on",
-        "tests/unit/test_refusals.py::test_closed_topic_opens_after_its_pause",
+        "tests/unit/relay/test_partition_worker.py::test_refused_topic_waits_and_the_others_go_on",
+        "tests/unit/relay/test_refusals.py::test_closed_topic_opens_after_its_pause",
     ),
 )

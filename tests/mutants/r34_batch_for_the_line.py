@@ -20,7 +20,7 @@ MUTANT = Mutant(
     Volume.timed_out,
     timed_out,
     (
-        "tests/unit/test_volume.py::test_backlog_drains_over_a_thin_line",
-        "tests/unit/test_partition_worker.py::test_batch_after_a_time_out_is_half_as_large",
+        "tests/unit/relay/test_volume.py::test_backlog_drains_over_a_thin_line",
+        "tests/unit/relay/test_partition_worker.py::test_batch_after_a_time_out_is_half_as_large",
     ),
 )

@@ -20,7 +20,7 @@ MUTANT = Mutant(
     Halts.of_all,
     _any_cause,
     (
-        "tests/unit/test_halts.py::test_halts_of_some_partitions_leave_the_others",
-        "tests/integration/test_halts.py::test_damaged_checkpoint_halts_only_its_partition",
+        "tests/unit/relay/test_halts.py::test_halts_of_some_partitions_leave_the_others",
+        "tests/integration/relay/test_halts.py::test_damaged_checkpoint_halts_only_its_partition",
     ),
 )

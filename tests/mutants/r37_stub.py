@@ -22,7 +22,7 @@ MUTANT = Mutant(
     keepable,
     _whole,
     (
-        "tests/unit/test_poison.py::test_discarded_stub_fits_the_discard_topic",
-        "tests/integration/test_poison.py::test_half_that_unpacks_to_too_much_leaves_as_a_stub",
+        "tests/unit/relay/test_poison.py::test_discarded_stub_fits_the_discard_topic",
+        "tests/integration/relay/test_poison.py::test_half_that_unpacks_to_too_much_leaves_as_a_stub",
     ),
 )

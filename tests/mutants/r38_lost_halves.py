@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.LOST,
     _without_lost_halves,
     _skip,
-    ("tests/integration/test_discard.py::test_halves_that_are_gone_from_the_topic_stop_the_relay",),
+    ("tests/integration/relay/test_discard.py::test_halves_that_are_gone_from_the_topic_stop_the_relay",),
 )

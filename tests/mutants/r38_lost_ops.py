@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     lost_ops,
     _none,
-    ("tests/integration/test_halts.py::test_lost_ops_are_decided_by_checks",),
+    ("tests/integration/relay/test_halts.py::test_lost_ops_are_decided_by_checks",),
 )

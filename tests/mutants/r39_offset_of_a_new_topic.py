@@ -19,5 +19,9 @@ def _by_id(self: HalfPlace, offsets: Sequence[int], topic_ids: Collection[str]) 
 
 
 MUTANT = Mutant(
-    "R39", Harm.STUCK, HalfPlace.holds, _by_id, ("tests/unit/test_half_place.py::test_low_offset_shows_a_new_topic",)
+    "R39",
+    Harm.STUCK,
+    HalfPlace.holds,
+    _by_id,
+    ("tests/unit/outbox/test_half_place.py::test_low_offset_shows_a_new_topic",),
 )

@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     of_row,
     _committed,
-    ("tests/integration/test_recreated_channel.py::test_row_of_a_former_half_topic_needs_somebody",),
+    ("tests/integration/library/test_recreated_channel.py::test_row_of_a_former_half_topic_needs_somebody",),
 )

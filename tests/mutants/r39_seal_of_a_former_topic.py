@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Sender.require_same_topic,
     _pass,
-    ("tests/integration/test_recreated_channel.py::test_transaction_of_a_former_half_topic_is_rolled_back",),
+    ("tests/integration/library/test_recreated_channel.py::test_transaction_of_a_former_half_topic_is_rolled_back",),
 )

@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Decoder._why_skipped,
     _never,
-    ("tests/unit/test_poison.py::test_decoder_skips_only_what_it_cannot_read",),
+    ("tests/unit/relay/test_poison.py::test_decoder_skips_only_what_it_cannot_read",),
 )

@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     server_limits,
     unlimited,
-    ("tests/integration/test_checker.py::test_stopped_checker_is_replaced_and_does_no_harm",),
+    ("tests/integration/checker/test_checker.py::test_stopped_checker_is_replaced_and_does_no_harm",),
 )

@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Obeyed.contradiction,
     _none,
-    ("tests/unit/test_obeyed.py::test_ledger_op_against_a_settled_decision_is_an_event",),
+    ("tests/unit/relay/test_obeyed.py::test_ledger_op_against_a_settled_decision_is_an_event",),
 )

@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     refuse_missing_right,
     _go_on,
-    ("tests/unit/test_membership.py::test_missing_right_is_refused_by_name",),
+    ("tests/unit/outbox/test_membership.py::test_missing_right_is_refused_by_name",),
 )

@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     not_joined,
     _never,
-    ("tests/unit/test_membership.py::test_membership_without_a_generation_is_not_ready",),
+    ("tests/unit/outbox/test_membership.py::test_membership_without_a_generation_is_not_ready",),
 )

@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Ledger._is_read,
     _is_read,
-    ("tests/unit/test_parking.py::test_transaction_waits_for_its_deferred_halves",),
+    ("tests/unit/relay/test_parking.py::test_transaction_waits_for_its_deferred_halves",),
 )

@@ -22,7 +22,7 @@ MUTANT = Mutant(
     Parking.is_full,
     _never,
     (
-        "tests/unit/test_parking.py::test_group_at_its_limit_does_not_hold_up_others",
-        "tests/unit/test_parking.py::test_flood_is_deferred_after_a_restart_too",
+        "tests/unit/relay/test_parking.py::test_group_at_its_limit_does_not_hold_up_others",
+        "tests/unit/relay/test_parking.py::test_flood_is_deferred_after_a_restart_too",
     ),
 )

@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Parking._age_limit,
     _age_limit,
-    ("tests/unit/test_parking.py::test_listener_without_answer_is_parked_after_its_own_age",),
+    ("tests/unit/relay/test_parking.py::test_listener_without_answer_is_parked_after_its_own_age",),
 )

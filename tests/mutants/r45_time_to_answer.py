@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.OUT_OF_ORDER,
     Parking._age_limit,
     _age_limit,
-    ("tests/unit/test_parking.py::test_listener_that_had_no_time_to_answer_is_not_parked",),
+    ("tests/unit/relay/test_parking.py::test_listener_that_had_no_time_to_answer_is_not_parked",),
 )

@@ -19,5 +19,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Sender.start_afresh,
     start_afresh,
-    ("tests/unit/test_forks.py::test_child_has_no_producer_of_its_parent_and_ends",),
+    ("tests/process/test_forks.py::test_child_has_no_producer_of_its_parent_and_ends",),
 )

@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.LOST,
     Seal.rolled_back,
     rolled_back,
-    ("tests/unit/test_forks.py::test_rollback_marker_is_sent_by_the_process_that_began",),
+    ("tests/process/test_forks.py::test_rollback_marker_is_sent_by_the_process_that_began",),
 )

@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.PHANTOM,
     _refuse_end_in_sql,
     _pass,
-    ("tests/integration/test_raw_ends.py::test_end_in_sql_of_a_session_is_refused",),
+    ("tests/integration/library/test_raw_ends.py::test_end_in_sql_of_a_session_is_refused",),
 )

@@ -25,5 +25,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     _abandon,
     _leave,
-    ("tests/integration/test_raw_ends.py::test_exception_at_any_line_gives_both_or_neither",),
+    ("tests/integration/library/test_raw_ends.py::test_exception_at_any_line_gives_both_or_neither",),
 )

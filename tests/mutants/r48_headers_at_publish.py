@@ -24,7 +24,7 @@ MUTANT = Mutant(
     _too_large,
     _too_large_by_content,
     (
-        "tests/unit/test_publish_limits.py::test_relay_delivers_each_message_that_publish_accepts",
-        "tests/unit/test_publish_limits.py::test_relay_discards_as_too_large_what_publish_refuses",
+        "tests/unit/outbox/test_publish_limits.py::test_relay_delivers_each_message_that_publish_accepts",
+        "tests/unit/outbox/test_publish_limits.py::test_relay_discards_as_too_large_what_publish_refuses",
     ),
 )

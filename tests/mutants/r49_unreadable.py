@@ -20,5 +20,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Intake.unreadable,
     _none,
-    ("tests/unit/test_intake.py::test_record_that_cannot_be_unpacked_is_named",),
+    ("tests/unit/relay/test_intake.py::test_record_that_cannot_be_unpacked_is_named",),
 )

@@ -23,5 +23,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Stalls.observe,
     _any_change,
-    ("tests/unit/test_stalls.py::test_batch_that_fails_again_and_again_is_no_progress",),
+    ("tests/unit/relay/test_stalls.py::test_batch_that_fails_again_and_again_is_no_progress",),
 )

@@ -24,5 +24,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     TransactionalDelivery._require_stable,
     _go_on,
-    ("tests/unit/test_delivery.py::test_slow_commit_whose_checkpoint_hangs_ends_the_worker",),
+    ("tests/unit/relay/test_delivery.py::test_slow_commit_whose_checkpoint_hangs_ends_the_worker",),
 )

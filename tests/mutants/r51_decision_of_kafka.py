@@ -26,7 +26,7 @@ MUTANT = Mutant(
     decided,
     _aborted,
     (
-        "tests/unit/test_hanging.py::test_committed_transaction_is_ended_after_a_note",
-        "tests/unit/test_hanging.py::test_decision_that_is_not_written_is_not_guessed",
+        "tests/unit/relay/test_hanging.py::test_committed_transaction_is_ended_after_a_note",
+        "tests/unit/relay/test_hanging.py::test_decision_that_is_not_written_is_not_guessed",
     ),
 )

@@ -26,5 +26,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     refuse_undone_end,
     _accept,
-    ("tests/unit/test_hanging.py::test_committed_transaction_is_ended_after_a_note",),
+    ("tests/unit/relay/test_hanging.py::test_committed_transaction_is_ended_after_a_note",),
 )

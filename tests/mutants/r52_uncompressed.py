@@ -28,7 +28,7 @@ MUTANT = Mutant(
     topic_settings,
     _as_producers_like,
     (
-        "tests/unit/test_contract.py::test_channel_that_stores_compressed_batches_is_warned_of",
-        "tests/integration/test_poison.py::test_broker_refuses_a_batch_that_unpacks_to_too_much",
+        "tests/unit/outbox/test_contract.py::test_channel_that_stores_compressed_batches_is_warned_of",
+        "tests/integration/relay/test_poison.py::test_broker_refuses_a_batch_that_unpacks_to_too_much",
     ),
 )

@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     read_row,
     _believe,
-    ("tests/unit/test_verdicts.py::test_row_whose_offsets_do_not_fit_is_damaged",),
+    ("tests/unit/checker/test_verdicts.py::test_row_whose_offsets_do_not_fit_is_damaged",),
 )

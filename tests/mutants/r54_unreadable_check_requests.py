@@ -22,8 +22,8 @@ MUTANT = Mutant(
     seek_to_end,
     _stay,
     (
-        "tests/unit/test_check_intake.py::test_intake_unreadable_batch_is_passed_to_the_log_end",
-        "tests/integration/test_unreadable_records.py::test_check_back_goes_on_behind_an_unreadable_batch",
-        "tests/integration/test_unreadable_records.py::test_check_server_goes_on_behind_an_unreadable_batch",
+        "tests/unit/checker/test_check_intake.py::test_intake_unreadable_batch_is_passed_to_the_log_end",
+        "tests/integration/operator/test_unreadable_records.py::test_check_back_goes_on_behind_an_unreadable_batch",
+        "tests/integration/operator/test_unreadable_records.py::test_check_server_goes_on_behind_an_unreadable_batch",
     ),
 )

@@ -28,5 +28,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     LaneWriter._attempt,
     _attempt,
-    ("tests/integration/test_replay_lane.py::test_what_another_has_written_before_the_take_over_is_left_out",),
+    ("tests/integration/spark/test_replay_lane.py::test_what_another_has_written_before_the_take_over_is_left_out",),
 )

@@ -22,5 +22,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     Ledger.read,
     read,
-    ("tests/integration/test_replay_lane.py::test_progress_of_a_lane_behind_an_open_transaction_is_waited_for",),
+    ("tests/integration/spark/test_replay_lane.py::test_progress_of_a_lane_behind_an_open_transaction_is_waited_for",),
 )

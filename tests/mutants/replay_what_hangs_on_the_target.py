@@ -20,5 +20,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     LaneWriter._wait_for_the_target,
     _wait_for_the_target,
-    ("tests/integration/test_replay_lane.py::test_what_hangs_on_the_target_is_ended_before_anything_is_written",),
+    ("tests/integration/spark/test_replay_lane.py::test_what_hangs_on_the_target_is_ended_before_anything_is_written",),
 )

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.signals import end_in_order
+from tests.support.signals import end_in_order
 from tests.torture.run import ROUND_SECONDS, torture
 
 SHOWN = 20

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 import psycopg
 
 from outbox import Message, Outbox, OutboxError
-from tests.integration.bulk import send_halves
+from tests.support.bulk import send_halves
 from tests.torture.strangers import connections_used_up, lock_table_full, locks
 from tests.torture.world import TOPICS, World
 

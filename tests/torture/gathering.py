@@ -12,7 +12,7 @@ from outbox.protocol.discard import Manifest, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
 from outbox.protocol.op import OpKind, OpSource, parse_op
-from tests.harness import wait_until
+from tests.support.harness import wait_until
 from tests.torture.evidence import Evidence, HalfSeen, Told, transaction_of
 from tests.torture.log import Places, Reader, read_to_end, seen
 from tests.torture.observers import Observers

@@ -29,9 +29,9 @@ from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpKind
 from outbox.testing import read_committed
 from stack import Stack, postgres_alone
-from tests.harness import Service, Site, wait_until
-from tests.integration.bulk import publish_bulk, send_halves
-from tests.signals import end_in_order
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.harness import Service, Site, wait_until
+from tests.support.signals import end_in_order
 
 SECONDS = 300.0
 HALVES = 100_000

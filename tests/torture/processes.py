@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness import Service, Site
-from tests.wrong_clock import VARIABLE as WRONG_CLOCK
+from tests.support.harness import Service, Site
+from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
 
 KINDS = ("application",) * 3 + ("relay",) * 2 + ("checker",) * 2
 
@@ -181,7 +181,7 @@ class Processes:
             arguments, module = [kind], "outbox"
         settings = dict(self._settings)
         if faults and module == "outbox" and self._chance.random() < _WRONG_CLOCK_SHARE:
-            module = "tests.wrong_clock"
+            module = "tests.support.wrong_clock"
             settings[WRONG_CLOCK] = str(self._chance.choice(_WRONG_CLOCK_SECONDS))
             self.faults[f"{kind} with a wrong clock"] += 1
         service = self._site.start_module(module, *arguments, failpoint=failpoint, extra=settings)

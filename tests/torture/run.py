@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.environment import environment
 from stack import StartError
-from tests.harness import wait_until
+from tests.support.harness import wait_until
 from tests.torture.cruelty import Cruelty
 from tests.torture.database import MINUTE
 from tests.torture.gathering import Gathering

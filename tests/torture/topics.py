@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from outbox._kafka.group_offsets import commit_missing, committed_checkpoints
 from outbox.errors import ConfigurationError
-from tests.commands import run_command
+from tests.support.commands import run_command
 from tests.torture.processes import Processes
 from tests.torture.world import BROKERS, TOPICS, World
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from outbox._kafka.channel import ChannelDescription
 from stack import Stack
-from tests.harness import Site
 from tests.proxies.fault import Armed
 from tests.proxies.kafka import KafkaProxies
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
+from tests.support.harness import Site
 from tests.torture.application import DDL
 
 BROKERS = 3

@@ -1,6 +1,6 @@
 """A pytest plugin that puts one mutant in place, here and in every child process, and tells how tests ended.
 
-`pytest -p tests.mutants.runner.plugin --mutant r19_lowest_unsettled tests/unit/test_ledger.py`
+`pytest -p tests.mutants.runner.plugin --mutant r19_lowest_unsettled tests/unit/relay/test_ledger.py`
 """
 
 from __future__ import annotations

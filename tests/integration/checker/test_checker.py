@@ -1,0 +1,311 @@
+"""The checker: what it decides, what it leaves open, and what becomes of it when it dies or its database does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from psycopg.conninfo import make_conninfo
+
+from checker.connection import connect
+from checker.settings import DatabaseSettings
+from outbox import Message, Outbox
+from outbox.protocol.op import OpEntry
+from tests.integration.relay.test_kill_relay import is_stopped
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.probes import free_port, metric
+from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
+
+LATER = ["fenced", "decided", "answering", "answered"]
+FAILPOINTS = ["checker.locked", *(f"checker.{name}" for name in LATER)]
+LIMITS_MS = {
+    "client_connection_check_interval": 5_000,
+    "idle_in_transaction_session_timeout": 5_000,
+    "tcp_keepalives_count": 3,
+    "tcp_keepalives_idle": 10,
+    "tcp_keepalives_interval": 5,
+    "tcp_user_timeout": 10_000,
+}
+# Checked soon and often; a dead checker is missed soon.
+QUICK = {
+    "OUTBOX_TRANSACTION_TIMEOUT": "300",
+    "OUTBOX_CHECK_INTERVAL": "300",
+    "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
+}
+
+
+@pytest.fixture
+def outbox(site: Site) -> Iterator[Outbox]:
+    """The library on a site with one real topic."""
+    site.create("orders")
+    with site.outbox(publish_timeout=20.0) as made:
+        yield made
+
+
+def _messages(site: Site, count: int) -> list[Message]:
+    return [Message(site.topic("orders"), str(number), f"key{number}") for number in range(count)]
+
+
+def test_damaged_row_stops_nobody(site: Site, outbox: Outbox) -> None:
+    """An application may write anything into its own table (R53)."""
+    damaged, mismatched, fine = (
+        publish_bulk(site, outbox, [message], ops=False)[0].removesuffix("/0") for message in _messages(site, 3)
+    )
+    with site.connect() as connection:
+        update = f"UPDATE {site.tables.transaction} SET {{}} WHERE transaction_id = %s"
+        connection.execute(update.format("positions = 'x'").encode(), (damaged,))
+        connection.execute(update.format("first_offset = 5, last_offset = 1").encode(), (mismatched,))
+    port = free_port()
+    checker = site.checker(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
+    site.relay(extra=QUICK)
+    found = site.wait_visible(1, "orders")
+    assert [record.message_id for record in found] == [f"{fine}/0"]
+    wait_until(lambda: metric(port, "outbox_checker_verdicts_total", verdict="DAMAGED") >= 2, explain=site.logs)
+    assert checker.running
+
+
+def _ids(entries: list[OpEntry]) -> set[str]:
+    return {entry.transaction_id for entry in entries}
+
+
+def _verdicts(checker: Service) -> Counter[str]:
+    """How often each verdict is in a checker's log."""
+    names = ("COMMITTED", "FENCED", "IN_FLIGHT", "UNREACHABLE", "MISMATCH", "PURGED")
+    return Counter({name: checker.output().count(f'"{name}": ') for name in names})
+
+
+def _half(site: Site, outbox: Outbox, group: str = "orders", incarnation: str | None = None) -> str:
+    """A half sent by hand; its transaction id."""
+    id_ = str(uuid.uuid4())
+    options = {} if incarnation is None else {"outbox-options": f"incarnation={incarnation}"}
+    headers: Mapping[str, str] = {
+        "outbox-target": f"{site.topic('orders')}:-1",
+        "outbox-transaction": f"1;{id_}/0",
+        "outbox-group": f"{group};row",
+        **options,
+    }
+    producer = Producer(site.kafka())
+    producer.produce(outbox._sender.channel.half.name, b"v", b"k", 0, headers=list(headers.items()))
+    assert producer.flush(10) == 0
+    return id_
+
+
+def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, outbox: Outbox) -> None:
+    committed = publish_bulk(site, outbox, _messages(site, 1_000), ops=False)
+    orphans = send_halves(site, outbox, _messages(site, 1_000))
+    site.relay(extra=QUICK)
+    checker = site.checker(extra=QUICK)
+    site.wait_settled()
+    assert sorted(record.message_id for record in site.read("orders")) == sorted(committed)
+    rows = site.rows()
+    assert {id_ for id_, state in rows.items() if state == "R"} == _ids(orphans)
+    assert len(rows) == 2_000
+    assert checker.output().count('"event": "checked"') < 200
+
+
+@pytest.mark.long
+def test_a_checker_that_dies_again_and_again(site: Site, outbox: Outbox) -> None:
+    committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
+    orphans = send_halves(site, outbox, _messages(site, 20))
+    site.relay(extra=QUICK)
+    for failpoint in FAILPOINTS:
+        assert site.checker(failpoint=failpoint, extra=QUICK).wait() == -signal.SIGKILL
+        orphans += send_halves(site, outbox, _messages(site, 20))
+    site.checker(extra=QUICK)
+    site.wait_settled()
+    found = site.read("orders")
+    assert not doubled(found)
+    assert sorted(record.message_id for record in found) == sorted(committed)
+    assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
+
+
+def test_two_checkers_at_once(site: Site, outbox: Outbox) -> None:
+    checkers = [site.checker(extra=QUICK) for _ in range(2)]
+    site.relay(extra=QUICK)
+    committed = publish_bulk(site, outbox, _messages(site, 300), ops=False)
+    orphans = send_halves(site, outbox, _messages(site, 300))
+    site.wait_settled()
+    found = site.read("orders")
+    assert not doubled(found)
+    assert sorted(record.message_id for record in found) == sorted(committed)
+    assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
+    assert [checker.terminate() for checker in checkers] == [0, 0]
+
+
+@pytest.mark.parametrize("ahead", ["7200", "-7200"])
+def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: Outbox, ahead: str) -> None:
+    """More is fenced than the circuit breaker's limit, but the group has committed since."""
+    orphans = send_halves(site, outbox, _messages(site, 20))
+    committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
+    site.relay(extra=QUICK)
+    port = free_port()
+    wrong = {**QUICK, WRONG_CLOCK: ahead, "OUTBOX_HTTP_PORT": str(port), "OUTBOX_BREAKER_LIMIT": "5"}
+    checker = site.start_module("tests.support.wrong_clock", "checker", extra=wrong)
+    site.wait_settled()
+    assert sorted(record.message_id for record in site.read("orders")) == sorted(committed)
+    assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
+    assert metric(port, "outbox_checker_dropped_total", reason="stale") == 0
+    assert checker.terminate(timeout=10) == 0
+
+
+@pytest.mark.parametrize(
+    "place", ["checker.locked", *(pytest.param(f"checker.{name}", marks=pytest.mark.long) for name in LATER)]
+)
+def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: Outbox, place: str) -> None:
+    """The server ends a session that is idle inside a fence, so that its advisory locks are free (R41)."""
+    orphans = send_halves(site, outbox, _messages(site, 20))
+    stopped = site.checker(failpoint=f"{place}:1:stop", extra=QUICK)
+    site.relay(extra=QUICK)
+    wait_until(lambda: is_stopped(stopped), explain=site.logs)
+    committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
+    site.checker(extra=QUICK)
+    site.wait_settled()
+    before = site.rows()
+    os.kill(stopped.process.pid, signal.SIGCONT)
+    orphans += send_halves(site, outbox, _messages(site, 20))
+    site.wait_settled()
+    rows = site.rows()
+    assert before.items() <= rows.items()
+    assert {id_ for id_, state in rows.items() if state == "R"} == _ids(orphans)
+    found = site.read("orders")
+    assert sorted(record.message_id for record in found) == sorted(committed)
+    assert stopped.terminate() == 0
+
+
+@pytest.mark.parametrize(
+    ("purpose", "writes", "read_only"),
+    [("checker", True, False), ("checker", False, True), ("purge", True, False), ("operator", False, False)],
+)
+def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, writes: bool, read_only: bool) -> None:  # noqa: FBT001
+    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url, "read_only": read_only})
+    with connect(settings, purpose, writes=writes) as connection:
+        query = "SELECT name, setting::int FROM pg_settings WHERE name = ANY (%s)"
+        found = dict(connection.execute(query, (list(LIMITS_MS),)).fetchall())
+    assert found == LIMITS_MS
+
+
+def test_a_group_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: Outbox) -> None:
+    strange = _half(site, outbox, "strangers")
+    known = send_halves(site, outbox, _messages(site, 1))
+    config = Path(site.log_folder) / "checker.toml"
+    config.write_text(
+        f'[databases.one]\ndsn = "{site.postgres_url}"\ngroups = ["ord*"]\ntable_prefix = "{site.name}"\n'
+    )
+    site.relay(extra=QUICK)
+    checker = site.checker(extra={**QUICK, "OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)})
+    wait_until(lambda: site.rows() == {known[0].transaction_id: "R"}, explain=site.logs)
+    wait_until(lambda: "strangers" in checker.output())
+    assert strange not in site.rows()
+    assert not site.settled()
+
+
+def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Site, outbox: Outbox) -> None:
+    foreign = _half(site, outbox, incarnation=str(uuid.uuid4()))
+    nameless = _half(site, outbox)
+    known = send_halves(site, outbox, _messages(site, 1))
+    site.relay(extra=QUICK)
+    checker = site.checker(extra=QUICK)
+    wait_until(lambda: _verdicts(checker) >= Counter(FENCED=1, MISMATCH=3), explain=site.logs)
+    assert site.rows() == {known[0].transaction_id: "R"}
+    assert {foreign, nameless}.isdisjoint(entry.transaction_id for _, entry in site.ops())
+    assert "somebody must look at" in checker.output()
+
+
+def test_a_writer_that_holds_the_row_without_the_lock_is_waited_for(site: Site, outbox: Outbox) -> None:
+    """Only its own transaction waits: the others of the batch are decided."""
+    others = send_halves(site, outbox, _messages(site, 3))
+    (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "late", "late")])
+    with site.connect() as writer, writer.transaction():
+        insert_row(site, writer, entry)
+        site.relay(extra=QUICK)
+        checker = site.checker(extra=QUICK)
+        wait_until(lambda: _verdicts(checker)["IN_FLIGHT"] >= 1, explain=site.logs)
+        wait_until(lambda: set(site.rows()) == _ids(others), explain=site.logs)
+    assert [record.value for record in site.wait_visible(1, "orders")] == [b"late"]
+    site.wait_settled()
+    assert site.rows()[entry.transaction_id] == "C"
+
+
+def insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) -> None:
+    """Write the row of a committed transaction, as the library would."""
+    connection.execute(
+        f"INSERT INTO {site.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)".encode(),
+        (
+            entry.transaction_id,
+            site.name,
+            entry.topic_id,
+            entry.partition,
+            entry.first_offset,
+            entry.last_offset,
+            str(entry.positions),
+        ),
+    )
+
+
+def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: Outbox) -> None:
+    """Whoever is first decides, and the real topic agrees with the table."""
+    entries = send_halves(site, outbox, _messages(site, 300))
+    site.relay(extra=QUICK)
+    site.checker(extra=QUICK)
+    won: list[str] = []
+    started = threading.Event()
+
+    def write(mine: list[OpEntry]) -> None:
+        with site.connect() as connection:
+            started.wait()
+            for entry in mine:
+                try:
+                    insert_row(site, connection, entry)
+                    won.append(entry.transaction_id)
+                except psycopg.errors.UniqueViolation:
+                    time.sleep(0.01)
+
+    writers = [threading.Thread(target=write, args=(entries[start::3],)) for start in range(3)]
+    for writer in writers:
+        writer.start()
+    wait_until(lambda: bool(site.rows()), explain=site.logs)
+    started.set()
+    for writer in writers:
+        writer.join()
+    site.wait_settled()
+    rows = site.rows()
+    assert len(rows) == 300
+    assert {id_ for id_, state in rows.items() if state == "C"} == set(won)
+    assert {record.message_id.partition("/")[0] for record in site.read("orders")} == set(won)
+
+
+def test_transactions_below_the_purge_watermark_are_never_fenced(site: Site, outbox: Outbox) -> None:
+    entries = send_halves(site, outbox, [Message(site.topic("orders"), str(index), "k") for index in range(3)])
+    key = f"purged/{entries[0].topic_id}/{entries[0].partition}"
+    with site.connect() as connection:
+        query = f"INSERT INTO {site.tables.meta} VALUES (%s, %s)".encode()
+        connection.execute(query, (key, str(entries[1].last_offset + 1)))
+    site.relay(extra=QUICK)
+    checker = site.checker(extra=QUICK)
+    wait_until(lambda: _verdicts(checker)["PURGED"] >= 2, explain=site.logs)
+    assert site.rows() == {entries[2].transaction_id: "R"}
+
+
+def test_a_server_that_is_read_only_is_refused(site: Site) -> None:
+    site.create()
+    name = f"{site.name}_reader"
+    with site.connect() as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret-of-a-reader' IN ROLE pg_read_all_data".encode())
+        connection.execute(f"ALTER ROLE {name} SET default_transaction_read_only = on".encode())
+    url = make_conninfo(site.postgres_url, user=name, password="secret-of-a-reader")
+    checker = site.checker(extra={"OUTBOX_POSTGRES_URL": url})
+    assert checker.wait(30) == 4
+    assert "cannot be used" in checker.output()
+    assert "secret-of-a-reader" not in checker.output()
+    assert "Traceback" not in checker.output()

@@ -1,0 +1,223 @@
+"""Several databases: dead ones, read-only ones, wrong ones, and a configuration that changes while the checker runs."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from outbox import Message, Outbox
+from outbox.protocol.op import OpEntry, OpKind, OpSource
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.harness import Service, Site, wait_until
+from tests.support.probes import free_port, metric, metrics
+
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
+
+
+@pytest.fixture
+def outbox(site: Site) -> Iterator[Outbox]:
+    """The library on a site with one real topic."""
+    site.create("orders")
+    with site.outbox(publish_timeout=20.0) as made:
+        yield made
+
+
+class Configured:
+    """A checker with a TOML file.
+
+    Args:
+        site: Its site.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._file = Path(site.log_folder) / "checker.toml"
+        self.port = free_port()
+
+    def write(self, **databases: str) -> None:
+        """Write the file: the lines of each database; `{dsn}` and `{tables}` are those of the site."""
+        parts = (f"[databases.{name}]\n{lines}\n" for name, lines in databases.items())
+        text = "\n".join(parts).replace("{dsn}", f'dsn = "{self._site.postgres_url}"')
+        self._file.write_text(text.replace("{tables}", f'table_prefix = "{self._site.name}"'))
+
+    def start(self) -> Service:
+        """Start the checker."""
+        extra = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(self._file), "OUTBOX_HTTP_PORT": str(self.port)}
+        return self._site.checker(extra={**QUICK, **extra, "OUTBOX_TABLE_PREFIX": None})
+
+
+@pytest.fixture
+def configured(site: Site) -> Configured:
+    return Configured(site)
+
+
+def _orphans(site: Site, outbox: Outbox, count: int) -> list[OpEntry]:
+    return send_halves(site, outbox, [Message(site.topic("orders"), str(number), "k") for number in range(count)])
+
+
+def _fenced(site: Site) -> set[str]:
+    return {id_ for id_, state in site.rows().items() if state == "R"}
+
+
+def _ids(entries: list[OpEntry]) -> set[str]:
+    return {entry.transaction_id for entry in entries}
+
+
+@pytest.mark.long
+def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: Outbox, configured: Configured) -> None:
+    """It takes connections and never answers, from the start on; the other one is served meanwhile."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.outbox("stock") as stock:
+        port = silent.getsockname()[1]
+        configured.write(
+            shop='{dsn}\n{tables}\ngroups = ["orders"]',
+            dead=f'dsn = "postgresql://x:y@127.0.0.1:{port}/x"\ngroups = ["stock"]',
+        )
+        waiting = _orphans(site, stock, 3)
+        site.relay(extra=QUICK)
+        checker = configured.start()
+        wait_until(lambda: '"database": "dead", "UNREACHABLE"' in checker.output(), explain=site.logs)
+        for _ in range(3):
+            orphans = _orphans(site, outbox, 3)
+            wait_until(lambda orphans=orphans: _fenced(site) >= _ids(orphans), explain=site.logs)  # type: ignore[misc]  # bound at once
+        assert _fenced(site).isdisjoint(_ids(waiting))
+        assert metric(configured.port, "outbox_checker_database_up", database="dead") == 0
+        assert metric(configured.port, "outbox_checker_database_up", database="shop") == 1
+        assert metric(configured.port, "outbox_checker_verdicts_total", database="shop", verdict="FENCED") == 9
+        assert metric(configured.port, "outbox_checker_oldest_undecided_seconds", database="dead") > 0
+    assert checker.terminate() == 0
+
+
+def test_databases_are_added_changed_and_removed_while_it_runs(
+    site: Site, outbox: Outbox, configured: Configured
+) -> None:
+    configured.write(other='{dsn}\n{tables}\ngroups = ["nobody"]')
+    orphans = _orphans(site, outbox, 3)
+    site.relay(extra=QUICK)
+    checker = configured.start()
+    wait_until(lambda: "no database is configured for these producer groups" in checker.output(), explain=site.logs)
+
+    def reload(outcome: str, times: int) -> None:
+        checker.process.send_signal(signal.SIGHUP)
+        name = "outbox_checker_reloads_total"
+        wait_until(lambda: metric(configured.port, name, outcome=outcome) == times, explain=site.logs)
+
+    configured.write(shop='{dsn}\ngroups = ["orders"]\ntable_prefix = "nothing"')
+    reload("refused", 1)
+    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nread_onyl = true')
+    reload("refused", 2)
+    configured.write()
+    reload("refused", 3)
+    refused = [line for line in checker.output().splitlines() if "the new configuration is refused" in line]
+    for line, problem in zip(refused, ("nothing_transaction does not exist", "read_onyl", "no database"), strict=True):
+        assert problem in line
+    assert site.rows() == {}
+    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]')
+    reload("taken", 1)
+    wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
+    assert _kept_up(configured.port) == {("shop", "purge"), ("shop", "audit")}
+    site.wait_settled()
+    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nread_only = true')
+    reload("taken", 2)
+    assert _kept_up(configured.port) == {("shop", "audit")}, "what may only be read is audited, and never purged"
+    _orphans(site, outbox, 1)
+    wait_until(lambda: (OpSource.CHECKER, OpKind.UNKNOWN) in _kinds(site), explain=site.logs)
+    assert _fenced(site) == _ids(orphans)
+    assert "Traceback" not in checker.output()
+
+
+def _kept_up(port: int) -> set[tuple[str, str]]:
+    """Which databases have which figures of upkeep."""
+    of = {"outbox_checker_purge_completed_seconds": "purge", "outbox_checker_settlement_completed_seconds": "audit"}
+    return {(dict(labels)["database"], of[name]) for name, labels in metrics(port) if name in of}
+
+
+def _kinds(site: Site) -> set[tuple[OpSource, OpKind]]:
+    return {(source, entry.kind) for source, entry in site.ops()}
+
+
+def test_where_it_may_not_write_rows_decide_and_absence_is_counted_as_unknown(site: Site, outbox: Outbox) -> None:
+    """As with a listener that does not know: parked after `check_max` answers, and asked about on."""
+    committed = publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
+    (absent,) = send_halves(site, outbox, [Message(site.topic("orders"), "w", "other")])
+    relay = site.relay(extra={**QUICK, "OUTBOX_CHECK_MAX": "2"})
+    checker = site.checker(extra={**QUICK, "OUTBOX_READ_ONLY": "true"})
+    assert [record.message_id for record in site.wait_visible(1, "orders")] == committed
+    wait_until(lambda: "checks were answered UNKNOWN" in relay.output(), explain=site.logs)
+    assert set(site.rows().values()) == {"C"}
+    assert {entry.reason for source, entry in site.ops() if entry.transaction_id == absent.transaction_id} == {
+        "no row, and the checker may not write to this database"
+    }
+    assert checker.terminate() == 0
+
+
+def test_a_group_that_commits_nothing_any_more_is_not_fenced_until_somebody_has_looked(
+    site: Site, outbox: Outbox, configured: Configured
+) -> None:
+    """The circuit breaker (R10): it acts before the tombstones, and an operator's word overrules it."""
+    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 5')
+    publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
+    orphans = _orphans(site, outbox, 30)
+    checker = configured.start()
+    site.relay(extra=QUICK)
+    wait_until(lambda: "the circuit breaker is open" in checker.output(), explain=site.logs)
+    wait_until(lambda: '"WITHHELD": ' in checker.output(), explain=site.logs)
+    site.wait_visible(1, "orders")
+    wait_until(lambda: metric(configured.port, "outbox_checker_breakers_open", database="shop") == 1)
+    assert len(_fenced(site)) <= 5
+    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker = "off"')
+    checker.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
+    assert _kept_up(configured.port) == {("shop", "purge"), ("shop", "audit")}
+    site.wait_settled()
+    assert metric(configured.port, "outbox_checker_breakers_open", database="shop") == 0
+
+
+def test_a_password_is_rotated_in_its_file(site: Site, outbox: Outbox, configured: Configured) -> None:
+    """The file is read at each connect; one that is not there is told without what stood in it."""
+    role = f"{site.name}_checker"
+    secret = Path(site.log_folder) / "dsn"
+
+    def rotate(verb: str, password: str) -> None:
+        with site.connect() as connection:
+            query = sql.SQL("{} ROLE {} SUPERUSER LOGIN PASSWORD {}")
+            connection.execute(query.format(sql.SQL(verb), sql.Identifier(role), sql.Literal(password)))
+            secret.write_text(make_conninfo(site.postgres_url, user=role, password=password) + "\n")
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (role,))
+
+    rotate("CREATE", "first-secret")
+    configured.write(shop=f'dsn_file = "{secret}"\n{{tables}}')
+    site.relay(extra=QUICK)
+    checker = configured.start()
+    for password in ("second-secret", "third-secret"):
+        orphans = _orphans(site, outbox, 2)
+        wait_until(lambda orphans=orphans: _fenced(site) >= _ids(orphans), explain=site.logs)  # type: ignore[misc]  # bound at once
+        rotate("ALTER", password)
+    orphans = _orphans(site, outbox, 2)
+    wait_until(lambda: _fenced(site) >= _ids(orphans), explain=site.logs)
+    assert "-secret" not in checker.output()
+    assert checker.terminate() == 0
+
+
+def test_a_server_that_forgets_is_refused_in_production(site: Site, outbox: Outbox) -> None:
+    """Here by the role: its transactions do not wait for the disk."""
+    del outbox
+    role = f"{site.name}_hasty"
+    with site.connect() as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} SUPERUSER LOGIN PASSWORD 'p'").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("ALTER ROLE {} SET synchronous_commit = off").format(sql.Identifier(role)))
+    url = make_conninfo(site.postgres_url, user=role, password="p")
+    config = Path(site.log_folder) / "checker.toml"
+    config.write_text(f'[databases.shop]\ndsn = "{url}"\ntable_prefix = "{site.name}"\ndurability = "production"\n')
+    checker = site.checker(extra={"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)})
+    assert checker.wait(30) == 4
+    assert "set synchronous_commit = on" in checker.output()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)

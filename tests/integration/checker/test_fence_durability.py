@@ -1,0 +1,198 @@
+"""What is told is durable (R7, R9): commits that were not replicated, replicas, servers that are set to forget."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from checker.connection import UnreachableError, connect, connect_and_verify
+from checker.durability import oldest_prepared
+from checker.durable import NotReplicatedError
+from checker.fencing.fence import Fence
+from checker.fencing.read_only_fence import ReadOnlyFence
+from checker.rules.verdicts import Answers, Verdict
+from checker.settings import DatabaseSettings
+from outbox import TableNames
+from outbox._postgres.callback_table import CallbackTable
+from outbox.errors import ConfigurationError
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.half import Truth
+from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.positions import Positions
+from stack.accounts import server_user
+from stack.ports import Ports
+from stack.postgres import STANDBY_NAME, Postgres
+from stack.postgres_binaries import postgres_binaries
+from stack.processes import Processes
+from tests.support.harness import wait_until
+
+HALF_TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
+NAMES = TableNames("public", "outbox")
+TABLE = CallbackTable(NAMES)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Postgres, Postgres]]:
+    """A Postgres with callback tables that no test but these changes the settings of, and a standby of it."""
+    folder = Path(tempfile.mkdtemp(prefix="outbox-pair-")).resolve()
+    folder.chmod(0o755)
+    processes, ports, user = Processes(folder, remove=folder), Ports(), server_user()
+    programs = postgres_binaries(user, folder)
+    primary = Postgres(processes, programs, folder / "primary", port=ports.claim(), user=user)
+    standby = Postgres(processes, programs, folder / "standby", port=ports.claim(), user=user, primary=primary)
+    try:
+        primary.start()
+        _alter(primary, "synchronous_standby_names", STANDBY_NAME)
+        standby.start()
+        primary.wait_for(standby)
+        with psycopg.connect(primary.url, autocommit=True) as connection:
+            TABLE.create(connection)
+        yield primary, standby
+    finally:
+        processes.close()
+        ports.close()
+
+
+@pytest.fixture
+def primary(pair: tuple[Postgres, Postgres]) -> Postgres:
+    return pair[0]
+
+
+def _database(server: Postgres, **settings: object) -> DatabaseSettings:
+    return DatabaseSettings.model_validate({"dsn": server.url, "durability": "production", **settings})
+
+
+def _request(connection: psycopg.Connection[tuple[str, ...]]) -> CheckRequest:
+    row = connection.execute("SELECT value FROM public.outbox_meta WHERE key = 'incarnation'").fetchone()
+    id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
+    return CheckRequest(id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), 7, 7, 1, row[0] if row else None)
+
+
+def _commit_row(connection: psycopg.Connection[tuple[str, ...]], request: CheckRequest) -> None:
+    query = "INSERT INTO public.outbox_transaction VALUES (%s, 'orders', 'C', 'c', %s, 0, 7, 7, '0')"
+    connection.execute(query, (request.transaction_id, HALF_TOPIC))
+
+
+@contextmanager
+def _set(server: Postgres, name: str, value: str) -> Iterator[None]:
+    """A setting of a server for as long as the block lasts."""
+    before = _shown(server, name)
+    _alter(server, name, value)
+    try:
+        yield
+    finally:
+        _alter(server, name, before)
+
+
+def _alter(server: Postgres, name: str, value: str) -> None:
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+        admin.execute("SELECT pg_reload_conf()")
+    wait_until(lambda: _shown(server, name) == value)
+
+
+def _shown(server: Postgres, name: str) -> str:
+    """What a new session has."""
+    with psycopg.connect(server.url) as connection:
+        row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+
+def _while_waits_are_cancelled(
+    server: Postgres, checker: psycopg.Connection[tuple[str, ...]], request: CheckRequest
+) -> Answers:
+    """Check while somebody cancels each wait for the standby."""
+    ended = threading.Event()
+
+    def cancel() -> None:
+        query = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+        with psycopg.connect(server.url, autocommit=True) as admin:
+            while not ended.wait(0.01):
+                admin.execute(query, (checker.info.backend_pid,))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(cancel)
+        try:
+            return Fence(TABLE, "c").check(checker, [request])
+        finally:
+            ended.set()
+
+
+def test_a_row_that_is_not_replicated_is_not_told(primary: Postgres) -> None:
+    """Its writer's wait was cancelled, so it is visible; the checker's own write waits for the standby, too (R9)."""
+    with connect(_database(primary)) as checker, connect(_database(primary)) as writer:
+        request = _request(writer)
+        with _set(primary, "synchronous_standby_names", "nobody"):
+            writer.execute("SET synchronous_commit = local")
+            _commit_row(writer, request)
+            with pytest.raises(NotReplicatedError, match="bring the synchronous standby back"):
+                _while_waits_are_cancelled(primary, checker, request)
+        wait_until(lambda: Fence(TABLE, "c").check(checker, [request])[request.transaction_id][0] is Verdict.COMMITTED)
+
+
+def test_a_tombstone_that_is_not_replicated_is_not_told(primary: Postgres) -> None:
+    with connect(_database(primary)) as checker:
+        request = _request(checker)
+        with _set(primary, "synchronous_standby_names", "nobody"), pytest.raises(NotReplicatedError):
+            _while_waits_are_cancelled(primary, checker, request)
+
+
+def test_a_replica_is_refused_where_absence_decides(pair: tuple[Postgres, Postgres]) -> None:
+    """What it does not show may come."""
+    with pytest.raises(UnreachableError, match="cannot be used"):
+        connect_and_verify("shop", _database(pair[1]))
+
+
+def test_a_replica_will_do_where_the_checker_may_not_write(pair: tuple[Postgres, Postgres]) -> None:
+    primary, standby = pair
+    reading = _database(standby, read_only=True)
+    with connect(_database(primary)) as writer, connect_and_verify("shop", reading) as reader:
+        committed, absent = _request(writer), _request(writer)
+        _commit_row(writer, committed)
+        fence = ReadOnlyFence(TABLE)
+        wait_until(lambda: fence.check(reader, [committed])[committed.transaction_id][0] is Verdict.COMMITTED)
+        assert fence.check(reader, [absent]) == {absent.transaction_id: (Verdict.UNKNOWN, None)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("full_page_writes", "off", "set full_page_writes = on"),
+        ("synchronous_commit", "off", "set synchronous_commit = on"),
+        ("synchronous_standby_names", "", "COMMIT waits for nobody"),
+        ("fsync", "off", "set fsync = on"),
+    ],
+)
+def test_a_server_that_may_forget_is_refused_in_production(
+    primary: Postgres, name: str, value: str, problem: str
+) -> None:
+    settings = {"synchronous_standby": True}
+    connect_and_verify("shop", _database(primary, **settings)).close()
+    with _set(primary, name, value):
+        with pytest.raises(ConfigurationError, match=problem):
+            connect_and_verify("shop", _database(primary, **settings))
+        connect_and_verify("shop", _database(primary, durability="development")).close()
+
+
+def test_a_prepared_transaction_that_nobody_ends_is_seen(primary: Postgres) -> None:
+    """It keeps its advisory lock, so that what it published stays in flight."""
+    with connect(_database(primary)) as checker, psycopg.connect(primary.url) as application:
+        request = _request(checker)
+        assert oldest_prepared(checker) == 0
+        application.tpc_begin(application.xid(1, "gone", "x"))
+        application.execute("SELECT 1")
+        _commit_row(application, request)
+        application.tpc_prepare()
+        assert oldest_prepared(checker) > 0
+        assert Fence(TABLE, "c").check(checker, [request])[request.transaction_id][0] is Verdict.IN_FLIGHT
+        application.tpc_commit()
+        assert Fence(TABLE, "c").check(checker, [request])[request.transaction_id][0] is Verdict.COMMITTED

@@ -1,0 +1,220 @@
+"""The settlement audit: committed transactions that are old and not delivered (R27)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from checker.connection import connect
+from checker.rules.settlement import Delay
+from checker.upkeep.delivery_progress import DeliveryReader
+from checker.upkeep.purge import Purged
+from checker.upkeep.settlement_audit import OPTIONS, Audit, Undelivered
+from outbox import Message, Outbox
+from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.callback_table import CallbackTable
+from outbox._service.exit_codes import Exit
+from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.op import OpKind, OpSource
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.commands import run_command
+from tests.support.harness import Site, wait_until
+from tests.support.probes import free_port, metric
+from tests.support.settling import (
+    DAY_MS,
+    HOUR_MS,
+    any_topic_id,
+    commit_checkpoint,
+    database_of,
+    discard,
+    make_rows,
+    purge,
+)
+
+AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE": "0", "OUTBOX_SETTLEMENT_INTERVAL": "200", "OUTBOX_PURGE": "false"}
+
+
+@pytest.fixture
+def channel(site: Site) -> ChannelDescription:
+    """A channel of two half partitions, with one real topic."""
+    return site.create("orders", partitions=2)
+
+
+def _messages(site: Site, count: int, key: str = "k") -> list[Message]:
+    return [Message(site.topic("orders"), str(number), key) for number in range(count)]
+
+
+def _audit(site: Site, reader: DeliveryReader, max_age: int = 0) -> list[Undelivered]:
+    audit = Audit(CallbackTable(site.tables), site.name, max_age, reader.read)
+    with connect(database_of(site), "settlement", OPTIONS) as connection:
+        return audit.run(connection, reader.read())
+
+
+def _kinds(found: list[Undelivered]) -> dict[Delay, int]:
+    return {one.delay: one.count for one in found}
+
+
+def _settlement(site: Site, *words: str, **variables: str) -> Any:
+    return run_command(site, "checker", "settlement", *words, environ={**AT_ONCE, **variables})
+
+
+def _place(site: Site) -> int:
+    """The half partition of the only transactions."""
+    with site.connect() as connection:
+        query = f"SELECT DISTINCT half_partition FROM {site.tables.transaction}".encode()
+        ((partition,),) = connection.execute(query).fetchall()
+    return int(partition)
+
+
+def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
+    site: Site, outbox: Outbox, reader: DeliveryReader
+) -> None:
+    ids = publish_bulk(site, outbox, _messages(site, 7))
+    (one,) = _audit(site, reader)
+    assert (one.group, one.delay, one.count, one.examples) == (
+        "orders",
+        Delay.UNREAD,
+        7,
+        sorted(id_.partition("/")[0] for id_ in ids)[:5],
+    )
+    assert _audit(site, reader, max_age=3_600_000) == []
+    result = _settlement(site)
+    assert result.returncode == Exit.FINDINGS
+    assert "no relay has read its halves yet" in result.stdout
+    checker = site.checker(extra={**AT_ONCE, "OUTBOX_HTTP_PORT": "0"})
+    wait_until(lambda: '"kind": "unread"' in checker.output(), explain=site.logs)
+    assert '"group": "orders"' in checker.output()
+    site.relay()
+    wait_until(lambda: "all committed transactions are delivered" in checker.output(), explain=site.logs)
+    assert _audit(site, reader) == []
+    result = _settlement(site)
+    assert (result.returncode, result.stdout.count("default")) == (Exit.OK, 1)
+    result = _settlement(site, "--json")
+    assert (result.returncode, json.loads(result.stdout)) == (Exit.OK, {"undelivered": [], "problems": []})
+
+
+def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader) -> None:
+    """Six transactions of one half partition: settled, in the discard topic, undecided, settled, unread, unread."""
+    publish_bulk(site, outbox, _messages(site, 6), ops=False)
+    partition = _place(site)
+    send_halves(site, outbox, _messages(site, 1))
+    with site.connect() as connection:
+        query = f"SELECT transaction_id::text, first_offset FROM {site.tables.transaction}".encode()
+        by_offset = {offset: id_ for id_, offset in connection.execute(query)}
+    lying = make_rows(site, channel.half.id, [1], partition=partition)[0]
+    discard(site, channel, lying)
+    make_rows(site, any_topic_id(), [0], group="stock")
+    make_rows(site, channel.half.id, [1_000], group="stock", partition=partition)
+    checkpoint = HalfCheckpoint(2, 4, (range(2, 3),))
+    commit_checkpoint(site, channel, checkpoint, partition=partition)
+    found = _audit(site, reader)
+    assert {(one.group, one.delay): (one.count, one.detail) for one in found} == {
+        ("orders", Delay.DISCARDED): (1, "TOO_LARGE"),
+        ("orders", Delay.PENDING): (1, f"half partition {partition}"),
+        ("orders", Delay.UNREAD): (2, f"half partition {partition}"),
+        ("stock", Delay.DELETED_TOPIC): (1, next(one.detail for one in found if one.delay is Delay.DELETED_TOPIC)),
+        ("stock", Delay.GONE): (1, f"half partition {partition}"),
+    }
+    pending = next(one for one in found if one.delay is Delay.PENDING)
+    assert pending.examples == [by_offset[2]]
+    shown = json.loads(_settlement(site, "--json").stdout)
+    assert {(one["database"], one["group"], one["kind"]) for one in shown["undelivered"]} == {
+        ("default", one.group, str(one.delay)) for one in found
+    }
+
+
+def test_halves_that_were_deleted_by_hand_are_gone(
+    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+) -> None:
+    publish_bulk(site, outbox, _messages(site, 5))
+    place = TopicPartition(channel.half.name, _place(site), 3)
+    for future in site.admin.delete_records([place]).values():
+        future.result(20)
+    assert _kinds(_audit(site, reader)) == {Delay.GONE: 3, Delay.UNREAD: 2}
+
+
+def test_without_a_checkpoint_nothing_is_proved(
+    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+) -> None:
+    for partition in range(2):
+        commit_checkpoint(site, channel, HalfCheckpoint(0, 0), partition=partition, text="moved by hand")
+    unprovable = _settlement(site)
+    assert unprovable.returncode == Exit.UNPROVABLE
+    assert "damaged" in unprovable.stdout
+    publish_bulk(site, outbox, _messages(site, 2))
+    assert _kinds(_audit(site, reader)) == {Delay.UNKNOWN: 2}
+
+
+def test_an_application_whose_clock_is_ahead_is_audited_too(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader
+) -> None:
+    """Its ids are of the future, its rows are not: the database's clock tells their age."""
+    make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
+    with site.connect() as connection:
+        query = f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 hours'".encode()
+        connection.execute(query)
+    assert _kinds(_audit(site, reader, max_age=HOUR_MS)) == {Delay.GONE: 1}
+    assert _audit(site, reader, max_age=3 * HOUR_MS) == []
+
+
+def test_a_half_partition_that_ends_before_its_checkpoint_proves_nothing(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader
+) -> None:
+    """What is written in the place of lost records lies below the checkpoint, and nobody will read it."""
+    rows = make_rows(site, channel.half.id, range(3), partition=1)
+    beyond = HalfCheckpoint(1_000, 1_000)
+    commit_checkpoint(site, channel, beyond, partition=1, filled=False)
+    assert _kinds(_audit(site, reader)) == {Delay.UNKNOWN: 3}
+    assert purge(site, progress := reader.read()) == Purged(C=0)
+    assert "ends at offset 0, and a relay has read up to 1000" in progress.problems[0]
+    assert set(site.rows()) == {row.transaction_id for row in rows}
+
+
+def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
+    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+) -> None:
+    """Its halves lie behind the end that was seen."""
+    progress = reader.read()
+    entries = send_halves(site, outbox, _messages(site, 3))
+    make_rows(site, channel.half.id, [entry.last_offset for entry in entries], partition=entries[0].partition)
+    audit = Audit(CallbackTable(site.tables), site.name, 0, reader.read)
+    with connect(database_of(site), "settlement", OPTIONS) as connection:
+        assert _kinds(audit.run(connection, progress)) == {Delay.UNREAD: 3}
+
+
+def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: Outbox) -> None:
+    """A forged ROLLBACK settles the transaction; its row commits, and nobody will see its message (R42)."""
+    port = free_port()
+    relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
+    (entry,) = send_halves(site, outbox, _messages(site, 1))
+    outbox._sender.send_op(replace(entry, kind=OpKind.ROLLBACK), OpSource.CHECKER)
+    site.wait_settled()
+    columns = "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset"
+    with site.connect() as connection:
+        connection.execute(
+            f"INSERT INTO {site.tables.transaction} ({columns}, positions)"
+            " VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, '0')".encode(),
+            (entry.transaction_id, site.name, entry.topic_id, entry.partition, entry.first_offset, entry.last_offset),
+        )
+    outbox._sender.send_op(entry)
+    wait_until(lambda: metric(port, "outbox_relay_events_total", kind="op_contradicts_settled") == 1, explain=site.logs)
+    assert "Decision contradicts the one that was obeyed" in relay.output()
+    assert entry.transaction_id in relay.output()
+    result = _settlement(site, "--json")
+    assert result.returncode == Exit.FINDINGS
+    (one,) = json.loads(result.stdout)["undelivered"]
+    assert (one["kind"], one["count"], one["examples"]) == ("rolled_back", 1, [entry.transaction_id])
+    traced = run_command(site, "trace", entry.transaction_id, "--json")
+    assert traced.returncode == Exit.CONTRADICTION
+    assert json.loads(traced.stdout)["state"] == "contradiction"
+
+
+def test_a_database_that_does_not_answer_is_no_clean_audit(site: Site) -> None:
+    site.create()
+    result = _settlement(site, OUTBOX_POSTGRES_URL="postgresql://nobody@127.0.0.1:1/nowhere")
+    assert result.returncode == Exit.CONFIGURATION
+    assert "cannot be audited" in result.stderr

@@ -1,0 +1,217 @@
+"""A failover to the synchronous standby: what was acknowledged is there, what was in doubt is decided, fences stand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+
+from outbox import CommitOutcomeUnknown, Message
+from outbox.testing import VisibleRecord
+from stack import Stack
+from stack.postgres import Postgres
+from tests.integration.checker.test_checker import insert_row
+from tests.integration.library.test_session_routing import RoutingSession
+from tests.integration.relay.test_kill_relay import is_serving, numbered
+from tests.integration.relay.test_restarts import Load, assert_that_topic_and_table_agree
+from tests.integration.stack.test_stack import waits_for_standby
+from tests.proxies.fault import Armed, Fault, FaultKind
+from tests.proxies.loop import LoopThread
+from tests.proxies.postgres import PostgresProxy
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.harness import WAIT_SECONDS, Service, Site, wait_until
+from tests.support.shop import Shop
+
+pytestmark = pytest.mark.long
+
+QUICK = {
+    "OUTBOX_TRANSACTION_TIMEOUT": "300",
+    "OUTBOX_CHECK_INTERVAL": "300",
+    "OUTBOX_CHECK_MAX": "2",  # an outage that counted would be seen in the discard topic
+}
+
+
+class Pair:
+    """A primary and its standby, and the address that stays the same when they change places.
+
+    Args:
+        stack: Has a standby.
+        loop: Where the proxy runs.
+    """
+
+    def __init__(self, stack: Stack, loop: LoopThread) -> None:
+        self.stack = stack
+        self.armed = Armed()
+        self._loop = loop
+        self._proxy = PostgresProxy(stack.postgres_url, self.armed.take)
+        loop.run(self._proxy.start())
+
+    @property
+    def url(self) -> str:
+        """The address."""
+        return self._proxy.url
+
+    @property
+    def standby(self) -> Postgres:
+        """The standby."""
+        assert self.stack.standby
+        return self.stack.standby
+
+    def lead_to(self, url: str) -> None:
+        """Let the address mean this server."""
+        self._loop.run(self._proxy.follow(url))
+
+    def fail_over(self) -> None:
+        """Kill the primary, promote the standby, let the address follow it; the former primary is the new standby."""
+        self.stack.fail_over()
+        self.lead_to(self.stack.postgres_url)
+        self.stack.rebuild_standby()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._loop.run(self._proxy.stop())
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Stack]:
+    """Servers that these tests may kill."""
+    with Stack(standby=True) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(own: Stack) -> Iterator[Pair]:
+    """Both servers run, and their address leads to the primary."""
+    with LoopThread() as loop, closing(Pair(own, loop)) as made:
+        yield made
+
+
+@pytest.fixture
+def site(pair: Pair) -> Iterator[Site]:
+    """A site that reaches its database by that address, with one real topic."""
+    with Site(pair.stack.bootstrap_servers, pair.url) as made:
+        made.create("orders")
+        yield made
+
+
+def _services(site: Site) -> tuple[Service, Service]:
+    """A relay and a checker that are at work."""
+    relay, checker = site.relay(extra=QUICK), site.checker(extra=QUICK)
+    wait_until(lambda: is_serving(relay) and "checker started" in checker.output(), explain=site.logs)
+    return relay, checker
+
+
+def _ids(records: Iterable[VisibleRecord]) -> list[str]:
+    return sorted(record.message_id for record in records)
+
+
+def _fenced(site: Site) -> set[str]:
+    return {id_ for id_, state in site.rows().items() if state == "R"}
+
+
+def test_what_was_acknowledged_before_a_failover_is_delivered_after_it(pair: Pair, site: Site) -> None:
+    """Under load, with the services at work; their database has moved."""
+    services = _services(site)
+    with Shop(site) as shop:
+        with Load(shop) as load:
+            load.wait_for_more()
+            pair.fail_over()
+            load.wait_for_more()
+        assert_that_topic_and_table_agree(shop)
+        with site.connect() as connection:
+            rows = connection.execute(f"SELECT id FROM {shop.table}".encode()).fetchall()
+    assert set(load.acknowledged) <= {number for (number,) in rows}
+    assert all(service.running for service in services)
+    assert not any("Traceback" in service.output() for service in services)
+
+
+def test_after_a_failover_the_checker_decides_what_was_told_before(pair: Pair, site: Site) -> None:
+    """A tombstone that was placed before it stands: whoever comes late cannot commit."""
+    with site.outbox() as outbox:
+        _, checker = _services(site)
+        before = send_halves(site, outbox, numbered(site, 0, 5))
+        wait_until(lambda: len(_fenced(site)) == 5, explain=site.logs)
+        checker.kill()
+        committed = publish_bulk(site, outbox, numbered(site, 5, 5), ops=False)
+        orphans = send_halves(site, outbox, numbered(site, 10, 5))
+        pair.fail_over()
+        assert _fenced(site) == {entry.transaction_id for entry in before}
+        with site.connect() as late, pytest.raises(psycopg.errors.UniqueViolation):
+            insert_row(site, late, before[0])
+        site.checker(extra=QUICK)
+        site.wait_settled()
+    assert _ids(site.read("orders")) == sorted(committed)
+    assert _fenced(site) == {entry.transaction_id for entry in [*before, *orphans]}
+
+
+def test_what_was_in_doubt_is_decided_by_what_the_standby_has(pair: Pair, site: Site) -> None:
+    """One COMMIT reached the standby and its reply was lost, the other never reached it.
+
+    The row of the other is visible once its server has come back. It is lost in the failover that follows, so nobody
+    may have told of it: the checker's own write waits for the standby, too (R9).
+    """
+    with Shop(site) as shop, ThreadPoolExecutor(1) as pool:
+
+        def buy(number: int) -> None:
+            with shop.session() as session:
+                shop.insert(session, number)
+                shop.publish(session, "orders", str(number))
+
+        pair.armed.arm("COMMIT", Fault(FaultKind.CUT_AFTER))
+        with pytest.raises(CommitOutcomeUnknown):
+            buy(1)
+        wait_until(lambda: shop.has(1))
+        pair.standby.kill()
+        second = pool.submit(buy, 2)
+        wait_until(lambda: waits_for_standby(pair.stack.postgres_url), explain=site.logs)
+        pair.stack.postgres.kill()
+        with pytest.raises(CommitOutcomeUnknown):
+            second.result(WAIT_SECONDS)
+        pair.stack.postgres.start()
+        assert shop.has(2), "visible, though no standby has it"
+        _services(site)
+        wait_until(lambda: waits_for_standby(pair.stack.postgres_url), explain=site.logs)
+        assert site.ops() == []
+        pair.stack.postgres.kill()
+        pair.standby.start()
+        pair.fail_over()
+        assert shop.has(1)
+        assert not shop.has(2)
+        site.wait_settled()
+    assert [record.value for record in site.read("orders")] == [b"1"]
+    assert Counter(site.rows().values()) == Counter("CR")
+
+
+def test_a_standby_never_gives_a_verdict(pair: Pair, site: Site) -> None:
+    """Its "no row" would be a lie (R8): at start it is refused, and later it is a database that does not answer."""
+    refused = site.checker(extra={"OUTBOX_POSTGRES_URL": pair.standby.url})
+    assert refused.wait(30) == 4
+    assert "cannot be used" in refused.output()
+    with site.outbox() as outbox:
+        _, checker = _services(site)
+        pair.lead_to(pair.standby.url)
+        orphans = send_halves(site, outbox, numbered(site, 0, 5))
+        wait_until(lambda: checker.output().count('"UNREACHABLE": ') >= 2, explain=site.logs)
+        assert site.rows() == {}
+        pair.lead_to(pair.stack.postgres_url)
+        site.wait_settled()
+    assert _fenced(site) == {entry.transaction_id for entry in orphans}
+    assert site.read("orders") == []
+
+
+def test_routing_session_publishes_beside_a_standby(pair: Pair, site: Site) -> None:
+    """It reads on the standby, which Postgres itself keeps from writing, and publishes with the primary's COMMIT."""
+    _services(site)
+    follower = create_engine(pair.standby.url.replace("postgresql://", "postgresql+psycopg://", 1))
+    with site.outbox() as outbox, RoutingSession(site.engine(), follower) as session:
+        assert session.scalar(text("SELECT pg_is_in_recovery()"))
+        outbox.publish(session, Message(site.topic("orders"), b"v", b"k"))
+        assert session.scalar(text("SELECT pg_is_in_recovery()"))
+        session.commit()
+    follower.dispose()
+    assert [record.value for record in site.wait_visible(1, "orders")] == [b"v"]

@@ -1,0 +1,193 @@
+"""The Alembic operations, in migrations of a user's own, online and printed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from psycopg import sql
+from sqlalchemy import MetaData
+from sqlalchemy.orm import Session
+
+from outbox import TableNames
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.inbox_table import InboxTable
+from outbox.alembic import include_name
+from outbox.inbox import Inbox
+from tests.support.harness import Site
+
+ENVIRONMENT = """
+from alembic import context
+from sqlalchemy import create_engine
+
+import outbox.alembic
+
+attributes = context.config.attributes
+if context.is_offline_mode():
+    context.configure(dialect_name="postgresql", version_table=attributes["versions"])
+    with context.begin_transaction():
+        context.run_migrations()
+else:
+    engine = create_engine(attributes["url"])
+    with engine.connect() as connection:
+        context.configure(connection=connection, version_table=attributes["versions"])
+        with context.begin_transaction():
+            context.run_migrations()
+    engine.dispose()
+"""
+
+MIGRATION = """
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade():
+    op.create_outbox_tables(schema="{schema}", prefix="our", application_roles=["{role}"], checker_roles=["{role}"])
+    op.create_outbox_inbox(schema="{schema}", prefix="our", consumer_roles=["{role}"], purger_roles=["{role}"])
+
+
+def downgrade():
+    op.drop_outbox_inbox(schema="{schema}", prefix="our")
+    op.drop_outbox_tables(schema="{schema}", prefix="our")
+"""
+
+
+class Migrations:
+    """A user's migrations: one revision, which makes the tables in a schema of its own.
+
+    Args:
+        site: Whose database.
+        folder: Where the files go.
+    """
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.site = site
+        self.names = TableNames(f"{site.name}-shop", "our")
+        self.role = f"{site.name}-shop: 100%"
+        self.output = io.StringIO()
+        (folder / "versions").mkdir()
+        (folder / "env.py").write_text(ENVIRONMENT)
+        migration = MIGRATION.format(schema=self.names.schema, role=self.role)
+        (folder / "versions" / "0001_outbox.py").write_text(migration)
+        self.config = Config(output_buffer=self.output)
+        self.config.set_main_option("script_location", str(folder))
+        self.config.set_main_option("path_separator", "os")
+        url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        self.config.attributes |= {"url": url, "versions": f"{site.name}_versions"}
+        with site.connect() as connection:
+            connection.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(self.role)))
+
+    def tables(self) -> list[str]:
+        """The tables in the schema."""
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1"
+        with self.site.connect() as connection:
+            return [name for (name,) in connection.execute(query, (self.names.schema,))]
+
+    def require_made(self) -> None:
+        """The tables are what the library and a consumer need, and the role has its rights."""
+        table = CallbackTable(self.names)
+        with self.site.connect() as connection:
+            table.verify(connection)
+            connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(self.role)))
+            for grant in (table.application_grant(self.role), table.checker_grant(self.role)):
+                assert table.missing_grants(connection, grant.rights) == []
+            with connection.transaction():
+                assert Inbox("billing", self.names).once(connection, "a/0")
+            connection.execute(f"DELETE FROM {InboxTable(self.names).full_name}".encode())
+
+
+@pytest.fixture
+def migrations(site: Site, tmp_path: Path) -> Migrations:
+    """Migrations that did not run yet."""
+    return Migrations(site, tmp_path)
+
+
+TABLES = ["our_fence", "our_inbox", "our_meta", "our_transaction"]
+
+
+def test_a_migration_makes_and_drops_the_tables(migrations: Migrations) -> None:
+    command.upgrade(migrations.config, "head")
+    assert migrations.tables() == TABLES
+    migrations.require_made()
+    command.downgrade(migrations.config, "base")
+    assert migrations.tables() == []
+    command.upgrade(migrations.config, "head")
+    migrations.require_made()
+
+
+def test_a_printed_migration_is_the_same(migrations: Migrations) -> None:
+    command.upgrade(migrations.config, "head", sql=True)
+    printed = migrations.output.getvalue()
+    with migrations.site.connect() as connection:
+        connection.execute(printed.encode())
+    assert migrations.tables() == TABLES
+    migrations.require_made()
+    migrations.output.truncate(0)
+    migrations.output.seek(0)
+    command.downgrade(migrations.config, "0001:base", sql=True)
+    with migrations.site.connect() as connection:
+        connection.execute(migrations.output.getvalue().encode())
+    assert migrations.tables() == []
+
+
+def test_a_printed_migration_is_what_the_commands_print(migrations: Migrations) -> None:
+    command.upgrade(migrations.config, "head", sql=True)
+    callback, inbox = CallbackTable(migrations.names), InboxTable(migrations.names)
+    role = migrations.role
+    shown = callback.ddl([callback.application_grant(role), callback.checker_grant(role)])
+    shown += inbox.ddl([inbox.consumer_grant(role), inbox.purger_grant(role)])
+    printed = migrations.output.getvalue()
+    assert [line for line in shown.splitlines() if line.strip() not in printed] == []
+
+
+def test_a_migration_on_tables_that_exist_changes_nothing(migrations: Migrations) -> None:
+    with migrations.site.connect() as connection:
+        CallbackTable(migrations.names).create(connection)
+        query = CallbackTable(migrations.names).compose("SELECT value FROM {meta} WHERE key = 'incarnation'")
+        before = connection.execute(query).fetchone()
+        command.upgrade(migrations.config, "head")
+        assert connection.execute(query).fetchone() == before
+    migrations.require_made()
+
+
+def test_autogenerate_leaves_the_tables_alone(migrations: Migrations) -> None:
+    """They are in nobody's metadata: without the filter it would drop them."""
+    command.upgrade(migrations.config, "head")
+    names = migrations.names
+    engine = migrations.site.engine()
+
+    def only_ours(name: str | None, kind: str, _parents: object) -> bool:
+        return kind != "schema" or name == names.schema
+
+    def proposed(*, filtered: bool) -> set[str]:
+        ours = include_name(names.schema, names.prefix)
+        with Session(engine) as session:
+            context = MigrationContext.configure(
+                session.connection(),
+                opts={
+                    "include_schemas": True,
+                    "include_name": lambda name, kind, parents: (
+                        only_ours(name, kind, parents) and (not filtered or ours(name, kind, parents))
+                    ),
+                },
+            )
+            return {change[1].name for change in compare_metadata(context, MetaData()) if change[0] == "remove_table"}
+
+    assert proposed(filtered=False) == set(TABLES)
+    assert proposed(filtered=True) == set()
+
+
+def test_the_filter_lets_everything_else_pass() -> None:
+    ours = include_name("shop")
+    assert not ours("outbox_transaction", "table", {"schema_name": "shop"})
+    assert not ours("outbox_inbox", "table", {"schema_name": None})
+    assert ours("outbox_transaction", "table", {"schema_name": "other"})
+    assert ours("orders", "table", {"schema_name": "shop"})
+    assert ours("outbox_transaction", "column", {"schema_name": "shop"})

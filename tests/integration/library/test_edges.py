@@ -1,0 +1,149 @@
+"""What is published arrives byte for byte: next to an ordinary producer's, no record is told from the other."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+from opentelemetry.sdk.trace import TracerProvider
+
+from outbox import Message
+from outbox._publish.tracing import with_trace
+from outbox.protocol.half import Headers
+from outbox.protocol.names import HEADER_PREFIX
+from outbox.testing import VisibleRecord
+from tests.support.shop import Shop
+
+HOUR = 3_600_000
+
+EDGES = {
+    "earliest timestamp": Message("t", b"v", b"k", timestamp=1),
+    "timestamp beyond 32 bits of seconds": Message("t", b"v", b"k", timestamp=2**31),
+    "timestamp of yesterday": Message("t", b"v", b"k", timestamp=int(time.time() * 1000) - 24 * HOUR),
+    "timestamp in the near future": Message("t", b"v", b"k", timestamp=int(time.time() * 1000) + HOUR // 2),
+    "tombstone": Message("t", None, b"k"),
+    "tombstone with headers": Message("t", None, b"k", headers={"type": "deleted"}),
+    "empty value": Message("t", b"", b"k"),
+    "empty text": Message("t", "", b"k"),
+    "nothing at all": Message("t"),
+    "empty key": Message("t", b"v", b""),
+    "empty text as key": Message("t", b"v", ""),
+    "no key": Message("t", b"v", None),
+    "empty key and value": Message("t", b"", b""),
+    "every byte": Message("t", bytes(range(256)), bytes(range(256)), headers={"bytes": bytes(range(256))}),
+    "zero bytes": Message("t", b"\x00", b"\x00", headers={"zero": b"\x00"}),
+    "bytes that are no UTF-8": Message("t", b"\xff\xfe", b"\xc3\x28"),
+    "text": Message("t", "tëxt ☃ 😀", "kéy ☃", headers={"naïve ☃ 😀": "välue ☃"}),
+    "header values of all kinds": Message(
+        "t", b"v", headers={"none": None, "empty": b"", "text": "x", "bytes": b"\xff"}
+    ),
+    "header without a name": Message("t", b"v", headers={"": b"nameless"}),
+    "repeated header names": Message(
+        "t", b"v", headers=[("a", b"1"), ("b", None), ("a", b""), ("a", None), ("a", b"1")]
+    ),
+    "header names that differ in case": Message("t", b"v", headers=[("Type", b"1"), ("type", b"2"), ("TYPE", b"3")]),
+    "many headers": Message("t", b"v", headers=[(f"h{number % 7}", str(number)) for number in range(300)]),
+    "long header name": Message("t", b"v", headers={"x" * 5_000: b"v"}),
+    "names that only look reserved": Message(
+        "t", b"v", headers={"outbox": b"1", "Outbox-id": b"2", "x-outbox-id": b"3"}
+    ),
+    "large value": Message("t", b"\x00\xff" * 250_000, b"k"),
+    "long key": Message("t", b"v", b"\xff" * 50_000),
+}
+
+
+def written(message: Message) -> tuple[bytes | None, bytes | None, Headers]:
+    """What Kafka should store of a message."""
+    return message.key_bytes(), message.value_bytes(), message.header_list()
+
+
+def stored(record: VisibleRecord) -> tuple[bytes | None, bytes | None, Headers]:
+    """What Kafka stored, without what the relay adds."""
+    return record.key, record.value, [header for header in record.headers if not header[0].startswith(HEADER_PREFIX)]
+
+
+def publish(shop: Shop, topic: str, messages: Sequence[Message]) -> None:
+    """Publish messages to one partition of a topic, in one transaction."""
+    with shop.session() as session:
+        for message in messages:
+            shop.outbox.publish(session, replace(message, topic=shop.site.topic(topic), partition=0))
+
+
+def test_every_edge_arrives_byte_for_byte(shop: Shop) -> None:
+    topic = shop.topic()
+    publish(shop, topic, list(EDGES.values()))
+    found = shop.records(len(EDGES), topic)
+    for (name, message), record in zip(EDGES.items(), found, strict=True):
+        assert stored(record) == written(message), name
+        assert message.timestamp in {None, record.timestamp}, name
+
+
+def test_every_edge_is_what_an_ordinary_producer_would_have_written(shop: Shop) -> None:
+    ours, theirs = shop.topic(), shop.topic()
+    publish(shop, ours, list(EDGES.values()))
+    producer = Producer(shop.site.kafka())
+    for message in EDGES.values():
+        producer.produce(
+            shop.site.topic(theirs),
+            message.value,
+            message.key,
+            0,
+            timestamp=message.timestamp or 0,
+            headers=list(message.header_list()),
+        )
+    assert producer.flush(30) == 0
+    published, produced = shop.records(len(EDGES), ours), shop.records(len(EDGES), theirs)
+    assert [stored(record) for record in published] == [stored(record) for record in produced]
+
+
+def test_every_edge_in_a_transaction_of_its_own(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.site.connect() as connection:
+        for message in EDGES.values():
+            with shop.outbox.transaction(connection) as tx:
+                tx.publish(replace(message, topic=shop.site.topic(topic), key=b"one order", partition=0))
+    found = shop.records(len(EDGES), topic)
+    assert [stored(record)[1:] for record in found] == [written(message)[1:] for message in EDGES.values()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_bytes_arrive_as_they_are(shop: Shop, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def some_bytes() -> bytes | None:
+        return chance.choice([None, b"", chance.randbytes(1), chance.randbytes(chance.randrange(200))])
+
+    def name() -> str:
+        return "".join(
+            chr(chance.choice([chance.randrange(1, 128), chance.randrange(0x100, 0xD800)])) for _ in range(3)
+        )
+
+    messages = [
+        Message(
+            "t",
+            some_bytes(),
+            some_bytes(),
+            headers=[(name(), some_bytes()) for _ in range(chance.randrange(6))],
+            timestamp=chance.choice([None, chance.randrange(1, 1_700_000_000_000)]),
+        )
+        for _ in range(200)
+    ]
+    topic = shop.topic()
+    publish(shop, topic, messages)
+    found = shop.records(len(messages), topic)
+    assert [stored(record) for record in found] == [written(message) for message in messages]
+    assert all(message.timestamp in {None, record.timestamp} for message, record in zip(messages, found, strict=True))
+
+
+def test_the_trace_of_the_publisher_reaches_the_consumer(shop: Shop) -> None:
+    topic = shop.topic()
+    with TracerProvider().get_tracer("tests").start_as_current_span("order") as span:
+        publish(shop, topic, [with_trace(Message("t", b"v", headers={"type": "created"}))])
+    (found,) = shop.records(1, topic)
+    headers = dict(stored(found)[2])
+    assert headers.keys() == {"type", "traceparent"}
+    assert f"{span.get_span_context().trace_id:032x}" in (headers["traceparent"] or b"").decode()

@@ -1,0 +1,371 @@
+"""The inbox: a message that comes again is handled once, whatever dies or races."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from psycopg.rows import dict_row
+from sqlalchemy import Engine, NullPool, create_engine, event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outbox._postgres.inbox_table import InboxTable
+from outbox.errors import ConfigurationError, UsageError
+from outbox.inbox import Inbox
+from tests.support.harness import Site, wait_until
+from tests.support.shop import Shop
+
+PROGRAM = Path(__file__).parents[3] / "examples" / "consumer.py"
+
+
+@pytest.fixture
+def inbox(site: Site) -> Inbox:
+    """The inbox of a group, its table made."""
+    with site.connect() as connection:
+        InboxTable(site.tables).create(connection)
+    return Inbox("billing", site.tables)
+
+
+@pytest.fixture
+def engine(site: Site, inbox: Inbox) -> Engine:
+    """An engine on a database with an inbox."""
+    assert inbox.group == "billing"
+    return site.engine()
+
+
+def _ids(site: Site, group: str = "billing") -> list[str]:
+    query = f"SELECT message_id FROM {InboxTable(site.tables).name} WHERE consumer_group = %s ORDER BY 1"
+    with site.connect() as connection:
+        return [id_ for (id_,) in connection.execute(query.encode(), (group,))]
+
+
+def test_a_message_is_new_once(site: Site, inbox: Inbox, engine: Engine) -> None:
+    for expected in (True, False):
+        with Session(engine) as session, session.begin():
+            assert inbox.once(session, "a/0") is expected
+            assert not inbox.once(session, "a/0")  # nor twice in one transaction
+    with engine.begin() as connection:
+        assert not inbox.once(connection, "a/0")
+        assert inbox.once(connection, "a/1")
+    with psycopg.connect(site.postgres_url, row_factory=dict_row) as plain:
+        assert [inbox.once(plain, id_) for id_ in ("a/0", "a/1", "a/2")] == [False, False, True]
+    sessions = scoped_session(sessionmaker(engine))
+    assert inbox.once(sessions, "a/3")
+    sessions.commit()
+    sessions.remove()
+    assert _ids(site) == ["a/0", "a/1", "a/2", "a/3"]
+
+
+def test_aiokafka_record_is_new_once(site: Site, inbox: Inbox, engine: Engine) -> None:
+    """Its headers are an attribute, not a method."""
+
+    async def consume() -> list[bool]:
+        made = _async_engine(site)
+        found = []
+        for _ in range(2):
+            async with AsyncSession(made) as session, session.begin():
+                found.append(await inbox.once_async(session, record))
+        await made.dispose()
+        return found
+
+    record = SimpleNamespace(topic="orders", partition=3, offset=7, headers=(("type", b"x"), ("outbox-id", b"a/0")))
+    assert asyncio.run(consume()) == [True, False]
+    with Session(engine) as session, session.begin():
+        assert not inbox.once(session, record)
+    assert _ids(site) == ["a/0"]
+
+
+def test_each_group_has_messages_of_its_own(site: Site, inbox: Inbox, engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        assert inbox.once(session, "a/0")
+        assert Inbox("shipping", site.tables).once(session, "a/0")
+    assert _ids(site) == _ids(site, "shipping") == ["a/0"]
+
+
+def test_what_is_rolled_back_is_new_again(site: Site, inbox: Inbox, engine: Engine) -> None:
+    with Session(engine) as session:
+        assert inbox.once(session, "a/0")
+        session.rollback()
+        with session.begin_nested() as savepoint:
+            assert inbox.once(session, "a/0")
+            savepoint.rollback()
+        assert inbox.once(session, "a/0")
+        session.commit()
+    assert _ids(site) == ["a/0"]
+
+
+def _waits(site: Site, pid: int) -> bool:
+    """Whether a backend waits for another one's transaction."""
+    with site.connect() as connection:
+        return connection.execute("SELECT cardinality(pg_blocking_pids(%s))", (pid,)).fetchone() != (0,)
+
+
+@contextmanager
+def _second_waits(site: Site, inbox: Inbox, isolation: str) -> Iterator[tuple[psycopg.Connection, Callable[[], bool]]]:
+    """Two transactions handle one message: the open one of the first, and what the second, which waits, was told."""
+    with psycopg.connect(site.postgres_url) as first, psycopg.connect(site.postgres_url) as second:
+        second.execute(f"SET default_transaction_isolation = '{isolation}'".encode())
+        second.commit()
+        second.execute("SELECT 1 FROM pg_class")  # takes the snapshot of the whole transaction, if it has one
+        assert inbox.once(first, "a/0")
+        with ThreadPoolExecutor(1) as pool:
+            told = pool.submit(inbox.once, second, "a/0")
+            try:
+                wait_until(lambda: _waits(site, second.info.backend_pid))
+                yield first, lambda: told.result(30)
+            finally:
+                first.rollback()
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_a_racing_consumer_waits_and_takes_what_was_rolled_back(site: Site, inbox: Inbox, isolation: str) -> None:
+    with _second_waits(site, inbox, isolation) as (first, told):
+        first.rollback()
+        assert told()
+
+
+def test_a_racing_consumer_waits_and_passes_over_what_was_committed(site: Site, inbox: Inbox) -> None:
+    with _second_waits(site, inbox, "read committed") as (first, told):
+        first.commit()
+        assert not told()
+
+
+def test_a_racing_consumer_with_an_older_snapshot_is_told_to_try_again(site: Site, inbox: Inbox) -> None:
+    with _second_waits(site, inbox, "repeatable read") as (first, told):
+        first.commit()
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            told()
+
+
+def test_autocommit_is_refused(site: Site, inbox: Inbox, engine: Engine) -> None:
+    """Else the id would stay when the handling fails."""
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with Session(autocommit) as session, pytest.raises(UsageError, match="autocommit"):
+        inbox.once(session, "a/0")
+    with site.connect() as connection:
+        with pytest.raises(UsageError, match="autocommit"):
+            inbox.once(connection, "a/0")
+        assert _ids(site) == []
+        with connection.transaction():
+            assert inbox.once(connection, "a/0")
+    assert _ids(site) == ["a/0"]
+
+
+def test_a_missing_table_is_named(site: Site) -> None:
+    inbox = Inbox("billing", site.tables)
+    expected = f"table public.{site.name}_inbox does not exist in this database: run `outbox inbox create`"
+    with Session(site.engine()) as session, pytest.raises(ConfigurationError, match=expected):
+        inbox.once(session, "a/0")
+    with psycopg.connect(site.postgres_url) as connection, pytest.raises(ConfigurationError, match=expected):
+        inbox.once(connection, "a/0")
+    with pytest.raises(ConfigurationError, match=expected):
+        inbox.purge(site.engine(), timedelta(days=1))
+
+
+def test_another_error_of_the_database_stays_itself(site: Site, inbox: Inbox) -> None:
+    with psycopg.connect(site.postgres_url) as connection:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            connection.execute("SELECT 1 / 0")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            inbox.once(connection, "a/0")
+    with pytest.raises(OperationalError), Session(create_engine("postgresql+psycopg://127.0.0.1:9/x")) as session:
+        inbox.once(session, "a/0")
+
+
+def _async_engine(site: Site) -> AsyncEngine:
+    url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    return create_async_engine(url, poolclass=NullPool)
+
+
+def test_a_message_is_new_once_in_asyncio_too(site: Site, inbox: Inbox) -> None:
+    async def consume() -> list[bool]:
+        found = []
+        engine = _async_engine(site)
+        async with AsyncSession(engine) as session, session.begin():
+            found.append(await inbox.once_async(session, "a/0"))
+        async with engine.begin() as connection:
+            found.append(await inbox.once_async(connection, "a/0"))
+        scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+        found.append(await inbox.once_async(scoped, "a/1"))
+        await scoped.commit()
+        await scoped.remove()
+        async with await psycopg.AsyncConnection.connect(site.postgres_url) as plain:
+            found += [await inbox.once_async(plain, id_) for id_ in ("a/0", "a/1", "a/2")]
+        return found
+
+    assert asyncio.run(consume()) == [True, False, True, False, False, True]
+    assert _ids(site) == ["a/0", "a/1", "a/2"]
+
+
+def test_autocommit_and_what_is_no_async_session_are_refused_in_asyncio_too(site: Site, inbox: Inbox) -> None:
+    async def consume() -> None:
+        engine = _async_engine(site).execution_options(isolation_level="AUTOCOMMIT")
+        async with AsyncSession(engine) as session:
+            with pytest.raises(UsageError, match="autocommit"):
+                await inbox.once_async(session, "a/0")
+        async with await psycopg.AsyncConnection.connect(site.postgres_url, autocommit=True) as plain:
+            with pytest.raises(UsageError, match="autocommit"):
+                await inbox.once_async(plain, "a/0")
+        with Session(site.engine()) as blocking, pytest.raises(UsageError, match="async session or connection"):
+            await inbox.once_async(blocking, "a/0")  # type: ignore[arg-type]  # what a user may try
+
+    asyncio.run(consume())
+    assert _ids(site) == []
+
+
+def _age(site: Site, *ids: str, days: int) -> None:
+    """Let messages have been handled so many days ago."""
+    query = f"UPDATE {InboxTable(site.tables).name} SET received_at = now() - %s WHERE message_id = ANY (%s)"
+    with site.connect() as connection:
+        connection.execute(query.encode(), (timedelta(days=days), list(ids)))
+
+
+def _fill(site: Site, engine: Engine, *groups: str) -> None:
+    """Five messages of eight days, and one of six, handled by each group."""
+    old = [f"old/{number}" for number in range(5)]
+    with Session(engine) as session, session.begin():
+        for group in groups:
+            assert all(Inbox(group, site.tables).once(session, id_) for id_ in [*old, "young/0"])
+    _age(site, *old, days=8)
+    _age(site, "young/0", days=6)
+
+
+def test_the_clean_up_deletes_what_is_old_in_batches(site: Site, inbox: Inbox, engine: Engine) -> None:
+    _fill(site, engine, "billing", "shipping")
+    commits: list[object] = []
+    event.listen(engine, "commit", commits.append)
+    assert inbox.purge(engine, timedelta(days=7), batch=2) == 5
+    assert len(commits) == 3
+    assert _ids(site) == ["young/0"]
+    assert len(_ids(site, "shipping")) == 6
+    with psycopg.connect(site.postgres_url) as connection:
+        assert inbox.purge(connection, timedelta(days=5)) == 1
+        assert inbox.purge(connection, timedelta(days=5)) == 0
+        connection.execute("SELECT 1")
+        with pytest.raises(UsageError, match="outside a transaction"):
+            inbox.purge(connection, timedelta(days=7))
+    assert _ids(site) == []
+
+
+def _command(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "outbox", "inbox", *words]
+    return subprocess.run(command, env=site.environment(), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_makes_and_cleans_the_table(site: Site) -> None:
+    assert "is ready" in _command(site, "create").stdout
+    assert _command(site, "create").returncode == 0  # again: nothing changes
+    _fill(site, site.engine(), "billing", "shipping")
+    shown = _command(site, "purge", "--keep-days", "7", "--group", "billing")
+    assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
+    shown = _command(site, "purge", "--keep-days", "7", "--batch", "2")
+    assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
+    assert _ids(site) == _ids(site, "shipping") == ["young/0"]
+    refused = _command(site, "purge", "--keep-days", "0")
+    assert refused.returncode == 4
+    assert "must be above 0" in refused.stderr
+
+
+def test_the_printed_sql_makes_the_table(site: Site) -> None:
+    sql = _command(site, "sql").stdout
+    with site.connect() as connection:
+        for _ in range(2):
+            connection.execute(sql.encode())
+    with Session(site.engine()) as session, session.begin():
+        assert Inbox("billing", site.tables).once(session, "a/0")
+
+
+class Billing:
+    """The example consumer, on a shop with a relay and a checker.
+
+    Args:
+        shop: The shop.
+        topic: What it consumes.
+    """
+
+    def __init__(self, shop: Shop, topic: str) -> None:
+        self.site = shop.site
+        self.topic = self.site.topic(topic)
+        self.schema = f"{self.site.name}_{topic}"
+        with self.site.connect() as connection:
+            InboxTable(self.site.tables).create(connection)
+            connection.execute(f"CREATE SCHEMA {self.schema}".encode())
+            connection.execute(f"CREATE TABLE {self.schema}.invoice (what text)".encode())
+
+    @contextmanager
+    def running(self, kafka: str) -> Iterator[subprocess.Popen[str]]:
+        """The program as a process; `kafka` is its OUTBOX_KAFKA."""
+        url = self.site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        environment = {
+            **self.site.environment(),
+            "DATABASE_URL": f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3D{self.schema},public",
+            "OUTBOX_KAFKA": kafka,
+            "TOPIC": self.topic,
+        }
+        with subprocess.Popen([sys.executable, PROGRAM], env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def invoices(self) -> list[str]:
+        """What was invoiced."""
+        with self.site.connect() as connection:
+            return [what for (what,) in connection.execute(f"SELECT what FROM {self.schema}.invoice".encode())]
+
+    def committed(self) -> int:
+        """Records below the group's committed offsets."""
+        consumer = Consumer({**self.site.kafka(), "group.id": "billing"})
+        try:
+            places = consumer.committed([TopicPartition(self.topic, number) for number in range(3)], 20)
+            return sum(max(place.offset, 0) for place in places)
+        finally:
+            consumer.close()
+
+
+QUICK = '"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"'
+
+
+def test_the_example_handles_a_redelivered_message_once(shop: Shop) -> None:
+    """It is killed after the COMMIT of its transactions and before that of its offsets."""
+    topic = shop.topic()
+    billing = Billing(shop, topic)
+    for number in range(3):
+        with shop.session() as session:
+            shop.publish(session, topic, f"order {number}", str(number))
+    with billing.running(f'{{{QUICK}, "auto.commit.interval.ms": "600000"}}') as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline().split()[0] for _ in range(3)] == ["invoiced"] * 3
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(30) == -signal.SIGKILL
+    assert billing.committed() == 0
+    with shop.session() as session:
+        shop.publish(session, topic, "order 3", "3")
+    with billing.running(f"{{{QUICK}}}") as process:
+        assert process.stdout is not None
+        assert sorted(process.stdout.readline().split()[0] for _ in range(4)) == ["invoiced", "known", "known", "known"]
+        process.terminate()
+        assert process.wait(30) == 0
+    assert sorted(billing.invoices()) == [f"order {number}" for number in range(4)]
+    # The relay's transaction markers take offsets too.
+    assert billing.committed() >= 4

@@ -1,0 +1,150 @@
+"""When the seal takes the advisory lock: with the row, and before the halves where the row may be long in coming."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from outbox import CallbackTableError, Message, TransactionFenced
+from outbox._publish.acks import Acks
+from outbox.protocol.identifiers import lock_number
+from tests.support.harness import wait_until
+from tests.support.shop import Shop
+
+Hook = Callable[[str], None]
+Commit = Callable[[Hook], str]
+"""Publishes on the one connection of the engine, with a hook for failpoints; returns the transaction id."""
+
+
+@pytest.fixture
+def engine(shop: Shop) -> Engine:
+    """An engine with one connection."""
+    return shop.site.engine(pool_size=1, max_overflow=0)
+
+
+@pytest.fixture
+def topic(shop: Shop) -> str:
+    return shop.topic()
+
+
+@pytest.fixture
+def commit(shop: Shop, engine: Engine, topic: str, monkeypatch: pytest.MonkeyPatch) -> Commit:
+    """The connection has published before."""
+
+    def run(hook: Hook) -> str:
+        monkeypatch.setattr("outbox._publish.seal.failpoint", hook)
+        with Session(engine) as session, session.begin():
+            return shop.publish(session, topic, "v").transaction_id
+
+    run(lambda _name: None)
+    return run
+
+
+def _is_locked(shop: Shop, transaction_id: str) -> bool:
+    """Whether anybody holds the lock of a transaction."""
+    with shop.site.connect() as connection:
+        number = lock_number(transaction_id)
+        query = (
+            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted"
+            " AND classid::bigint = %s AND objid::bigint = %s"
+        )
+        halves = ((number >> 32) & 0xFFFF_FFFF, number & 0xFFFF_FFFF)
+        return connection.execute(query, halves).fetchone() is not None
+
+
+def _places_with_lock(shop: Shop, engine: Engine, messages: list[Message], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """At which failpoints of a transaction its lock is held."""
+    found: set[str] = set()
+
+    def look(name: str) -> None:
+        if _is_locked(shop, receipt.transaction_id):
+            found.add(name)
+
+    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
+    with Session(engine) as session, session.begin():
+        for message in messages:
+            receipt = shop.outbox.publish(session, message)
+    return found
+
+
+@pytest.fixture
+def message(shop: Shop, topic: str) -> Message:
+    return Message(shop.site.topic(topic), "v", "k")
+
+
+def test_the_first_transaction_of_a_connection_takes_the_lock_before_its_halves(
+    shop: Shop, engine: Engine, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has to ask for the incarnation anyway."""
+    assert _places_with_lock(shop, engine, [message], monkeypatch) == {"outbox.half_acked", "outbox.sealed"}
+
+
+@pytest.mark.usefixtures("commit")
+def test_later_ones_take_it_with_the_row(
+    shop: Shop, engine: Engine, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _places_with_lock(shop, engine, [message], monkeypatch) == {"outbox.sealed"}
+
+
+@pytest.mark.usefixtures("commit")
+def test_many_messages_take_it_before_their_halves(
+    shop: Shop, engine: Engine, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _places_with_lock(shop, engine, [message] * 17, monkeypatch) == {"outbox.half_acked", "outbox.sealed"}
+
+
+@pytest.mark.usefixtures("commit")
+def test_it_is_taken_while_acknowledgements_are_late(
+    shop: Shop, engine: Engine, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Acks, "arrive", lambda *_: False)
+    assert _places_with_lock(shop, engine, [message], monkeypatch) == {"outbox.half_acked", "outbox.sealed"}
+
+
+def test_who_stops_for_long_between_half_and_row_is_fenced_and_can_try_again(
+    shop: Shop, topic: str, commit: Commit
+) -> None:
+    """The checker comes before the row: nothing is delivered of what the application rolls back."""
+
+    def stop(name: str) -> None:
+        if name == "outbox.half_acked":
+            known = set(shop.site.rows())
+            wait_until(lambda: "R" in {shop.site.rows()[id_] for id_ in set(shop.site.rows()) - known})
+
+    with pytest.raises(TransactionFenced, match="can be tried again"):
+        commit(stop)
+    again = commit(lambda _name: None)
+    assert shop.site.rows()[again] == "C"
+    shop.site.wait_settled()
+    assert shop.delivered(2, topic) == ["v", "v"]
+
+
+def test_a_database_that_was_restored_behind_a_connection_takes_no_row(
+    shop: Shop, engine: Engine, topic: str, commit: Commit
+) -> None:
+    """The halves name the incarnation that the connection saw before (R10): the seal compares, and asks anew."""
+    meta = shop.site.tables.meta
+    with shop.site.connect() as connection:
+        before = connection.execute(f"SELECT value FROM {meta} WHERE key = 'incarnation'".encode()).fetchone()
+    try:
+        _set_incarnation(shop, "5dd5b1f2-ffff-4fff-8fff-000000000000")
+        with pytest.raises(CallbackTableError, match="restored"):
+            commit(lambda _name: None)
+        with Session(engine) as session:
+            assert session.execute(text("SELECT 1")).scalar_one() == 1  # and the pool is clean
+        again = commit(lambda _name: None)
+        assert shop.site.rows()[again] == "C"
+    finally:
+        assert before is not None
+        _set_incarnation(shop, before[0])
+    assert shop.delivered(2, topic) == ["v", "v"]
+
+
+def _set_incarnation(shop: Shop, value: str) -> None:
+    with shop.site.connect() as connection:
+        connection.execute(
+            f"UPDATE {shop.site.tables.meta} SET value = %s WHERE key = 'incarnation'".encode(), (value,)
+        )

@@ -1,0 +1,683 @@
+"""One suite for every outbox: what an application sees is the same in memory and on a real Kafka and Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outbox import (
+    CommitOutcomeUnknown,
+    Message,
+    MessageRefused,
+    Outcome,
+    PublishFailed,
+    RolledBack,
+    Transaction,
+    TransactionFenced,
+    UsageError,
+)
+from outbox.async_outbox import AsyncOutbox, AsyncTransaction
+from outbox.message import HeadersInput
+from outbox.testing import InMemoryOutbox, assert_published
+from tests.support.places import (
+    PARTITIONS,
+    MemoryPlace,
+    Place,
+    RealPlace,
+    let_sqlite_have_savepoints,
+    sqlalchemy_url,
+)
+from tests.support.servers import Servers
+
+JoinMode = Literal["conditional_savepoint", "rollback_only", "create_savepoint", "control_fully"]
+JOINED: list[JoinMode] = ["conditional_savepoint", "rollback_only", "create_savepoint"]
+
+
+class _BadError(Exception):
+    """What a test raises."""
+
+
+@pytest.fixture(scope="module", params=["memory, SQLite", "memory, Postgres", "Kafka and Postgres"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Each kind of application."""
+    if request.param == "Kafka and Postgres":
+        yield RealPlace(request.getfixturevalue("shop"))
+        return
+    if request.param == "memory, SQLite":
+        file = tmp_path_factory.mktemp("sqlite") / Path("shop.db")
+        engine = create_engine(f"sqlite:///{file}")
+        let_sqlite_have_savepoints(engine)
+        made = MemoryPlace(engine, f"sqlite+aiosqlite:///{file}", None)
+    else:
+        servers: Servers = request.getfixturevalue("servers")
+        url = sqlalchemy_url(servers.postgres_url)
+        made = MemoryPlace(create_engine(url), url, servers.postgres_url)
+    yield made
+    made.outbox.close()
+    made.engine.dispose()
+
+
+# --- commit and rollback ------------------------------------------------------------------------------------------
+
+
+def test_rows_and_messages_commit_together(place: Place) -> None:
+    first, second, number = place.topic(), place.topic(), place.number()
+    with place.session() as session:
+        place.insert(session, number)
+        receipts = [
+            place.publish(session, topic, value) for topic, value in ((first, "a"), (second, "b"), (first, "c"))
+        ]
+    assert place.published(first) == ["a", "c"]
+    assert place.published(second) == ["b"]
+    assert [receipt.position for receipt in receipts] == [0, 1, 2]
+    assert len({receipt.transaction_id for receipt in receipts}) == 1
+    assert place.has(number)
+
+
+def test_a_message_arrives_as_it_was_written(place: Place) -> None:
+    topic = place.topic()
+    headers: HeadersInput = [("type", "created"), ("é", b"\xff\x00"), ("type", None), ("empty", b"")]
+    with place.session() as session:
+        receipt = place.outbox.publish(session, Message(topic, None, b"", headers, partition=2, timestamp=1_000))
+    (record,) = assert_published(place.outbox, topic, key=b"", value=None, headers={"type": "created"}, count=1)
+    own = tuple(header for header in record.headers if not header[0].startswith("outbox-"))
+    assert own == (("type", b"created"), ("é", b"\xff\x00"), ("type", None), ("empty", b""))
+    assert (record.partition, record.timestamp, record.message_id) == (2, 1_000, receipt.message_id)
+
+
+def test_transactions_of_one_key_keep_their_order(place: Place) -> None:
+    topic = place.topic()
+    for value in ("1", "2", "3"):
+        with place.session() as session:
+            place.publish(session, topic, value)
+    assert place.published(topic) == ["1", "2", "3"]
+
+
+def _rollback(session: Session) -> None:
+    session.rollback()
+
+
+def _close(session: Session) -> None:
+    session.close()
+
+
+def _raise(session: Session) -> None:
+    with session:
+        raise _BadError
+
+
+@pytest.mark.parametrize("end", [_rollback, _close, _raise])
+def test_a_transaction_that_does_not_commit_publishes_nothing(place: Place, end: Callable[[Session], None]) -> None:
+    topic, number = place.topic(), place.number()
+    session = Session(place.engine)
+    place.insert(session, number)
+    receipt = place.publish(session, topic, "never")
+    try:
+        end(session)
+    except _BadError:
+        assert end is _raise
+    session.close()
+    assert place.published(topic) == []
+    assert not place.has(number)
+    with pytest.raises(RolledBack):
+        receipt.wait_visible(10)
+
+
+def test_a_session_that_is_used_again(place: Place) -> None:
+    topic, numbers = place.topic(), [place.number() for _ in range(4)]
+    with Session(place.engine) as session:
+        for index, number in enumerate(numbers):
+            place.insert(session, number)
+            place.publish(session, topic, str(index))
+            if index % 2:
+                session.rollback()
+            else:
+                session.commit()
+    assert place.published(topic) == ["0", "2"]
+    assert [place.has(number) for number in numbers] == [True, False, True, False]
+
+
+def test_a_session_that_ran_no_sql(place: Place) -> None:
+    topic = place.topic()
+    with place.session() as session:
+        place.publish(session, topic, "only")
+    assert place.published(topic) == ["only"]
+
+
+def test_a_scoped_session(place: Place) -> None:
+    topic = place.topic()
+    scoped = scoped_session(sessionmaker(place.engine))
+    place.outbox.publish(scoped, Message(topic, b"scoped"))
+    scoped.commit()
+    scoped.remove()
+    assert place.published(topic) == ["scoped"]
+
+
+def test_a_listener_of_flush_events_publishes(place: Place) -> None:
+    topic = place.topic()
+    session = Session(place.engine)
+
+    def at_flush(flushed: Session, _context: object, _instances: object) -> None:
+        place.publish(flushed, topic, "flushed")
+
+    event.listen(session, "before_flush", at_flush)
+    with session, session.begin():
+        place.publish(session, topic, "first")
+        session.add(_thing(place)(id=place.number(), count=0))
+        event.listen(session, "after_flush", lambda flushed, _context: place.publish(flushed, topic, "after"))
+    assert place.published(topic) == ["first", "flushed", "after"]
+
+
+def _thing(place: Place) -> type[Any]:
+    from sqlalchemy.ext.automap import automap_base  # noqa: PLC0415 - one test needs a mapped class
+
+    base = automap_base()
+    base.prepare(autoload_with=place.engine, reflection_options={"only": [place.table]})
+    return base.classes[place.table]  # type: ignore[no-any-return]  # automap makes classes at run time
+
+
+def test_eager_and_many(place: Place) -> None:
+    topic = place.topic()
+    with place.session() as session:
+        place.outbox.publish_many(session, [Message(topic, value, topic) for value in "ab"], eager=True)
+        place.outbox.publish(session, Message(topic, "c", topic), eager=True)
+    with Session(place.engine) as session:
+        place.outbox.publish(session, Message(topic, "never", topic), eager=True)
+    assert place.published(topic) == ["a", "b", "c"]
+
+
+# --- savepoints ---------------------------------------------------------------------------------------------------
+
+
+def test_savepoints_released_rolled_back_and_nested(place: Place) -> None:
+    topic, kept, struck = place.topic(), place.number(), place.number()
+    with place.session() as session:
+        place.publish(session, topic, "1")
+        with session.begin_nested():
+            place.insert(session, kept)
+            place.publish(session, topic, "2")
+            inner = session.begin_nested()
+            place.publish(session, topic, "struck")
+            inner.rollback()
+            place.publish(session, topic, "3")
+        outer = session.begin_nested()
+        place.insert(session, struck)
+        with session.begin_nested():
+            place.publish(session, topic, "struck too")
+        receipt = place.publish(session, topic, "and this")
+        outer.rollback()
+        place.publish(session, topic, "4")
+    assert place.published(topic) == ["1", "2", "3", "4"]
+    assert place.has(kept)
+    assert not place.has(struck)
+    with pytest.raises(RolledBack, match="SAVEPOINT"):
+        receipt.wait_visible(10)
+
+
+def test_a_savepoint_that_began_before_the_first_publication(place: Place) -> None:
+    topic = place.topic()
+    with place.session() as session:
+        nested = session.begin_nested()
+        place.publish(session, topic, "struck")
+        nested.rollback()
+        place.publish(session, topic, "after")
+    assert place.published(topic) == ["after"]
+
+
+def test_a_savepoint_ended_by_an_error_of_the_database(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+    with place.session() as session:
+        place.insert(session, number)
+        place.publish(session, topic, "kept")
+        nested = session.begin_nested()
+        place.publish(session, topic, "struck")
+        with pytest.raises(IntegrityError):
+            place.insert(session, number)
+        nested.rollback()
+    assert place.published(topic) == ["kept"]
+
+
+# --- joined sessions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", JOINED)
+@pytest.mark.parametrize("commits", [True, False], ids=["outer commit", "outer rollback"])
+def test_the_outer_transaction_of_a_joined_session_decides(place: Place, mode: JoinMode, *, commits: bool) -> None:
+    topic, number = place.topic(), place.number()
+    with place.engine.connect() as connection, connection.begin() as outer:
+        with Session(connection, join_transaction_mode=mode) as session:
+            place.insert(session, number)
+            receipt = place.publish(session, topic, mode)
+            session.commit()
+        if commits:
+            outer.commit()
+        else:
+            outer.rollback()
+    assert place.published(topic) == ([mode] if commits else [])
+    assert place.has(number) is commits
+    if commits:
+        assert receipt.wait_visible(10).topic == topic
+
+
+def test_a_session_that_controls_the_outer_transaction_fully(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+    with place.engine.connect() as connection:
+        connection.begin()
+        with Session(connection, join_transaction_mode="control_fully") as session:
+            place.insert(session, number)
+            place.publish(session, topic, "fully")
+            session.commit()
+    assert place.published(topic) == ["fully"]
+
+
+def test_one_connection_for_several_outer_transactions(place: Place) -> None:
+    topic = place.topic()
+    with place.engine.connect() as connection:
+        for value in ("a", "b"):
+            with connection.begin(), Session(connection) as session:
+                place.publish(session, topic, value)
+                session.commit()
+    assert place.published(topic) == ["a", "b"]
+
+
+# --- transaction() ------------------------------------------------------------------------------------------------
+
+
+def _publish_and_raise(tx: Transaction, topic: str) -> None:
+    tx.publish(Message(topic, "never", topic))
+    raise _BadError
+
+
+def _publish_three(tx: Transaction, topic: str) -> None:
+    tx.publish(Message(topic, "1", topic))
+    with tx.savepoint():
+        tx.publish(Message(topic, "2", topic))
+    with pytest.raises(_BadError), tx.savepoint():
+        _publish_and_raise(tx, topic)
+    tx.publish(Message(topic, "3", topic))
+    with pytest.raises(MessageRefused):
+        tx.publish(Message(topic, "v", partition=PARTITIONS))
+
+
+def test_a_core_connection(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+    with place.engine.connect() as connection:
+        with place.outbox.transaction(connection) as tx:
+            place.insert(connection, number)
+            _publish_three(tx, topic)
+        with pytest.raises(_BadError), place.outbox.transaction(connection) as tx:
+            _publish_and_raise(tx, topic)
+    assert place.published(topic) == ["1", "2", "3"]
+    assert place.has(number)
+    with pytest.raises(UsageError, match="has ended"):
+        tx.publish(Message(topic, "too late"))
+
+
+def test_core_connection_publishes_with_its_commit(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+    with place.engine.begin() as connection:
+        place.insert(connection, number)
+        place.outbox.publish(connection, Message(topic, "1", topic))
+        with connection.begin_nested() as nested:
+            place.outbox.publish(connection, Message(topic, "struck", topic))
+            nested.rollback()
+        place.outbox.publish_many(connection, [Message(topic, "2", topic), Message(topic, "3", topic)])
+    with pytest.raises(_BadError), place.engine.begin() as connection:
+        _publish_on_connection_and_raise(place, connection, topic)
+    assert place.published(topic) == ["1", "2", "3"]
+    assert place.has(number)
+
+
+def _publish_on_connection_and_raise(place: Place, connection: Connection, topic: str) -> None:
+    place.outbox.publish(connection, Message(topic, "never", topic))
+    raise _BadError
+
+
+def test_core_connection_that_commits_as_it_goes_publishes(place: Place) -> None:
+    """Its transaction begins at `publish()`, as at any first statement."""
+    topic, number = place.topic(), place.number()
+    with place.engine.connect() as connection:
+        place.outbox.publish(connection, Message(topic, "1", topic))
+        place.insert(connection, number)
+        connection.commit()
+        place.outbox.publish(connection, Message(topic, "never", topic))
+        connection.rollback()
+        place.outbox.publish(connection, Message(topic, "2", topic))
+        connection.commit()
+        place.outbox.publish(connection, Message(topic, "never", topic))
+    assert place.published(topic) == ["1", "2"]
+    assert place.has(number)
+
+
+def test_core_connection_publishes_inside_outbox_transaction(place: Place) -> None:
+    topic = place.topic()
+    with place.engine.connect() as connection, place.outbox.transaction(connection) as tx:
+        tx.publish(Message(topic, "1", topic))
+        place.outbox.publish(connection, Message(topic, "2", topic))
+    assert place.published(topic) == ["1", "2"]
+
+
+def _publish_and_roll_back(tx: Transaction, topic: str, connection: psycopg.Connection[Any]) -> None:
+    tx.publish(Message(topic, "never", topic))
+    connection.rollback()
+    connection.execute("SELECT 1")
+
+
+def test_a_connection_of_psycopg(place: Place) -> None:
+    connection = place.connect()
+    if connection is None:
+        pytest.skip("not on this database")
+    topic, number = place.topic(), place.number()
+    with connection:
+        with place.outbox.transaction(connection) as tx:
+            connection.execute(f"INSERT INTO {place.table} VALUES ({number}, 0)".encode())
+            _publish_three(tx, topic)
+        with pytest.raises(UsageError, match="ended"), place.outbox.transaction(connection) as tx:
+            _publish_and_roll_back(tx, topic, connection)
+        with pytest.raises(_BadError), place.outbox.transaction(connection) as tx:
+            _publish_and_raise(tx, topic)
+    assert place.published(topic) == ["1", "2", "3"]
+    assert place.has(number)
+
+
+# --- refused ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_refused_leaves_the_transaction_alone(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+    with place.session() as session:
+        place.insert(session, number)
+        with pytest.raises(MessageRefused, match="does not exist"):
+            place.publish(session, "no-such-topic", "v")
+        with pytest.raises(MessageRefused, match=f"has {PARTITIONS}"):
+            place.outbox.publish(session, Message(topic, "v", partition=PARTITIONS))
+        with pytest.raises(MessageRefused, match="bytes"):
+            place.publish(session, topic, "x" * 2_000_000)
+        with pytest.raises(MessageRefused, match="reserved"):
+            place.outbox.publish(session, Message(topic, "v", headers={"outbox-mine": "v"}))
+        place.publish(session, topic, "kept")
+    assert place.published(topic) == ["kept"]
+    assert place.has(number)
+
+
+def test_message_with_too_many_headers_is_refused(place: Place) -> None:
+    """Key, value and headers have 600,000 bytes; their lengths have as many again."""
+    topic = place.topic()
+    headers = [("hh", None)] * 300_000
+    with place.session() as session:
+        with pytest.raises(MessageRefused, match=rf"{topic}.*at most 1048588"):
+            place.outbox.publish(session, Message(topic, "v", headers=headers))
+        place.publish(session, topic, "kept")
+    assert place.published(topic) == ["kept"]
+
+
+def test_message_is_refused_for_its_ordering_key(place: Place) -> None:
+    """Each half carries the ordering key of 2,000 bytes, percent-encoded: 6,000."""
+    topic = place.topic()
+    with place.session() as session:
+        place.outbox.publish(session, Message(topic, "first", "\u00e4" * 1_000))
+        with pytest.raises(MessageRefused, match=r"ordering key takes 6000.*at most 1048588"):
+            place.outbox.publish(session, Message(topic, "x" * 1_045_000, "k"))
+    assert place.published(topic) == ["first"]
+
+
+def test_publishing_after_the_seal_is_refused(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+
+    def too_late(_connection: Connection) -> None:
+        place.publish(session, topic, "too late")
+
+    with place.engine.connect() as connection:
+        outer, session = connection.begin(), Session(connection)
+        place.insert(session, number)
+        place.publish(session, topic, "first")
+        event.listen(connection, "commit", too_late)
+        with pytest.raises(UsageError, match="already being committed"):
+            outer.commit()
+    assert place.published(topic) == []
+    assert not place.has(number)
+
+
+def test_two_phase_sessions_are_refused(place: Place) -> None:
+    topic = place.topic()
+    with Session(place.engine, twophase=True) as session, pytest.raises(UsageError, match="two-phase"):
+        place.publish(session, topic, "v")
+    with place.engine.connect() as connection, connection.begin():
+        with pytest.raises(UsageError, match="already in a transaction"), place.outbox.transaction(connection):
+            pass
+        connection.rollback()
+
+
+def test_a_closed_outbox_refuses(place: Place) -> None:
+    topic = place.topic()
+    with place.other_outbox("closing") as closed, place.session() as session:
+        receipt = closed.publish(session, Message(topic, "v", topic))
+    with Session(place.engine) as session, pytest.raises(UsageError, match="closed"):
+        closed.publish(session, Message(topic, "v"))
+    with pytest.raises(UsageError, match="closed"):
+        receipt.wait_visible(1)
+
+
+# --- several outboxes, receipts, outcomes -------------------------------------------------------------------------
+
+
+def test_two_outboxes_in_one_transaction(place: Place) -> None:
+    ours, theirs = place.topic(), place.topic()
+    with place.other_outbox("billing") as billing:
+        with place.session() as session:
+            first = place.publish(session, ours, "from orders")
+            nested = session.begin_nested()
+            billing.publish(session, Message(theirs, "struck", theirs))
+            nested.rollback()
+            second = billing.publish(session, Message(theirs, "from billing", theirs))
+        assert first.transaction_id != second.transaction_id
+        assert place.published(ours) == ["from orders"]
+        assert place.published(theirs, billing) == ["from billing"]
+
+
+def test_receipts(place: Place) -> None:
+    topic = place.topic()
+    with place.session() as session:
+        receipts = [place.publish(session, topic, value) for value in ("a", "b")]
+    first, second = (receipt.wait_visible(30) for receipt in receipts)
+    assert (first.topic, first.offset, second.offset) == (topic, 0, 1)
+    assert first.partition == second.partition
+    assert asyncio.run(receipts[0].wait_visible_async(30)) == first
+
+
+def test_outcomes(place: Place) -> None:
+    topic = place.topic()
+    with place.session() as session:
+        committed = place.publish(session, topic, "v")
+    with Session(place.engine) as session:
+        rolled_back = place.publish(session, topic, "never")
+    assert place.outbox.outcome(committed.transaction_id, place.engine) is Outcome.COMMITTED
+    assert place.outbox.outcome(rolled_back.transaction_id, place.engine) is Outcome.ROLLED_BACK
+    with pytest.raises(UsageError, match="'x' is not a transaction id"):
+        place.outbox.outcome("x", place.engine)
+
+
+# --- asyncio ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _async(place: Place) -> AsyncIterator[tuple[AsyncOutbox, AsyncEngine]]:
+    """The asyncio face of an application."""
+    engine = place.async_engine()
+    try:
+        yield AsyncOutbox.over(place.outbox), engine
+    finally:
+        await engine.dispose()
+
+
+def _run(body: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await body()
+
+    asyncio.run(run())
+
+
+def test_async_sessions(place: Place) -> None:
+    topic, number, struck = place.topic(), place.number(), place.number()
+
+    async def body() -> None:
+        async with _async(place) as (outbox, engine):
+            async with AsyncSession(engine) as session, session.begin():
+                await session.execute(place.insertion(number))
+                await outbox.publish(session, Message(topic, "1", topic))
+                nested = await session.begin_nested()
+                await session.execute(place.insertion(struck))
+                await outbox.publish(session, Message(topic, "struck", topic))
+                await nested.rollback()
+                (receipt,) = await outbox.publish_many(session, [Message(topic, "2", topic)], eager=True)
+            assert (await receipt.wait_visible_async(30)).topic == topic
+            async with AsyncSession(engine) as session:
+                never = await outbox.publish(session, Message(topic, "never", topic))
+            with pytest.raises(RolledBack):
+                await never.wait_visible_async(10)
+
+    _run(body)
+    assert place.published(topic) == ["1", "2"]
+    assert place.has(number)
+    assert not place.has(struck)
+
+
+def test_async_joined_sessions(place: Place) -> None:
+    topic = place.topic()
+
+    async def body() -> None:
+        async with _async(place) as (outbox, engine):
+            for commits in (True, False):
+                async with engine.connect() as connection:
+                    outer = await connection.begin()
+                    async with AsyncSession(connection) as session:
+                        await outbox.publish(session, Message(topic, str(commits), topic))
+                        await session.commit()
+                    await (outer.commit() if commits else outer.rollback())
+
+    _run(body)
+    assert place.published(topic) == ["True"]
+
+
+async def _publish_and_raise_in(
+    block: AbstractAsyncContextManager[AsyncTransaction | None], tx: AsyncTransaction | None, topic: str
+) -> None:
+    async with block as opened:
+        inner = tx or opened
+        assert inner is not None
+        await inner.publish(Message(topic, "never", topic))
+        raise _BadError
+
+
+def test_async_transactions(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+
+    async def publish(outbox: AsyncOutbox, connection: AsyncConnection | psycopg.AsyncConnection[Any]) -> None:
+        async with outbox.transaction(connection) as tx:
+            await tx.publish(Message(topic, "1", topic))
+            with pytest.raises(_BadError):
+                await _publish_and_raise_in(tx.savepoint(), tx, topic)
+            await tx.publish(Message(topic, "2", topic))
+        with pytest.raises(_BadError):
+            await _publish_and_raise_in(outbox.transaction(connection), None, topic)
+
+    async def body() -> None:
+        async with _async(place) as (outbox, engine), AsyncExitStack() as stack:
+            connection = await stack.enter_async_context(engine.connect())
+            await publish(outbox, connection)
+            async with outbox.transaction(connection):
+                await connection.execute(place.insertion(number))
+            blocking = place.connect()
+            if blocking is not None:
+                dsn = blocking.info.dsn + f" password={blocking.info.password}"
+                blocking.close()
+                await publish(outbox, await stack.enter_async_context(await psycopg.AsyncConnection.connect(dsn)))
+
+    _run(body)
+    assert place.published(topic) in (["1", "2"], ["1", "2"] * 2)
+    assert place.has(number)
+
+
+def test_async_core_connection_publishes_with_its_commit(place: Place) -> None:
+    topic, number = place.topic(), place.number()
+
+    async def body() -> None:
+        async with _async(place) as (outbox, engine):
+            async with engine.begin() as connection:
+                await connection.execute(place.insertion(number))
+                await outbox.publish_many(connection, [Message(topic, "1", topic), Message(topic, "2", topic)])
+                with pytest.raises(MessageRefused, match=r"at most 1048588"):
+                    await outbox.publish(connection, Message(topic, "v", headers=[("hh", None)] * 300_000))
+            async with engine.connect() as connection:
+                await outbox.publish(connection, Message(topic, "never", topic))
+                await connection.rollback()
+
+    _run(body)
+    assert place.published(topic) == ["1", "2"]
+    assert place.has(number)
+
+
+# --- failures that the one in memory has on demand ----------------------------------------------------------------
+
+FAILURES = [PublishFailed, TransactionFenced, CommitOutcomeUnknown, CommitOutcomeUnknown]
+
+
+def _ask_for_failures(place: Place) -> InMemoryOutbox:
+    """Each kind of failure at one COMMIT after the other; the last one commits all the same."""
+    outbox = place.outbox
+    if not isinstance(outbox, InMemoryOutbox):
+        pytest.skip("the real one fails by itself: test_seal.py and test_transaction.py")
+    outbox.fail_next_commit()
+    outbox.fence_next_commit()
+    outbox.lose_next_commit(committed=False)
+    outbox.lose_next_commit(committed=True)
+    return outbox
+
+
+def _commit(place: Place, topic: str, number: int) -> None:
+    with place.session() as session:
+        place.insert(session, number)
+        place.publish(session, topic, str(number))
+
+
+def test_failures_on_demand_with_sessions(place: Place) -> None:
+    _ask_for_failures(place)
+    topic, numbers = place.topic(), [place.number() for _ in FAILURES]
+    for error, number in zip(FAILURES, numbers, strict=True):
+        with pytest.raises(error):
+            _commit(place, topic, number)
+    assert [place.has(number) for number in numbers] == [False, False, False, True]
+    assert place.published(topic) == [str(numbers[-1])]
+
+
+def _commit_on(
+    connection: psycopg.Connection[Any], outbox: InMemoryOutbox, place: Place, topic: str, number: int
+) -> None:
+    with outbox.transaction(connection) as tx:
+        connection.execute(f"INSERT INTO {place.table} VALUES ({number}, 0)".encode())
+        tx.publish(Message(topic, str(number)))
+
+
+def test_failures_on_demand_with_connections_of_psycopg(place: Place) -> None:
+    connection = place.connect()
+    if connection is None:
+        pytest.skip("not on this database")
+    with connection:
+        outbox = _ask_for_failures(place)
+        topic, numbers = place.topic(), [place.number() for _ in FAILURES]
+        for error, number in zip(FAILURES, numbers, strict=True):
+            with pytest.raises(error):
+                _commit_on(connection, outbox, place, topic, number)
+    assert [place.has(number) for number in numbers] == [False, False, False, True]
+    assert place.published(topic) == [str(numbers[-1])]

@@ -1,0 +1,305 @@
+"""The pytest plugin as a user has it: a project in a folder of its own, its tests run by pytest itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.repository.test_layers import EXTRAS
+from tests.support.servers import Servers
+
+pytest_plugins = ["pytester"]
+
+SHOP = '''
+import os
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from outbox import Message, Outbox
+from outbox.async_outbox import AsyncOutbox
+
+
+def order(topic, number, table=None):
+    """One order: a row, if there is a table, and two messages."""
+    url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
+    with Outbox.from_env() as outbox, Session(create_engine(url)) as session, session.begin():
+        if table is not None:
+            session.execute(text(f"INSERT INTO {table} VALUES ({number})"))
+        for message in ("created", "paid"):
+            outbox.publish(session, Message(topic, message, str(number)))
+
+
+def three_orders(topic):
+    """Three local transactions."""
+    for number in range(3):
+        order(topic, number)
+
+
+async def order_async(topic, number):
+    """One order of an asyncio application."""
+    url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
+    async with AsyncOutbox.from_env() as outbox, AsyncSession(create_async_engine(url)) as session, session.begin():
+        await outbox.publish(session, Message(topic, "created", str(number)))
+
+
+def give_up(topic):
+    """An application that fails."""
+    raise RuntimeError(topic)
+'''
+
+
+@pytest.fixture(autouse=True)
+def _turned_on(pytester: pytest.Pytester) -> None:
+    """Let the project name the plugin: it is opt-in."""
+    pytester.makeconftest('pytest_plugins = ["outbox.testing.plugin"]')
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A user's project whose fixture `outbox_stack` takes the servers that run already."""
+    monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", servers.bootstrap_servers)
+    monkeypatch.setenv("OUTBOX_POSTGRES_URL", servers.postgres_url)
+    pytester.makeini("[pytest]\naddopts = --outbox-stack=environment -p no:xdist\nfilterwarnings = error\n")
+    pytester.makepyfile(shop=SHOP)
+    return pytester
+
+
+def _run(project: pytest.Pytester, tests: str, **outcomes: int) -> pytest.RunResult:
+    project.makepyfile(test_shop=tests)
+    result = project.runpytest_subprocess("-v", timeout=240)
+    result.assert_outcomes(**outcomes)
+    return result
+
+
+def test_the_plugin_is_there_and_imports_nothing_but_the_library(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess("--fixtures", timeout=60)
+    result.stdout.fnmatch_lines(["*in_memory_outbox*", "*outbox_stack [[]session scope[]]*", "*outbox_kill_point*"])
+    blocked = [*(set(EXTRAS) - {"pytest"}), "stack", "relay", "checker", "spark_jobs", "aiosqlite"]
+    code = f"import sys, outbox.testing.plugin; print([name for name in {blocked!r} if name in sys.modules])"
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert seen.stdout.strip() == "[]"
+
+
+def test_unit_tests_with_an_outbox_in_memory(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+
+        from sqlalchemy import create_engine
+        from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+        from sqlalchemy.orm import Session
+
+        from outbox import Message
+        from outbox.testing import assert_published
+
+
+        def test_a_session(in_memory_outbox):
+            with Session(create_engine("sqlite://")) as session, session.begin():
+                in_memory_outbox.publish(session, Message("orders", b"{}", b"42"))
+            assert_published(in_memory_outbox, "orders", key="42", value={}, count=1)
+
+
+        def test_that_nothing_is_left_of_another_test(in_memory_outbox):
+            assert in_memory_outbox.published == []
+
+
+        def test_asyncio(in_memory_async_outbox, in_memory_outbox):
+            async def body():
+                engine = create_async_engine("sqlite+aiosqlite://")
+                async with AsyncSession(engine) as session, session.begin():
+                    await in_memory_async_outbox.publish(session, Message("orders", "async"))
+                await engine.dispose()
+
+            asyncio.run(body())
+            assert_published(in_memory_async_outbox, "orders", value="async")
+            assert len(in_memory_outbox.published) == 1
+
+
+        def test_that_fails(in_memory_outbox):
+            with Session(create_engine("sqlite://")) as session, session.begin():
+                in_memory_outbox.publish(session, Message("orders", "created", "41", {"type": "order"}))
+            assert_published(in_memory_outbox, "orders", value="created", key="42", headers={"type": "order"})
+        """
+    )
+    result = pytester.runpytest_subprocess(timeout=60)
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E*at least one message on topic 'orders' with value 'created', key b'42', header 'type': b'order' exp*",
+            "E*published at all: 1",
+            "E*'orders' value b'created' key b'41' headers {'type': b'order'}: another key",
+        ]
+    )
+
+
+@pytest.mark.long
+def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
+    result = _run(
+        project,
+        """
+        import pytest
+        from sqlalchemy import create_engine
+        from sqlalchemy.orm import Session
+
+        from outbox import Message
+        from outbox.testing import assert_published
+
+
+        def test_delivered(outbox_site):
+            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox()
+            engine = create_engine(outbox_site.sqlalchemy_url)
+            with Session(engine) as session, session.begin():
+                outbox.publish_many(session, [Message(orders, '{"id": 1}', "1"), Message(orders, None, "2")])
+            assert_published(outbox, orders)
+            assert_published(outbox, orders, value={"id": 1}, count=1)
+            with Session(engine) as session:
+                outbox.publish(session, Message(orders, "rolled back", "1"), eager=True)
+            assert_published(outbox, orders, count=2)
+            assert_published(outbox, orders, value="rolled back", count=0)
+            assert [record.key for record in outbox_site.read(orders)] == [b"1", b"2"]
+            assert sorted(outbox_site.rows().values()) == ["C"]
+            engine.dispose()
+
+
+        def test_that_fails(outbox_site):
+            orders = outbox_site.topic("orders")
+            assert_published(outbox_site.outbox(), orders, timeout=0.5)
+
+
+        def test_without_a_relay(outbox_site):
+            relay = outbox_site._services[0].process
+            relay.terminate()
+            relay.wait()
+            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox()
+            engine = create_engine(outbox_site.sqlalchemy_url)
+            with Session(engine) as session, session.begin():
+                outbox.publish(session, Message(orders, "waits"))
+            with pytest.raises(AssertionError, match="do relay and checker run"):
+                assert_published(outbox, orders, count=1, timeout=1)
+            with pytest.raises(AssertionError, match="relay ended"):
+                outbox_site.wait_settled()
+            engine.dispose()
+        """,
+        passed=2,
+        failed=1,
+    )
+    result.stdout.fnmatch_lines(["E*at least one message on topic '*.orders' expected, 0 published"])
+
+
+@pytest.mark.long
+def test_kill_points(project: pytest.Pytester) -> None:
+    _run(
+        project,
+        """
+        import pytest
+        import shop
+
+
+        @pytest.fixture
+        def table(outbox_site):
+            name = f"{outbox_site.name}_orders"
+            with outbox_site.connect() as connection:
+                connection.execute(f"CREATE TABLE {name} (id int)")
+                yield name, lambda: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+
+
+        @pytest.mark.parametrize("step", ["after half", "before commit"])
+        def test_before_commit(outbox_kill_point, outbox_site, table, step):
+            killed = outbox_kill_point(shop.order, outbox_site.topic("orders"), 7, table[0], at=step)
+            killed.assert_rolled_back()
+            assert killed.row == "R"
+            assert killed.visible() == []
+            assert table[1]() == 0
+            with pytest.raises(AssertionError, match="expected to be delivered: the callback row says rolled back"):
+                killed.assert_delivered()
+
+
+        @pytest.mark.parametrize("step", ["after commit", "before op"])
+        def test_after_commit(outbox_kill_point, outbox_site, table, step):
+            killed = outbox_kill_point(shop.order, outbox_site.topic("orders"), 7, table[0], at=step)
+            delivered = killed.assert_delivered()
+            assert [record.value for record in delivered] == [b"created", b"paid"]
+            assert killed.row == "C"
+            assert table[1]() == 1
+            with pytest.raises(AssertionError, match="2 of 2 message"):
+                killed.assert_rolled_back()
+        """,
+        passed=4,
+    )
+
+
+@pytest.mark.long
+def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pytester) -> None:
+    _run(
+        project,
+        """
+        import pytest
+        import shop
+
+        from outbox import UsageError
+
+
+        def test_the_second_transaction(outbox_kill_point, outbox_site):
+            topic = outbox_site.topic("orders")
+            killed = outbox_kill_point(shop.three_orders, topic, at="before commit", time=2)
+            killed.assert_rolled_back()
+            assert [record.key for record in outbox_site.read(topic)] == [b"0", b"0"]
+
+
+        def test_asyncio(outbox_kill_point, outbox_site):
+            killed = outbox_kill_point(shop.order_async, outbox_site.topic("orders"), 7, at="before op")
+            assert [record.value for record in killed.assert_delivered()] == [b"created"]
+
+
+        def test_what_is_not_met(outbox_kill_point, outbox_site):
+            topic = outbox_site.topic("orders")
+            with pytest.raises(AssertionError, match="shop.give_up ended with exit code 1"):
+                outbox_kill_point(shop.give_up, topic, at="after commit")
+            with pytest.raises(AssertionError, match="shop.three_orders ended with exit code 0"):
+                outbox_kill_point(shop.three_orders, topic, at="after commit", time=4)
+            with pytest.raises(UsageError, match="no step 'never'"):
+                outbox_kill_point(shop.order, topic, 1, at="never")
+            with pytest.raises(UsageError, match="top level"):
+                outbox_kill_point(lambda: None, at="after commit")
+        """,
+        passed=3,
+    )
+
+
+@pytest.mark.long
+def test_the_stack_is_started_for_a_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import psycopg
+
+        from outbox.testing import read_committed
+
+
+        def test_servers(outbox_stack):
+            with psycopg.connect(outbox_stack.postgres_url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+            assert read_committed({"bootstrap.servers": outbox_stack.bootstrap_servers}, []) == []
+        """
+    )
+    pytester.runpytest_subprocess(timeout=240).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "*UsageError: there is no stack 'nowhere': choose one of environment, stack, or pip install*"),
+        ("environment", "*UsageError: OUTBOX_BOOTSTRAP_SERVERS is not set: run `outbox stack up`*"),
+    ],
+)
+def test_servers_that_are_not_there(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.delenv("OUTBOX_BOOTSTRAP_SERVERS", raising=False)
+    pytester.makepyfile("def test_servers(outbox_stack): pass")
+    result = pytester.runpytest_subprocess(f"--outbox-stack={name}", timeout=60)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"E*{message}"])

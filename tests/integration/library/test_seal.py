@@ -1,0 +1,333 @@
+"""What happens when the seal or the COMMIT fails: all is rolled back, nothing is delivered, the pool stays clean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import Connection, ExceptionContext
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.orm import Session
+
+from outbox import (
+    CallbackTableError,
+    CommitOutcomeUnknown,
+    Message,
+    OutboxError,
+    Outcome,
+    PublishFailed,
+    TransactionFenced,
+    UsageError,
+)
+from outbox.protocol.op import OpEntry, OpKind
+from tests.proxies.postgres import LossyProxy
+from tests.support.harness import Site, wait_until
+from tests.support.shop import Shop
+
+
+def _by_commit(session: Session) -> None:
+    try:
+        session.commit()
+    finally:
+        session.close()
+
+
+def _by_commit_and_rollback(session: Session) -> None:
+    try:
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
+    finally:
+        session.close()
+
+
+ENDINGS = [_by_commit, _by_commit_and_rollback]
+
+
+@pytest.fixture
+def engine(shop: Shop) -> Engine:
+    """An engine with one connection: whoever comes next gets the one that failed."""
+    return shop.site.engine(pool_size=1, max_overflow=0)
+
+
+def _begin(shop: Shop, engine: Engine, topic: str, number: int) -> tuple[Session, str]:
+    session = Session(engine)
+    shop.insert(session, number)
+    return session, shop.publish(session, topic, "never").transaction_id
+
+
+def _tombstone(shop: Shop, transaction_id: str) -> None:
+    with shop.site.connect() as connection:
+        connection.execute(
+            f"INSERT INTO {shop.site.tables.transaction} VALUES (%s, 'orders', 'R', %s, %s, 0, 0, 0, '0')".encode(),
+            (transaction_id, shop.site.name, transaction_id),
+        )
+
+
+def _pool_is_clean(shop: Shop, engine: Engine) -> bool:
+    """Whether the next user of the connection can work, and commits nothing that is not theirs."""
+    number = shop.number()
+    with Session(engine) as session, session.begin():
+        driver = session.connection().connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        assert driver.info.transaction_status is TransactionStatus.IDLE
+        shop.insert(session, number)
+    return shop.has(number)
+
+
+def _producers_ops(shop: Shop, transaction_id: str) -> list[OpEntry]:
+    return [
+        entry for source, entry in shop.site.ops() if entry.transaction_id == transaction_id and source == "producer"
+    ]
+
+
+def _is_decided(shop: Shop, transaction_id: str, state: str) -> bool:
+    """Whether the checker decided, and nobody before it."""
+    wait_until(lambda: shop.site.rows().get(transaction_id) == state)
+    shop.site.wait_settled()
+    return _producers_ops(shop, transaction_id) == []
+
+
+def _is_rolled_back(shop: Shop, transaction_id: str) -> bool:
+    """Whether the producer's rollback marker, or the checker, ended it; a commit marker never went out."""
+    shop.site.wait_settled()
+    kinds = {entry.kind for source, entry in shop.site.ops() if entry.transaction_id == transaction_id}
+    return kinds == {OpKind.ROLLBACK}
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_the_checker_was_first(shop: Shop, engine: Engine, end: Callable[[Session], None]) -> None:
+    topic, number = shop.topic(), shop.number()
+    session, transaction_id = _begin(shop, engine, topic, number)
+    _tombstone(shop, transaction_id)
+    with pytest.raises(TransactionFenced):
+        end(session)
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
+    assert _is_rolled_back(shop, transaction_id)
+    assert shop.site.read(topic) == []
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+@pytest.mark.parametrize("place", ["outbox.half_acked", "outbox.sealed"])
+def test_an_interruption(
+    shop: Shop, engine: Engine, end: Callable[[Session], None], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(name: str) -> None:
+        if name == place:
+            raise KeyboardInterrupt
+
+    topic, number = shop.topic(), shop.number()
+    session, transaction_id = _begin(shop, engine, topic, number)
+    monkeypatch.setattr("outbox._publish.seal.failpoint", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        end(session)
+    monkeypatch.undo()
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
+    assert _is_rolled_back(shop, transaction_id)
+    assert shop.site.read(topic) == []
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_a_connection_that_is_lost_in_the_seal(
+    shop: Shop, engine: Engine, end: Callable[[Session], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def terminate(name: str) -> None:
+        if name == "outbox.half_acked":
+            with shop.site.connect() as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (backend,))
+
+    topic, number = shop.topic(), shop.number()
+    session, transaction_id = _begin(shop, engine, topic, number)
+    backend = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    monkeypatch.setattr("outbox._publish.seal.failpoint", terminate)
+    with pytest.raises(OperationalError) as caught:
+        end(session)
+    monkeypatch.undo()
+    assert caught.value.connection_invalidated
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
+    assert _is_rolled_back(shop, transaction_id)
+
+
+def test_an_error_of_postgres_in_the_seal_comes_out_as_sqlalchemys(shop: Shop, engine: Engine) -> None:
+    session = Session(engine)
+    shop.publish(session, shop.topic(), "never")
+    session.execute(text("SET TRANSACTION READ ONLY"))
+    with pytest.raises(DBAPIError) as caught:
+        _by_commit(session)
+    assert isinstance(caught.value.orig, psycopg.errors.ReadOnlySqlTransaction)
+    assert _pool_is_clean(shop, engine)
+
+
+def test_the_tables_are_missing(shop: Shop, engine: Engine) -> None:
+    number = shop.number()
+    with shop.site.connect() as connection:
+        connection.execute(f"ALTER TABLE {shop.site.tables.meta} RENAME TO away".encode())
+    try:
+        session, _ = _begin(shop, engine, shop.topic(), number)
+        with pytest.raises(CallbackTableError, match="outbox table create"):
+            _by_commit(session)
+    finally:
+        with shop.site.connect() as connection:
+            connection.execute(f"ALTER TABLE away RENAME TO {shop.site.tables.meta}".encode())
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
+
+
+def test_kafka_refuses_a_half(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic, number, engine = shop.topic(), shop.number(), site.engine(pool_size=1, max_overflow=0)
+        session = Session(engine)
+        shop.insert(session, number)
+        shop.publish(session, topic, "x" * 10_000)
+        small = ConfigEntry("max.message.bytes", "1000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, site.channel.half_topic, incremental_configs=[small])
+        for future in site.admin.incremental_alter_configs([resource]).values():
+            future.result(10)
+        wait_until(lambda: _is_refused(site, b"x" * 10_000))
+        before = len(site.halves())
+        with pytest.raises(PublishFailed, match="MSG_SIZE_TOO_LARGE"):
+            _by_commit(session)
+        assert _pool_is_clean(shop, engine)
+        assert not shop.has(number)
+        assert len(site.halves()) == before
+
+
+def _is_refused(site: Site, value: bytes) -> bool:
+    """Whether the broker refuses a record of that size in the half topic by now."""
+    errors: list[KafkaError | None] = []
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.half_topic, value, on_delivery=lambda error, _message: errors.append(error))
+    producer.flush(10)
+    return errors[0] is not None
+
+
+# --- COMMIT ---------------------------------------------------------------------------------------------------------
+
+
+def _add_deferred_constraint(shop: Shop, session: Session) -> None:
+    """A second row with the same count, whose uniqueness is looked at by COMMIT only."""
+    name = f"{shop.table}_deferred"
+    session.execute(text(f"CREATE TABLE IF NOT EXISTS {name} (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+    session.execute(text(f"INSERT INTO {name} VALUES (1), (1)"))
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_a_constraint_that_fails_at_commit(shop: Shop, engine: Engine, end: Callable[[Session], None]) -> None:
+    topic, number = shop.topic(), shop.number()
+    session, transaction_id = _begin(shop, engine, topic, number)
+    _add_deferred_constraint(shop, session)
+    with pytest.raises(IntegrityError):
+        end(session)
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
+    assert _is_rolled_back(shop, transaction_id)
+    assert shop.site.read(topic) == []
+
+
+def test_a_handler_of_the_users_that_translates_the_error_of_commit(shop: Shop, engine: Engine) -> None:
+    class Translated(Exception):  # noqa: N818 - of a user's
+        """What a user's handler makes of an error."""
+
+    def translate(context: ExceptionContext) -> None:
+        raise Translated from context.original_exception
+
+    event.listen(engine, "handle_error", translate)
+    topic, number = shop.topic(), shop.number()
+    session, transaction_id = _begin(shop, engine, topic, number)
+    _add_deferred_constraint(shop, session)
+    with pytest.raises(Translated):
+        _by_commit_and_rollback(session)
+    assert _pool_is_clean(shop, engine)
+    assert _is_rolled_back(shop, transaction_id)
+    assert shop.site.read(topic) == []
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_another_listener_that_raises_between_the_seal_and_commit(
+    shop: Shop, engine: Engine, end: Callable[[Session], None]
+) -> None:
+    def fail(_connection: Connection) -> None:
+        raise RuntimeError("not of the library")
+
+    topic, number = shop.topic(), shop.number()
+    session, transaction_id = _begin(shop, engine, topic, number)
+    event.listen(session.connection(), "commit", fail)
+    with pytest.raises(RuntimeError, match="not of the library"):
+        end(session)
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
+    assert _is_rolled_back(shop, transaction_id)
+    assert shop.site.read(topic) == []
+
+
+def test_a_transaction_that_failed_before_and_nobody_noticed(shop: Shop, engine: Engine) -> None:
+    number, before = shop.number(), len(shop.site.halves())
+    session, _ = _begin(shop, engine, shop.topic(), number)
+    driver = session.connection().connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        driver.execute("SELECT 1/0")
+    with pytest.raises(UsageError, match="has failed"):
+        _by_commit(session)
+    assert len(shop.site.halves()) == before
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
+
+
+def test_a_connection_that_is_lost_between_the_seal_and_commit(shop: Shop, engine: Engine) -> None:
+    topic, number = shop.topic(), shop.number()
+    session, transaction_id = _begin(shop, engine, topic, number)
+    backend = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+
+    def terminate(_connection: Connection) -> None:
+        with shop.site.connect() as other:
+            other.execute("SELECT pg_terminate_backend(%s)", (backend,))
+
+    event.listen(session.connection(), "commit", terminate)
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        _by_commit(session)
+    assert caught.value.transaction_id == transaction_id
+    assert isinstance(caught.value.__cause__, psycopg.OperationalError)
+    assert shop.outbox.outcome(transaction_id, engine) is Outcome.ROLLED_BACK
+    assert _pool_is_clean(shop, engine)
+    assert _is_decided(shop, transaction_id, "R")
+    assert not shop.has(number)
+
+
+def test_the_reply_of_commit_is_lost_though_it_committed(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+    with LossyProxy(shop.site.postgres_url) as proxy:
+        engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(proxy.url))
+        session, transaction_id = _begin(shop, engine, topic, number)
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            _by_commit(session)
+        assert caught.value.transaction_id == transaction_id
+        assert proxy.cut.is_set()
+        engine.dispose()
+    assert shop.outbox.outcome(transaction_id, shop.engine) is Outcome.COMMITTED
+    assert shop.delivered(1, topic) == ["never"]
+    assert shop.has(number)
+    assert _is_decided(shop, transaction_id, "C")
+
+
+def test_one_of_two_outboxes_fails(shop: Shop, engine: Engine) -> None:
+    topic, number = shop.topic(), shop.number()
+    with shop.site.outbox("billing") as billing:
+        session, first = _begin(shop, engine, topic, number)
+        second = billing.publish(session, Message(shop.site.topic(topic), b"never")).transaction_id
+        _tombstone(shop, second)
+        with pytest.raises(OutboxError):
+            _by_commit(session)
+    assert _pool_is_clean(shop, engine)
+    assert _is_rolled_back(shop, first)
+    assert shop.site.read(topic) == []

@@ -1,0 +1,315 @@
+"""Which transaction a message belongs to: rollbacks, savepoints, joined sessions, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
+
+from outbox import Message, UsageError
+from outbox.protocol.op import OpSource
+from tests.support.harness import wait_until
+from tests.support.shop import Shop
+
+JoinMode = Literal["conditional_savepoint", "rollback_only", "create_savepoint", "control_fully"]
+JOINED: list[JoinMode] = ["conditional_savepoint", "rollback_only", "create_savepoint"]
+
+
+class _BadError(Exception):
+    """What a test raises."""
+
+
+def _rollback(session: Session) -> None:
+    session.rollback()
+
+
+def _close(session: Session) -> None:
+    session.close()
+
+
+def _raise(session: Session) -> None:
+    with session:
+        raise _BadError
+
+
+def _expunge_and_leave(session: Session) -> None:
+    with session:
+        session.flush()
+
+
+@pytest.mark.parametrize("end", [_rollback, _close, _raise, _expunge_and_leave])
+def test_a_transaction_that_does_not_commit_sends_nothing(shop: Shop, end: Callable[[Session], None]) -> None:
+    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
+    session = Session(shop.engine)
+    shop.insert(session, number)
+    shop.publish(session, topic, "never")
+    try:
+        end(session)
+    except _BadError:
+        assert end is _raise
+    session.close()
+    assert len(shop.site.halves()) == before
+    assert not shop.has(number)
+
+
+# --- savepoints ---------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_a_savepoint_that_was_rolled_back_are_not_delivered(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        shop.publish(session, topic, "before")
+        nested = session.begin_nested()
+        shop.publish(session, topic, "struck")
+        nested.rollback()
+        shop.publish(session, topic, "after")
+    assert shop.delivered(2, topic) == ["before", "after"]
+
+
+def test_a_savepoint_that_began_before_the_first_publication(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        nested = session.begin_nested()
+        shop.publish(session, topic, "struck")
+        nested.rollback()
+        shop.publish(session, topic, "after")
+    assert shop.delivered(1, topic) == ["after"]
+
+
+def test_a_savepoint_that_was_released_counts(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        with session.begin_nested():
+            shop.publish(session, topic, "a")
+        with session.begin_nested():
+            shop.publish(session, topic, "b")
+    assert shop.delivered(2, topic) == ["a", "b"]
+
+
+def test_an_inner_savepoint_rolled_back_inside_an_outer_one_that_was_released(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        shop.publish(session, topic, "1")
+        with session.begin_nested():
+            shop.publish(session, topic, "2")
+            inner = session.begin_nested()
+            shop.publish(session, topic, "struck")
+            inner.rollback()
+            shop.publish(session, topic, "3")
+        shop.publish(session, topic, "4")
+    assert shop.delivered(4, topic) == ["1", "2", "3", "4"]
+
+
+def test_an_outer_savepoint_rolled_back_takes_a_released_inner_one_with_it(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        shop.publish(session, topic, "1")
+        outer = session.begin_nested()
+        with session.begin_nested():
+            shop.publish(session, topic, "struck")
+        shop.publish(session, topic, "struck too")
+        outer.rollback()
+        with session.begin_nested():
+            shop.publish(session, topic, "2")
+    assert shop.delivered(2, topic) == ["1", "2"]
+
+
+def test_a_savepoint_ended_by_an_error_of_the_database(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+    with shop.session() as session:
+        shop.insert(session, number)
+        shop.publish(session, topic, "kept")
+        nested = session.begin_nested()
+        shop.publish(session, topic, "struck")
+        with pytest.raises(IntegrityError):
+            shop.insert(session, number)
+        nested.rollback()
+    assert shop.delivered(1, topic) == ["kept"]
+
+
+def test_a_transaction_whose_messages_were_all_struck_sends_nothing(shop: Shop) -> None:
+    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
+    with shop.session() as session:
+        shop.insert(session, number)
+        nested = session.begin_nested()
+        shop.publish(session, topic, "struck")
+        nested.rollback()
+    assert shop.has(number)
+    assert len(shop.site.halves()) == before
+
+
+def test_the_first_message_struck_does_not_choose_the_order(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        nested = session.begin_nested()
+        shop.publish(session, topic, "struck", "wrong key")
+        nested.rollback()
+        receipt = shop.publish(session, topic, "kept", "right key")
+    assert shop.delivered(1, topic) == ["kept"]
+    assert receipt.position == 1
+
+
+# --- joined to a connection's transaction -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", JOINED)
+def test_the_commit_of_a_joined_session_sends_nothing_the_outer_commit_does(shop: Shop, mode: JoinMode) -> None:
+    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
+    with shop.engine.connect() as connection, connection.begin() as outer:
+        with Session(connection, join_transaction_mode=mode) as session:
+            shop.insert(session, number)
+            shop.publish(session, topic, mode)
+            session.commit()
+        assert len(shop.site.halves()) == before
+        outer.commit()
+    assert shop.delivered(1, topic) == [mode]
+    assert shop.has(number)
+
+
+@pytest.mark.parametrize("mode", JOINED)
+def test_an_outer_rollback_after_the_commit_of_a_joined_session(shop: Shop, mode: JoinMode) -> None:
+    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
+    with shop.engine.connect() as connection, connection.begin() as outer:
+        with Session(connection, join_transaction_mode=mode) as session:
+            shop.insert(session, number)
+            shop.publish(session, topic, "never")
+            session.commit()
+        outer.rollback()
+    assert len(shop.site.halves()) == before
+    assert not shop.has(number)
+
+
+def test_a_session_that_controls_the_outer_transaction_fully(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+    with shop.engine.connect() as connection:
+        connection.begin()
+        with Session(connection, join_transaction_mode="control_fully") as session:
+            shop.insert(session, number)
+            shop.publish(session, topic, "fully")
+            session.commit()
+    assert shop.delivered(1, topic) == ["fully"]
+
+
+def test_the_marker_goes_out_when_the_connection_returns_to_the_pool(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.engine.connect() as connection:
+        with connection.begin(), Session(connection) as session:
+            receipt = shop.publish(session, topic, "v")
+            session.commit()
+        assert not _marked(shop, receipt.transaction_id)
+    wait_until(lambda: _marked(shop, receipt.transaction_id))
+
+
+def test_the_marker_goes_out_when_the_next_transaction_begins(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.engine.connect() as connection:
+        with connection.begin(), Session(connection) as session:
+            receipt = shop.publish(session, topic, "first")
+            session.commit()
+        with connection.begin(), Session(connection) as session:
+            wait_until(lambda: _marked(shop, receipt.transaction_id))
+            shop.publish(session, topic, "second")
+            session.commit()
+    assert sorted(shop.delivered(2, topic)) == ["first", "second"]
+
+
+def _marked(shop: Shop, transaction_id: str) -> bool:
+    """Whether the application's own marker is there; the checker may have sent one, too."""
+    return any(
+        entry.transaction_id == transaction_id for source, entry in shop.site.ops() if source is OpSource.PRODUCER
+    )
+
+
+def test_two_sessions_on_one_connection_share_one_transaction(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.engine.connect() as connection, connection.begin():
+        for value in ("a", "b"):
+            with Session(connection) as session:
+                shop.publish(session, topic, value)
+                session.commit()
+    assert shop.delivered(2, topic) == ["a", "b"]
+
+
+@pytest.mark.parametrize("pool", [NullPool, StaticPool, QueuePool])
+def test_every_kind_of_pool(shop: Shop, pool: type[Pool]) -> None:
+    topic, engine = shop.topic(), shop.site.engine(poolclass=pool)
+    for value in ("1", "2"):
+        with Session(engine) as session, session.begin():
+            shop.publish(session, topic, value)
+    with engine.connect() as connection, connection.begin(), Session(connection) as session:
+        receipt = shop.publish(session, topic, "3")
+        session.commit()
+    wait_until(lambda: _marked(shop, receipt.transaction_id))
+    assert shop.delivered(3, topic) == ["1", "2", "3"]
+
+
+# --- refused ------------------------------------------------------------------------------------------------------
+
+
+def test_publishing_after_the_seal_is_refused(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+
+    def too_late(_connection: Connection) -> None:
+        shop.publish(session, topic, "too late")
+
+    with shop.engine.connect() as connection:
+        outer, session = connection.begin(), Session(connection)
+        shop.insert(session, number)
+        shop.publish(session, topic, "first")
+        event.listen(connection, "commit", too_late)
+        with pytest.raises(UsageError, match="already being committed"):
+            outer.commit()
+    assert not shop.has(number)
+
+
+def test_autocommit_is_refused(shop: Shop) -> None:
+    topic = shop.topic()
+    with Session(shop.engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
+        with pytest.raises(UsageError, match="AUTOCOMMIT"):
+            shop.publish(session, topic, "v")
+        session.execute(text("SELECT 1"))
+        with pytest.raises(UsageError, match="AUTOCOMMIT"):
+            shop.publish(session, topic, "v")
+
+
+def test_two_phase_transactions_are_refused(shop: Shop) -> None:
+    topic = shop.topic()
+    with Session(shop.engine, twophase=True) as session, pytest.raises(UsageError, match="two-phase"):
+        shop.publish(session, topic, "v")
+    with (
+        shop.engine.connect() as connection,
+        connection.begin_twophase(),
+        Session(connection) as session,
+        pytest.raises(UsageError, match="two-phase"),
+    ):
+        shop.publish(session, topic, "v")
+
+
+def test_connection_of_psycopg_is_refused_with_what_to_use(shop: Shop) -> None:
+    message = Message(shop.site.topic(shop.topic()), b"v")
+    with shop.site.connect() as connection, pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
+        shop.outbox.publish(connection, message)  # type: ignore[arg-type]
+
+
+def test_a_session_on_another_database_is_refused(shop: Shop) -> None:
+    with Session(create_engine("sqlite://")) as session, pytest.raises(UsageError, match=r"postgresql\+psycopg"):
+        shop.publish(session, shop.topic(), "v")
+
+
+def test_a_transaction_that_something_else_ended_is_refused(shop: Shop) -> None:
+    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
+    session = Session(shop.engine)
+    shop.insert(session, number)
+    shop.publish(session, topic, "v")
+    session.connection().connection.rollback()  # on the driver's connection, which SQLAlchemy does not see
+    with pytest.raises(UsageError, match="something ended it"):
+        session.commit()
+    session.close()
+    assert len(shop.site.halves()) == before
+    assert not shop.has(number)

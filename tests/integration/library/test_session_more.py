@@ -1,0 +1,534 @@
+"""Sessions at their edges: two connections, threads, forks, listeners, pools; and the life of an outbox."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, event, text
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.event import registry as event_registry
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
+from sqlalchemy.pool import StaticPool
+
+from outbox import (
+    ChannelError,
+    Message,
+    Outbox,
+    PublishFailed,
+    TransactionFenced,
+    TransactionsRejected,
+    UsageError,
+)
+from outbox._publish import sqlalchemy_session
+from outbox.protocol.op import OpKind
+from tests.integration.library.test_session import JOINED, JoinMode
+from tests.support.harness import Site, doubled
+from tests.support.shop import Shop
+
+
+@pytest.fixture
+def engine(shop: Shop) -> Engine:
+    """An engine with one connection: whoever comes next gets the same."""
+    return shop.site.engine(pool_size=1, max_overflow=0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """After each test the library remembers no transaction."""
+    yield
+    gc.collect()
+    assert not sqlalchemy_session._published
+    assert not sqlalchemy_session._sealed
+    assert not sqlalchemy_session._sessions
+
+
+def _kinds(shop: Shop, transaction_id: str) -> set[OpKind]:
+    return {entry.kind for _, entry in shop.site.ops() if entry.transaction_id == transaction_id}
+
+
+# --- two connections ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("publish_first", [True, False])
+def test_one_transaction_over_two_connections_is_refused(shop: Shop, publish_first: bool) -> None:  # noqa: FBT001 - a parameter
+    topic, number = shop.topic(), shop.number()
+    here = Table(shop.table, MetaData(), Column("id", Integer, primary_key=True), Column("count", Integer))
+    there = Table(f"{shop.table}_there", MetaData(), Column("id", Integer, primary_key=True))
+    other = shop.site.engine()
+    there.create(other, checkfirst=True)
+    before = len(shop.site.halves())
+
+    def buy() -> None:
+        with Session(shop.engine, binds={here: shop.engine, there: other}) as session, session.begin():
+            session.execute(here.insert().values(id=number, count=0))
+            if publish_first:
+                shop.publish(session, topic, "never")
+            session.execute(there.insert().values(id=number))
+            shop.publish(session, topic, "never")
+
+    with pytest.raises(UsageError, match="two connections"):
+        buy()
+    assert not shop.has(number)
+    assert len(shop.site.halves()) == before
+
+
+# --- sessions that go on --------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_used_again_after_a_failed_seal(shop: Shop, engine: Engine) -> None:
+    topic, number = shop.topic(), shop.number()
+    with Session(engine) as session:
+        for _ in range(3):
+            shop.insert(session, number)
+            receipt = shop.publish(session, topic, "fenced")
+            shop.outbox.outcome(receipt.transaction_id, shop.engine)
+            with pytest.raises(TransactionFenced):
+                session.commit()
+            session.rollback()
+        shop.insert(session, number)
+        shop.publish(session, topic, "at last")
+        session.commit()
+    assert shop.has(number)
+    assert shop.delivered(1, topic) == ["at last"]
+
+
+def test_many_messages_at_once(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        messages = [Message(shop.site.topic(topic), str(number), "k") for number in range(20)]
+        receipts = shop.outbox.publish_many(session, messages)
+    assert [receipt.position for receipt in receipts] == list(range(20))
+    assert shop.delivered(20, topic) == [str(number) for number in range(20)]
+
+
+@pytest.mark.parametrize("name", ["before_flush", "after_flush", "before_commit"])
+def test_a_listener_of_session_events_publishes(shop: Shop, name: str) -> None:
+    class Stock:
+        id: int
+        count: int
+
+    registry().map_imperatively(Stock, Table(shop.table, MetaData(), autoload_with=shop.engine))
+    topic, number = shop.topic(), shop.number()
+    published: list[str] = []
+
+    def publish(session: Session, *_: object) -> None:
+        published.append(shop.publish(session, topic, name).message_id)
+
+    with Session(shop.engine) as session:
+        event.listen(session, name, publish)
+        stock = Stock()
+        stock.id, stock.count = number, 1
+        session.add(stock)
+        session.commit()
+    assert shop.has(number)
+    assert len(published) == 1
+    assert shop.delivered(1, topic) == [name]
+
+
+@pytest.mark.parametrize("mode", JOINED)
+def test_a_joined_session_that_commits_after_the_outer_commit_failed(shop: Shop, mode: JoinMode) -> None:
+    """A handler of the user's hides the error of COMMIT from the library; the session knows nothing of it."""
+
+    class Translated(Exception):  # noqa: N818 - of a user's
+        """What a user's handler makes of an error."""
+
+    def translate(context: ExceptionContext) -> None:
+        raise Translated from context.original_exception
+
+    engine, topic, name = shop.site.engine(pool_size=1), shop.topic(), f"{shop.table}_twice"
+    event.listen(engine, "handle_error", translate)
+    with shop.site.connect() as setup:
+        setup.execute(f"CREATE TABLE IF NOT EXISTS {name} (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)".encode())
+    with engine.connect() as connection:
+        outer = connection.begin()
+        session = Session(connection, join_transaction_mode=mode)
+        receipt = shop.publish(session, topic, "never")
+        session.execute(text(f"INSERT INTO {name} VALUES (1), (1)"))
+        if mode == "create_savepoint":
+            session.commit()
+            session.begin()
+        with pytest.raises(Translated):
+            outer.commit()
+        session.commit()
+        session.close()
+    shop.site.wait_settled()
+    assert _kinds(shop, receipt.transaction_id) == {OpKind.ROLLBACK}
+    assert shop.site.read(topic) == []
+
+
+# --- connections and pools ------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_is_given_up_after_commit(shop: Shop, engine: Engine) -> None:
+    topic = shop.topic()
+    with engine.connect() as connection:
+        with connection.begin(), Session(connection) as session:
+            shop.publish(session, topic, "committed")
+            session.commit()
+        connection.invalidate()
+    gc.collect()
+    assert not sqlalchemy_session._sealed
+    assert shop.delivered(1, topic) == ["committed"]
+
+
+def test_a_session_whose_connection_was_committed_and_used_again(shop: Shop, engine: Engine) -> None:
+    """The pool resets a second transaction, of which the session knows nothing: the first is committed all the same."""
+    topic, number = shop.topic(), shop.number()
+    with Session(engine) as session:
+        shop.insert(session, number)
+        receipt = shop.publish(session, topic, "committed")
+        connection = session.connection()
+        connection.commit()
+        connection.execute(text("SELECT 1"))
+    assert shop.has(number)
+    assert shop.delivered(1, topic) == ["committed"]
+    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+
+
+def test_a_reset_of_another_connection_that_shares_the_drivers(shop: Shop) -> None:
+    """A StaticPool lends one connection of the driver to several Connections; only one of them is listened to."""
+    topic, engine = shop.topic(), shop.site.engine(poolclass=StaticPool)
+    with engine.connect() as first:
+        with first.begin(), Session(first) as session:
+            receipt = shop.publish(session, topic, "committed")
+            session.commit()
+        with engine.connect() as second:
+            second.execute(text("SELECT 1"))
+    assert shop.delivered(1, topic) == ["committed"]
+    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+
+
+@pytest.mark.parametrize("raised_by", ["begin", "commit"])
+def test_a_listener_that_raises_in_the_transaction_after_a_committed_one(
+    shop: Shop, engine: Engine, raised_by: str
+) -> None:
+    """The user's `begin` listener comes before ours, which then does not see the second transaction begin."""
+    topic, seen = shop.topic(), list[Connection]()
+
+    def fail(connection: Connection) -> None:
+        seen.append(connection)
+        if len(seen) > 1:
+            raise RuntimeError("a listener of the user's")
+
+    def go_on(connection: Connection) -> None:
+        connection.execute(text("SELECT 1"))
+        connection.commit()
+
+    event.listen(engine, raised_by, fail)
+    with Session(engine) as session:
+        receipt = shop.publish(session, topic, "committed")
+        connection = session.connection()
+        connection.commit()
+        with pytest.raises(RuntimeError, match="of the user's"):
+            go_on(connection)
+    assert shop.delivered(1, topic) == ["committed"]
+    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+
+
+def test_a_connection_that_was_taken_from_its_pool(shop: Shop, engine: Engine) -> None:
+    topic, number = shop.topic(), shop.number()
+    with engine.connect() as connection:
+        connection.detach()
+        for value in ("1", "2"):
+            with connection.begin(), Session(connection) as session:
+                shop.publish(session, topic, value)
+                session.commit()
+        with connection.begin():
+            connection.execute(text(f"INSERT INTO {shop.table} VALUES ({number}, 0)"))
+    assert shop.has(number)
+    assert shop.delivered(2, topic) == ["1", "2"]
+
+
+def test_a_first_sight_after_the_row_may_have_been_purged(shop: Shop, engine: Engine) -> None:
+    """The absence of the row says nothing then: no rollback is told to anybody."""
+    topic, tables = shop.topic(), shop.site.tables
+    with engine.connect() as connection, shop.site.connect() as other:
+        with connection.begin(), Session(connection) as session:
+            id_ = shop.publish(session, topic, "committed").transaction_id
+            session.commit()
+        purge = f"DELETE FROM {tables.transaction} WHERE transaction_id = %s RETURNING state".encode()
+        mark = f"INSERT INTO {tables.meta} SELECT 'purged_until', extract(epoch FROM now())::bigint * 1000".encode()
+        with other.transaction():
+            assert other.execute(purge, (id_,)).fetchall() == [("C",)]
+            other.execute(mark)
+        try:
+            connection.execute(text("SELECT 1"))
+        finally:
+            other.execute(f"DELETE FROM {tables.meta} WHERE key = 'purged_until'".encode())
+    assert _kinds(shop, id_) == set()
+
+
+def test_a_look_at_the_row_that_fails_leaves_a_clean_connection(shop: Shop, engine: Engine) -> None:
+    """The first sight of the connection falls into a time at which the table cannot be read."""
+    topic, number, table = shop.topic(), shop.number(), shop.site.tables.transaction
+    with engine.connect() as connection:
+        with connection.begin(), Session(connection) as session:
+            shop.publish(session, topic, "committed")
+            session.commit()
+        with shop.site.connect() as other:
+            other.execute(f"ALTER TABLE {table} RENAME TO {table}_away".encode())
+            try:
+                with connection.begin():
+                    connection.execute(text(f"INSERT INTO {shop.table} VALUES ({number}, 0)"))
+            finally:
+                other.execute(f"ALTER TABLE {table}_away RENAME TO {table}".encode())
+    assert shop.has(number)
+    assert shop.delivered(1, topic) == ["committed"]
+
+
+def test_errors_of_other_peoples_transactions_are_left_alone(shop: Shop, engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        shop.publish(session, shop.topic(), "v")  # from here on the library listens to the engine
+    with engine.connect() as connection:
+        for _ in range(2):
+            with pytest.raises(ProgrammingError) as caught:
+                connection.execute(text("SELECT * FROM no_such_table"))
+            assert isinstance(caught.value.orig, psycopg.errors.UndefinedTable)
+            connection.rollback()
+        connection.execute(text("CREATE TEMP TABLE twice (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+        connection.execute(text("INSERT INTO twice VALUES (1), (1)"))
+        with pytest.raises(DBAPIError) as failed:
+            connection.commit()
+        assert isinstance(failed.value.orig, psycopg.errors.UniqueViolation)
+
+
+def test_a_statement_that_fails_in_a_published_transaction(shop: Shop, engine: Engine) -> None:
+    topic, number = shop.topic(), shop.number()
+    with Session(engine) as session:
+        shop.insert(session, number)
+        shop.publish(session, topic, "never")
+        with pytest.raises(ProgrammingError):
+            session.execute(text("SELECT * FROM no_such_table"))
+        session.rollback()
+        shop.publish(session, topic, "afterwards")
+        session.commit()
+    assert not shop.has(number)
+    assert shop.delivered(1, topic) == ["afterwards"]
+
+
+def test_listeners_do_not_pile_up(shop: Shop) -> None:
+    """A session for each transaction, each on options of its own, as request handlers do it."""
+    topic = shop.topic()
+
+    def publish(engines: Sequence[Engine]) -> int:
+        for engine in engines:
+            with Session(engine) as session:
+                shop.publish(session, topic, "v")
+                session.rollback()
+        del session
+        gc.collect()
+        return sum(identifier == "handle_error" for _, identifier, *_ in event_registry._key_to_collection)
+
+    with_options = [shop.engine.execution_options(isolation_level="READ COMMITTED") for _ in range(100)]
+    before = publish(with_options[:10])
+    assert publish(with_options[10:]) == before
+
+
+# --- psycopg --------------------------------------------------------------------------------------------------------
+
+
+def test_publishing_inside_psycopgs_own_block_is_refused(shop: Shop) -> None:
+    """Its rollback would not strike the message: the library sees the SAVEPOINTs of `tx.savepoint()` only."""
+    topic, number = shop.topic(), shop.number()
+    with psycopg.connect(shop.site.postgres_url) as connection:
+        with shop.outbox.transaction(connection) as tx:
+            tx.publish(Message(shop.site.topic(topic), "kept"))
+            with pytest.raises(UsageError, match=r"tx\.savepoint\(\)"), connection.transaction():
+                tx.publish(Message(shop.site.topic(topic), "refused"))
+            with connection.transaction():
+                connection.execute(f"INSERT INTO {shop.table} VALUES ({number}, 0)".encode())
+        assert connection.info.transaction_status is TransactionStatus.IDLE
+    assert shop.has(number)
+    assert shop.delivered(1, topic) == ["kept"]
+
+
+# --- threads and processes ------------------------------------------------------------------------------------------
+
+
+def test_scoped_sessions_in_threads(shop: Shop) -> None:
+    topic = shop.topic()
+    scoped = scoped_session(sessionmaker(shop.engine))
+
+    def work(worker: int) -> None:
+        for turn in range(5):
+            shop.outbox.publish(scoped, Message(shop.site.topic(topic), f"{worker}/{turn}", str(worker)))
+            if turn % 2:
+                scoped.rollback()
+            else:
+                scoped.commit()
+        scoped.remove()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    found = sorted(shop.delivered(24, topic))
+    assert found == sorted(f"{worker}/{turn}" for worker in range(8) for turn in (0, 2, 4))
+
+
+def test_sixteen_threads_share_one_outbox(shop: Shop) -> None:
+    topic, numbers = shop.topic(), iter([shop.number() for _ in range(16 * 20)])
+    lock, kept = threading.Lock(), list[int]()
+    start = threading.Barrier(16)
+
+    def work(worker: int) -> None:
+        start.wait()
+        for turn in range(20):
+            with lock:
+                number = next(numbers)
+            with Session(shop.engine) as session:
+                shop.insert(session, number)
+                message = Message(shop.site.topic(topic), str(number), str(worker))
+                outbox.publish(session, message, eager=turn % 2 == 0)
+                if turn % 5 == 4:
+                    session.rollback()
+                    continue
+                session.commit()
+            with lock:
+                kept.append(number)
+
+    with shop.site.outbox() as outbox, ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    found = shop.records(len(kept), topic)
+    assert not doubled(found)
+    assert sorted(int(record.value or b"") for record in found) == sorted(kept)
+    shop.site.wait_settled()
+    assert len(shop.site.read(topic)) == len(kept)
+
+
+FORK = """
+import os, sys, psycopg
+from outbox import Message, Outbox
+
+def publish(outbox, value):
+    with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection, outbox.transaction(connection) as tx:
+        tx.publish(Message(sys.argv[1], value))
+
+outbox = Outbox.from_env()
+publish(outbox, "of the parent")
+if os.fork() == 0:
+    publish(outbox, "of the child")
+    with Outbox.from_env() as own:
+        publish(own, "of the child's own")
+        sys.exit(7)  # as a program ends, with everything that runs at exit
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+publish(outbox, "of the parent again")
+"""
+
+
+def test_forked_child_publishes_and_ends_as_programs_do(shop: Shop) -> None:
+    topic = shop.topic()
+    command = [sys.executable, "-c", FORK, shop.site.topic(topic)]
+    subprocess.run(command, env=shop.site.environment(), check=True, timeout=60)
+    expected = ["of the child", "of the child's own", "of the parent", "of the parent again"]
+    assert sorted(shop.delivered(4, topic)) == expected
+
+
+EXIT = """
+import os, sys, psycopg
+from outbox import Message, Outbox
+
+outbox = Outbox.from_env()
+with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection:
+    for value in range(50):
+        with outbox.transaction(connection) as tx:
+            tx.publish(Message(sys.argv[1], str(value), "k"))
+            print(tx.transaction_id)
+"""
+
+
+def test_op_markers_are_flushed_when_the_program_ends(shop: Shop) -> None:
+    topic = shop.topic()
+    command = [sys.executable, "-c", EXIT, shop.site.topic(topic)]
+    environment = shop.site.environment()
+    done = subprocess.run(command, env=environment, check=True, timeout=60, stdout=subprocess.PIPE, text=True)
+    ids = set(done.stdout.split())
+    assert len(ids) == 50
+    assert ids <= {entry.transaction_id for source, entry in shop.site.ops() if source == "producer"}
+    assert shop.delivered(50, topic) == [str(number) for number in range(50)]
+
+
+# --- the life of an outbox ------------------------------------------------------------------------------------------
+
+
+def test_a_closed_outbox_refuses(shop: Shop) -> None:
+    topic = shop.topic()
+    outbox = shop.site.outbox()
+    with Session(shop.engine) as session:
+        outbox.publish(session, Message(shop.site.topic(topic), "never"))
+        outbox.close(timeout=1.0)
+        outbox.close()
+        with pytest.raises(UsageError, match="closed"):
+            outbox.publish(session, Message(shop.site.topic(topic), "never"))
+        with pytest.raises(UsageError, match="closed"):
+            session.commit()
+    with pytest.raises(UsageError, match="closed"):
+        outbox.ping()
+    assert shop.site.read(topic) == []
+
+
+def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
+    shop.outbox.ping()
+    with shop.site.outbox() as unused:
+        unused.ping()
+    with (
+        Outbox("orders", shop.site.kafka(), channel="no-such-channel") as lost,
+        pytest.raises(ChannelError, match="no-such-channel"),
+    ):
+        lost.ping()
+    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
+    with Outbox("orders", nowhere, publish_timeout=0.5) as outbox, pytest.raises(PublishFailed):
+        outbox.ping()
+
+
+def test_the_reject_switch(shop: Shop) -> None:
+    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
+
+    with shop.site.outbox(reject_transactions=True) as rejecting:
+        message = Message(shop.site.topic(topic), "never")
+        with shop.session() as session:
+            shop.insert(session, number)
+            for eager in (True, False):
+                with pytest.raises(TransactionsRejected):
+                    rejecting.publish(session, message, eager=eager)
+        with (
+            psycopg.connect(shop.site.postgres_url) as connection,
+            rejecting.transaction(connection) as tx,
+            pytest.raises(TransactionsRejected),
+        ):
+            tx.publish(message)
+    assert shop.has(number)
+    assert len(shop.site.halves()) == before
+
+
+def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: Site) -> None:
+    site.create("orders")
+    kafka = {"bootstrap.servers": "127.0.0.1:1"}
+    with (
+        Outbox("orders", kafka, channel=site.name, tables=site.tables, publish_timeout=0.5) as outbox,
+        Session(site.engine()) as session,
+    ):
+        for _ in range(2):
+            with pytest.raises(PublishFailed):
+                outbox.publish(session, Message(site.topic("orders"), "never"))
+        session.execute(text("SELECT 1"))
+        session.commit()
+
+
+def test_a_listener_of_the_users_on_the_same_connection(shop: Shop, engine: Engine) -> None:
+    topic, seen = shop.topic(), list[str]()
+    with Session(engine) as session:
+        connection = session.connection()
+        event.listen(connection, "commit", lambda _: seen.append("before publish()"))
+        shop.publish(session, topic, "v")
+        event.listen(connection, "commit", lambda _: seen.append("after publish()"))
+        session.commit()
+    assert seen == ["before publish()", "after publish()"]
+    assert shop.delivered(1, topic) == ["v"]

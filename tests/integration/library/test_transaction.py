@@ -1,0 +1,327 @@
+"""`outbox.transaction(connection)`: a local transaction on psycopg whose BEGIN and COMMIT the library owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel, RawCursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row
+from sqlalchemy.orm import Session
+
+from outbox import CommitOutcomeUnknown, Message, MessageRefused, Transaction, TransactionFenced, UsageError
+from tests.proxies.postgres import LossyProxy
+from tests.support.harness import doubled, wait_until
+from tests.support.shop import Shop
+
+Connection = psycopg.Connection[Any]
+
+
+class _BodyError(Exception):
+    """What the body of a block raises."""
+
+
+@pytest.fixture(params=[True, False], ids=["autocommit", "no autocommit"])
+def connection(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Connection]:
+    """A connection of an application, as psycopg makes them."""
+    with psycopg.connect(shop.site.postgres_url, autocommit=request.param) as made:
+        yield made
+        assert made.autocommit is request.param
+
+
+def _insert(shop: Shop, connection: Connection, number: int) -> None:
+    connection.execute(f"INSERT INTO {shop.table} VALUES ({number}, 0)".encode())
+
+
+def _message(shop: Shop, topic: str, value: str) -> Message:
+    return Message(shop.site.topic(topic), value, topic)
+
+
+def test_rows_and_messages_commit_together(shop: Shop, connection: Connection) -> None:
+    topic, number = shop.topic(), shop.number()
+    with shop.outbox.transaction(connection) as tx:
+        _insert(shop, connection, number)
+        receipts = [tx.publish(_message(shop, topic, value)) for value in ("a", "b")]
+    assert connection.info.transaction_status is TransactionStatus.IDLE
+    found = shop.records(2, topic)
+    assert [record.message_id for record in found] == [receipt.message_id for receipt in receipts]
+    assert [record.value for record in found] == [b"a", b"b"]
+    assert {receipt.transaction_id for receipt in receipts} == {tx.transaction_id}
+    assert shop.has(number)
+
+
+def test_a_block_that_does_nothing_but_publish(shop: Shop, connection: Connection) -> None:
+    topic = shop.topic()
+    with shop.outbox.transaction(connection) as tx:
+        tx.publish(_message(shop, topic, "only"))
+    assert shop.delivered(1, topic) == ["only"]
+
+
+def test_a_block_without_messages_commits(shop: Shop, connection: Connection) -> None:
+    number = shop.number()
+    with shop.outbox.transaction(connection):
+        _insert(shop, connection, number)
+    assert shop.has(number)
+
+
+def test_one_connection_for_many_transactions(shop: Shop, connection: Connection) -> None:
+    topic = shop.topic()
+    for value in ("1", "2", "3"):
+        with shop.outbox.transaction(connection) as tx:
+            tx.publish(_message(shop, topic, value))
+    assert shop.delivered(3, topic) == ["1", "2", "3"]
+
+
+def test_an_exception_rolls_all_back(shop: Shop, connection: Connection) -> None:
+    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
+
+    def body() -> None:
+        with shop.outbox.transaction(connection) as tx:
+            _insert(shop, connection, number)
+            tx.publish(_message(shop, topic, "never"))
+            raise _BodyError
+
+    with pytest.raises(_BodyError):
+        body()
+    assert connection.info.transaction_status is TransactionStatus.IDLE
+    assert not shop.has(number)
+    assert len(shop.site.halves()) == before
+
+
+def test_savepoints(shop: Shop, connection: Connection) -> None:
+    topic, kept, struck = shop.topic(), shop.number(), shop.number()
+
+    def inner(tx: Transaction) -> None:
+        with tx.savepoint():
+            _insert(shop, connection, struck)
+            tx.publish(_message(shop, topic, "struck"))
+            with tx.savepoint():
+                tx.publish(_message(shop, topic, "struck too"))
+            raise _BodyError
+
+    with shop.outbox.transaction(connection) as tx:
+        tx.publish(_message(shop, topic, "1"))
+        with tx.savepoint():
+            _insert(shop, connection, kept)
+            tx.publish(_message(shop, topic, "2"))
+        with pytest.raises(_BodyError):
+            inner(tx)
+        tx.publish(_message(shop, topic, "3"))
+    assert shop.delivered(3, topic) == ["1", "2", "3"]
+    assert shop.has(kept)
+    assert not shop.has(struck)
+
+
+def test_psycopgs_own_transaction_blocks_are_savepoints_inside(shop: Shop, connection: Connection) -> None:
+    topic, number = shop.topic(), shop.number()
+
+    def body() -> None:
+        with shop.outbox.transaction(connection) as tx:
+            tx.publish(_message(shop, topic, "never"))
+            with connection.transaction():
+                _insert(shop, connection, number)
+            raise _BodyError
+
+    with pytest.raises(_BodyError):
+        body()
+    assert not shop.has(number)
+
+
+def test_a_message_that_is_refused_leaves_the_transaction_alone(shop: Shop, connection: Connection) -> None:
+    topic, number = shop.topic(), shop.number()
+    with shop.outbox.transaction(connection) as tx:
+        _insert(shop, connection, number)
+        with pytest.raises(MessageRefused):
+            tx.publish(Message(shop.site.topic("no-such-topic"), b"v"))
+        tx.publish(_message(shop, topic, "kept"))
+    assert shop.delivered(1, topic) == ["kept"]
+    assert shop.has(number)
+
+
+def test_the_connections_own_isolation_level_holds(shop: Shop, connection: Connection) -> None:
+    connection.isolation_level = IsolationLevel.SERIALIZABLE
+    with shop.outbox.transaction(connection) as tx:
+        level = connection.execute("SHOW transaction_isolation").fetchone()
+        tx.publish(_message(shop, shop.topic(), "v"))
+    assert level == ("serializable",)
+
+
+def test_a_connection_with_factories_of_its_own(shop: Shop, connection: Connection) -> None:
+    topic = shop.topic()
+    connection.row_factory = dict_row
+    connection.cursor_factory = RawCursor
+    with shop.outbox.transaction(connection) as tx:
+        assert connection.execute("SELECT $1::int AS n", (7,)).fetchone() == {"n": 7}
+        tx.publish(_message(shop, topic, "v"))
+    assert shop.delivered(1, topic) == ["v"]
+
+
+def test_commit_waits_for_the_disk_whatever_the_session_says(
+    shop: Shop, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def look(name: str) -> None:
+        if name == "outbox.sealed":
+            seen.append(connection.execute("SHOW synchronous_commit").fetchone())
+
+    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
+    with shop.outbox.transaction(connection) as tx:
+        connection.execute("SET LOCAL synchronous_commit = off")
+        tx.publish(_message(shop, shop.topic(), "v"))
+    assert seen == [("on",)]
+
+
+def test_the_checker_was_first(shop: Shop, connection: Connection) -> None:
+    topic, number = shop.topic(), shop.number()
+
+    def body() -> None:
+        with shop.outbox.transaction(connection) as tx:
+            _insert(shop, connection, number)
+            tx.publish(_message(shop, topic, "never"))
+            with shop.site.connect() as other:
+                insert = f"INSERT INTO {shop.site.tables.transaction} VALUES (%s, 'orders', 'R', 'x', %s, 0, 0, 0, '0')"
+                other.execute(insert.encode(), (tx.transaction_id, tx.transaction_id))
+
+    with pytest.raises(TransactionFenced):
+        body()
+    assert connection.info.transaction_status is TransactionStatus.IDLE
+    assert not shop.has(number)
+
+
+def test_a_constraint_that_fails_at_commit(shop: Shop, connection: Connection) -> None:
+    topic = shop.topic()
+
+    def body() -> None:
+        with shop.outbox.transaction(connection) as tx:
+            connection.execute("CREATE TEMP TABLE later (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+            connection.execute("INSERT INTO later VALUES (1), (1)")
+            tx.publish(_message(shop, topic, "never"))
+
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        body()
+    assert connection.info.transaction_status is TransactionStatus.IDLE
+    shop.site.wait_settled()
+    assert shop.site.read(topic) == []
+
+
+def test_a_transaction_that_failed_and_nobody_noticed(shop: Shop, connection: Connection) -> None:
+    def body() -> None:
+        with shop.outbox.transaction(connection) as tx:
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                connection.execute("SELECT 1/0")
+            tx.publish(_message(shop, shop.topic(), "never"))
+
+    with pytest.raises(UsageError, match="has failed"):
+        body()
+    assert connection.info.transaction_status is TransactionStatus.IDLE
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("more", [[], ["SELECT 1"]], ids=["nothing after it", "statements after it"])
+def test_a_transaction_that_was_ended_inside_the_block(
+    shop: Shop, connection: Connection, end: str, more: list[str]
+) -> None:
+    topic = shop.topic()
+
+    def body() -> None:
+        with shop.outbox.transaction(connection) as tx:
+            connection.execute("SELECT 1")
+            tx.publish(_message(shop, topic, "never"))
+            getattr(connection, end)()
+            for statement in more:
+                connection.execute(statement.encode())
+
+    with pytest.raises(UsageError, match="ended"):
+        body()
+    assert connection.info.transaction_status is TransactionStatus.IDLE
+    assert shop.site.read(topic) == []
+
+
+def test_publishing_after_the_block_is_refused(shop: Shop, connection: Connection) -> None:
+    with shop.outbox.transaction(connection) as tx:
+        connection.execute("SELECT 1")
+    with pytest.raises(UsageError, match="has ended"):
+        tx.publish(_message(shop, shop.topic(), "never"))
+
+
+def test_a_connection_that_is_not_idle_is_refused(shop: Shop) -> None:
+    with psycopg.connect(shop.site.postgres_url) as connection:
+        connection.execute("SELECT 1")
+        with pytest.raises(UsageError, match="already in a transaction"), shop.outbox.transaction(connection):
+            pass
+    with pytest.raises(UsageError, match="closed"), shop.outbox.transaction(connection):
+        pass
+
+
+def test_anything_but_a_connection_is_refused(shop: Shop) -> None:
+    with Session(shop.engine) as session, pytest.raises(UsageError, match="psycopg or of SQLAlchemy, not Session"):
+        shop.outbox.transaction(session)  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_commit_whose_reply_is_lost_is_looked_up(shop: Shop) -> None:
+    topic, number = shop.topic(), shop.number()
+
+    def body() -> None:
+        with psycopg.connect(proxy.url) as connection, shop.outbox.transaction(connection) as tx:
+            _insert(shop, connection, number)
+            tx.publish(_message(shop, topic, "committed"))
+
+    with LossyProxy(shop.site.postgres_url) as proxy:
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            body()
+        assert proxy.cut.is_set()
+    assert shop.has(number)
+    assert shop.delivered(1, topic) == ["committed"]
+    ops = [source for source, entry in shop.site.ops() if entry.transaction_id == caught.value.transaction_id]
+    assert set(ops) == {"checker"}
+
+
+def test_a_backend_that_is_ended_in_commit_is_looked_up(shop: Shop) -> None:
+    """A deferred trigger ends its own backend: COMMIT was sent, and nothing was committed."""
+    topic, number = shop.topic(), shop.number()
+    with shop.site.connect() as setup:
+        setup.execute(
+            f"""
+            CREATE FUNCTION {shop.table}_end() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
+            CREATE TABLE {shop.table}_ends (id int);
+            CREATE CONSTRAINT TRIGGER ends AFTER INSERT ON {shop.table}_ends
+                DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {shop.table}_end()
+            """.encode()
+        )
+
+    def body() -> None:
+        with psycopg.connect(shop.site.postgres_url) as connection, shop.outbox.transaction(connection) as tx:
+            _insert(shop, connection, number)
+            connection.execute(f"INSERT INTO {shop.table}_ends VALUES (1)".encode())
+            tx.publish(_message(shop, topic, "never"))
+
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        body()
+    wait_until(lambda: shop.site.rows().get(caught.value.transaction_id) == "R")
+    shop.site.wait_settled()
+    assert not shop.has(number)
+    assert shop.site.read(topic) == []
+
+
+def test_threads_with_connections_of_their_own(shop: Shop) -> None:
+    topic = shop.topic()
+
+    def work(worker: int) -> None:
+        with psycopg.connect(shop.site.postgres_url) as connection:
+            for turn in range(10):
+                with shop.outbox.transaction(connection) as tx:
+                    tx.publish(Message(shop.site.topic(topic), f"{worker}/{turn:02}", str(worker)))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    found = shop.records(60, topic)
+    assert not doubled(found)
+    for worker in range(6):
+        values = [record.value for record in found if record.key == str(worker).encode()]
+        assert values == sorted(values, key=lambda value: value or b"")

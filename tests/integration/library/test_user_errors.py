@@ -1,0 +1,677 @@
+"""Every error that a user can provoke, provoked: each says what to do.
+
+The tables hold the words of the remedy. A last test finds errors of the library that no line of them provokes.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from psycopg import sql
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+
+import outbox.errors
+from outbox import (
+    AsyncOutbox,
+    Inbox,
+    Message,
+    Outbox,
+    OutboxError,
+    Settings,
+    TableNames,
+    TransactionalProducer,
+    TransactionListener,
+    TypedTopic,
+)
+from outbox.cloudevents import event_message
+from outbox.protocol.positions import MAX_POSITION
+from outbox.testing import InMemoryOutbox
+from tests.support.commands import run_command
+from tests.support.harness import Site
+
+ROOT = Path(__file__).parents[3]
+NOBODY = "127.0.0.1:9"
+KAFKA = {"bootstrap.servers": NOBODY}
+ENVIRONMENT = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY}
+WRONG: Any = object()
+TYPED: Any = TypedTopic
+Offline = Callable[[], object]
+OnSite = Callable[["World"], object]
+
+
+class World:
+    """A site with an outbox, and what the cases do with it."""
+
+    def __init__(self, site: Site, outbox: Outbox) -> None:
+        self.site = site
+        self.outbox = outbox
+        self.message = Message(site.topic("orders"), "x")
+
+    def publish(self, message: Message, outbox: Outbox | None = None) -> None:
+        """Publish in a session that commits."""
+        with Session(self.site.engine()) as session, session.begin():
+            (outbox or self.outbox).publish(session, message)
+
+    def publish_on(self, connection: psycopg.Connection[Any]) -> None:
+        """Publish on a psycopg connection."""
+        with self.outbox.transaction(connection) as transaction:
+            transaction.publish(self.message)
+
+    def outbox_of_missing_tables(self) -> Outbox:
+        """Return an outbox whose tables do not exist."""
+        self.site.tables = TableNames("public", f"{self.site.name}_none")
+        return self.site.outbox()
+
+    def publish_as_stranger(self) -> None:
+        """Publish as a role that has no right on the callback tables."""
+        role = sql.Identifier(f"{self.site.name}_stranger")
+        with self.site.connect() as owner:
+            owner.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+            try:
+                with self.site.connect() as connection:
+                    connection.execute(sql.SQL("SET ROLE {}").format(role))
+                    self.publish_on(connection)
+            finally:
+                owner.execute(sql.SQL("DROP ROLE {}").format(role))
+
+    def create_table(self, *words: str) -> None:
+        """Run `outbox table create`."""
+        self.run("table", "create", *words)
+
+    def run(self, *words: str, **environ: str) -> None:
+        """Run `outbox …`, and raise what it says.
+
+        Raises:
+            OutboxError: The command failed.
+        """
+        done = run_command(self.site, *words, environ=environ)
+        if done.returncode:
+            raise OutboxError(done.stderr + done.stdout)
+
+
+def _settings(**values: Any) -> Callable[[], object]:
+    return lambda: Outbox(**{"group": "orders", "kafka": KAFKA, **values})
+
+
+def _environment(**values: str) -> Callable[[], object]:
+    return lambda: Settings.from_env({**ENVIRONMENT, **values})
+
+
+def _message(**values: Any) -> Callable[[], object]:
+    return lambda: Message(**{"topic": "orders", "value": "x", **values})
+
+
+def _record(*headers: tuple[str, bytes]) -> SimpleNamespace:
+    return SimpleNamespace(headers=lambda: list(headers), topic=lambda: "orders", partition=lambda: 0, offset=lambda: 7)
+
+
+def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], object]:
+    def run() -> object:
+        with InMemoryOutbox(topics={"orders": 3}) as outbox:
+            return publish(outbox)
+
+    return run
+
+
+def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
+    def run() -> object:
+        outbox = Outbox("orders", KAFKA)
+        outbox.close()
+        return use(outbox)
+
+    return run
+
+
+async def _serialize_later(*_: object) -> bytes:
+    return b""
+
+
+class _Listener(TransactionListener):
+    """Answers nothing that means anything."""
+
+    def execute_local_transaction(self, msg: object, arg: object) -> Any:
+        """Return what is no state."""
+        del msg, arg
+        return "COMMIT"
+
+    def check_local_transaction(self, msg: object) -> Any:
+        """Return what is no state."""
+        del msg
+        return "COMMIT"
+
+
+OFFLINE: dict[str, tuple[Offline, str]] = {
+    # --- settings -----------------------------------------------------------------------------------------------
+    "no servers": (_settings(kafka={}), "give kafka={'bootstrap.servers': 'host:9092'}"),
+    "group name": (_settings(group="a b"), "use 1 to 200 letters, digits"),
+    "channel name": (_settings(channel="Ä"), "use "),
+    "property that breaks the guarantee": (_settings(kafka={**KAFKA, "acks": "1"}), "cannot be set: "),
+    "property of no name": (_settings(kafka={**KAFKA, 1: "1"}), "use the names of librdkafka"),
+    "property that is no function": (_settings(kafka={**KAFKA, "oauth_cb": "f"}), "only Python can give one"),
+    "file that is missing": (
+        _settings(kafka={**KAFKA, "security.protocol": "ssl", "ssl.ca.location": "/none"}),
+        "correct the path or its rights",
+    ),
+    "seconds out of range": (_settings(publish_timeout=0.0), " must be from "),
+    "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "use "),
+    "no group": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "give OUTBOX_GROUP"),
+    "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
+    "no table": (_environment(OUTBOX_KAFKA="[]"), "write [kafka] with one property a line"),
+    "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "write text, a number, true or false"),
+    "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT="soon"), "write it like 5 or 0.5"),
+    "no truth": (_environment(OUTBOX_EAGER="maybe"), "write true, false, yes, no, 1 or 0"),
+    "no file": (_environment(OUTBOX_CONFIG="/none.toml"), "which cannot be read: "),
+    # --- messages -----------------------------------------------------------------------------------------------
+    "value of no bytes": (_message(value=1), "give bytes or text, or use outbox.serialization for objects"),
+    "half a surrogate pair": (_message(value="\ud800"), "give bytes, or correct the text"),
+    "header that is no text": (_message(headers={1: "x"}), "it must be text"),
+    "reserved header": (_message(headers={"outbox-id": "x"}), "choose a name without the prefix 'outbox-'"),
+    "header with a NUL": (_message(headers={"a\0b": "x"}), "at which Kafka's client would cut it: remove it"),
+    "topic name": (_message(topic="no such name!"), "use 1 to 249 of a-z"),
+    "internal topic": (_message(topic="orders.half"), "choose one that does not begin with '__'"),
+    "negative partition": (_message(partition=-2), "use -1 for 'by key'"),
+    "partition that is no number": (_message(partition="1"), "give a whole number"),
+    "timestamp 0": (_message(timestamp=0), "give ms since 1970, or leave it out"),
+    "timestamp in ns": (_message(timestamp=10**18), "give ms since 1970"),
+    "immunity": (_message(check_immunity=-1.0), "use 0 to "),
+    "value that no serializer takes": (lambda: TYPED("orders").message(WRONG), "cannot be serialized: "),
+    "asynchronous serializer": (
+        lambda: TYPED("orders", value=_serialize_later).message("x"),
+        "give one that is not asynchronous",
+    ),
+    "event of another type": (
+        lambda: event_message("orders", _event(WRONG, "text/plain")),
+        "give it as bytes or text",
+    ),
+    "event that is no JSON": (lambda: event_message("orders", _event(float("nan"))), "cannot become JSON: "),
+    # --- the outbox ---------------------------------------------------------------------------------------------
+    "closed": (_closed(lambda outbox: outbox.ping()), "make a new one"),
+    "no session": (
+        _in_memory(lambda outbox: outbox.publish(WRONG, Message("orders", "x"))),
+        "publish() takes a Session or a Connection of SQLAlchemy",
+    ),
+    "no connection": (
+        _in_memory(lambda outbox: outbox.transaction(WRONG).__enter__()),
+        "takes a connection of psycopg or of SQLAlchemy",
+    ),
+    "no async session": (
+        _in_memory(lambda outbox: asyncio.run(AsyncOutbox.over(outbox).publish(WRONG, Message("orders", "x")))),
+        "publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy",
+    ),
+    "no async connection": (
+        _in_memory(lambda outbox: AsyncOutbox.over(outbox).transaction(WRONG)),
+        "takes an async connection of psycopg or of SQLAlchemy",
+    ),
+    "async connection that is not open": (
+        _in_memory(
+            lambda outbox: AsyncOutbox.over(outbox).transaction(
+                create_async_engine("postgresql+psycopg://127.0.0.1/x").connect()
+            )
+        ),
+        "use `async with engine.connect() as connection`",
+    ),
+    # --- listeners ----------------------------------------------------------------------------------------------
+    "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "a listener is a TransactionListener"),
+    "settings twice": (
+        lambda: TransactionalProducer(Outbox("orders", KAFKA), _Listener(), KAFKA),
+        "give either an outbox, or a group and settings",
+    ),
+    # --- consumers ----------------------------------------------------------------------------------------------
+    "consumer group": (lambda: Inbox(""), "use 1 to "),
+    "no message id": (lambda: Inbox("g").once(WRONG, ""), "a message id has 1 to "),
+    "record of no outbox": (
+        lambda: Inbox("g").once(WRONG, _record()),
+        "if it did not come through an outbox, give once() an id of your own as text",
+    ),
+    "record of a malformed id": (
+        lambda: Inbox("g").once(WRONG, _record(("outbox-id", b"\xff"))),
+        "is no message id: if it did not come through an outbox, give once() an id of your own as text",
+    ),
+    "record without headers": (lambda: Inbox("g").once(WRONG, WRONG), "give once() the record as it was consumed"),
+    "once of no session": (
+        lambda: Inbox("g").once(WRONG, "1"),
+        "once() takes a session or a connection of SQLAlchemy or psycopg",
+    ),
+    "once_async of no session": (
+        lambda: asyncio.run(Inbox("g").once_async(WRONG, "1")),
+        "once_async() takes an async session or connection of SQLAlchemy or psycopg",
+    ),
+    "purge of nothing": (lambda: Inbox("g").purge(WRONG, timedelta(0)), "must be above 0"),
+}
+
+
+def _event(data: object, content_type: str = "application/json") -> CloudEvent:
+    attributes = {"id": "1", "source": "/x", "type": "x", "specversion": "1.0", "datacontenttype": content_type}
+    return CloudEvent(attributes, data)  # type: ignore[arg-type]  # a user's slip
+
+
+# --- on servers -------------------------------------------------------------------------------------------------------
+
+
+def _two_phase(world: World) -> None:
+    with Session(world.site.engine(), twophase=True) as session:
+        world.outbox.publish(session, world.message)
+
+
+def _two_phase_connection(world: World) -> None:
+    with world.site.engine().connect() as connection, connection.begin_twophase(), Session(connection) as session:
+        world.outbox.publish(session, world.message)
+
+
+def _autocommit(world: World) -> None:
+    with Session(world.site.engine(isolation_level="AUTOCOMMIT")) as session:
+        world.outbox.publish(session, world.message)
+
+
+def _failed_statement(world: World) -> None:
+    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
+        transaction.publish(world.message)
+        with pytest.raises(psycopg.Error):
+            connection.execute("SELECT 1/0")
+
+
+def _ended_inside(world: World) -> None:
+    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
+        transaction.publish(world.message)
+        connection.execute("ROLLBACK")
+
+
+def _begun_again_inside(world: World) -> None:
+    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
+        transaction.publish(world.message)
+        connection.execute("ROLLBACK")
+        connection.execute("SELECT 1")
+
+
+def _ended_in_sql(world: World) -> None:
+    with Session(world.site.engine()) as session:
+        world.outbox.publish(session, world.message)
+        session.execute(text("ROLLBACK"))
+
+
+def _two_connections(world: World) -> None:
+    one, other = world.site.engine(), world.site.engine()
+    with Session(one) as session:
+        world.outbox.publish(session, world.message)
+        session.execute(text("SELECT 1"), bind_arguments={"bind": other})
+
+
+def _read_only(world: World) -> None:
+    with Session(world.site.engine(execution_options={"postgresql_readonly": True})) as session:
+        world.outbox.publish(session, world.message)
+
+
+def _another_driver(world: World) -> None:
+    with Session(create_engine("sqlite://")) as session:
+        world.outbox.publish(session, world.message)
+
+
+def _after_the_block(world: World) -> None:
+    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
+        pass
+    transaction.publish(world.message)
+
+
+def _inside_a_block(world: World) -> None:
+    with (
+        world.site.connect() as connection,
+        world.outbox.transaction(connection) as transaction,
+        connection.transaction(),
+    ):
+        transaction.publish(world.message)
+
+
+def _on_a_closed_connection(world: World) -> None:
+    connection = world.site.connect()
+    connection.close()
+    world.publish_on(connection)
+
+
+def _in_a_transaction(world: World) -> None:
+    with world.site.connect() as connection:
+        connection.execute("BEGIN")
+        world.publish_on(connection)
+
+
+def _core_in_a_transaction(world: World) -> None:
+    with world.site.engine().connect() as connection:
+        connection.execute(text("SELECT 1"))
+        with world.outbox.transaction(connection):
+            pass
+
+
+def _too_many(world: World) -> None:
+    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
+        for _ in range(MAX_POSITION + 2):
+            transaction.publish(world.message)
+
+
+def _long_ordering_key(world: World) -> None:
+    """Publish behind a message whose key every half of the transaction carries, percent-encoded."""
+    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
+        transaction.publish(Message(world.message.topic, "x", "\u00e4" * 500_000))
+        transaction.publish(Message(world.message.topic, "x", "k"))
+
+
+def _outcome_in_a_transaction(world: World) -> None:
+    with world.site.connect() as connection:
+        connection.execute("BEGIN")
+        world.outbox.outcome(str(uuid.uuid4()), connection)
+
+
+def _outcome_of_nothing(world: World) -> None:
+    with world.site.connect() as connection:
+        world.outbox.outcome("42", connection)
+
+
+def _listener(world: World) -> None:
+    with Session(world.site.engine()) as session:
+        producer = TransactionalProducer(world.outbox, _Listener(), serve_checks=False)
+        producer.send_message_in_transaction(world.message, session=session)
+
+
+def _listener_in_a_savepoint(world: World) -> None:
+    with Session(world.site.engine()) as session, session.begin(), session.begin_nested():
+        producer = TransactionalProducer(world.outbox, _Listener(), serve_checks=False)
+        producer.send_message_in_transaction(world.message, session=session)
+
+
+def _rejected(world: World) -> None:
+    world.publish(world.message, world.site.outbox(reject_transactions=True))
+
+
+def _no_engine(world: World) -> None:
+    with Session() as session:
+        world.outbox.publish(session, world.message)
+
+
+def _wait_after_close(world: World) -> None:
+    with world.site.outbox() as outbox, Session(world.site.engine()) as session:
+        receipt = outbox.publish(session, world.message)
+        session.commit()
+    receipt.wait_visible(1)
+
+
+def _without_key(world: World) -> None:
+    name = world.site.topic("compacted")
+    topic = NewTopic(name, num_partitions=1, replication_factor=1, config={"cleanup.policy": "compact"})
+    world.site.admin.create_topics([topic])[name].result(20)
+    world.publish(Message(name, "x"))
+
+
+def _create_as(world: World, schema: str, *words: str, rights: str = "") -> None:
+    """Run `outbox table create` as a role that owns nothing.
+
+    Args:
+        world: Where.
+        schema: Schema of the tables; it is made.
+        words: Options of the command.
+        rights: What the role may do in the schema, if anything.
+    """
+    name, place = sql.Identifier(f"{world.site.name}_owner"), sql.Identifier(schema)
+    with world.site.connect() as owner:
+        owner.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(name))
+        owner.execute(sql.SQL("CREATE SCHEMA {}").format(place))
+        if rights:
+            owner.execute(sql.SQL("GRANT {} ON SCHEMA {} TO {}").format(sql.SQL(rights), place, name))
+        try:
+            url = make_url(world.site.postgres_url).set(username=f"{world.site.name}_owner", password="x")
+            environ = {"OUTBOX_POSTGRES_URL": url.render_as_string(hide_password=False), "OUTBOX_SCHEMA": schema}
+            world.run("table", "create", *words, **environ)
+        finally:
+            owner.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(place))
+            owner.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+def _create_without_right(world: World) -> None:
+    _create_as(world, f"{world.site.name}_closed")
+
+
+def _grant_without_right(world: World) -> None:
+    with world.site.connect() as owner:
+        reader = sql.Identifier(f"{world.site.name}_reader")
+        owner.execute(sql.SQL("CREATE ROLE {}").format(reader))
+        try:
+            role = ("--application-role", f"{world.site.name}_reader")
+            _create_as(world, f"{world.site.name}_open", *role, rights="USAGE, CREATE")
+        finally:
+            owner.execute(sql.SQL("DROP ROLE {}").format(reader))
+
+
+def _once_in_autocommit(world: World) -> None:
+    with world.site.connect() as connection:
+        Inbox("g", world.site.tables).once(connection, "1")
+
+
+def _once_without_table(world: World) -> None:
+    with Session(world.site.engine()) as session:
+        Inbox("g", TableNames("public", "none")).once(session, "1")
+
+
+def _purge_in_a_transaction(world: World) -> None:
+    with psycopg.connect(world.site.postgres_url) as connection:
+        connection.execute("SELECT 1")
+        Inbox("g", world.site.tables).purge(connection, timedelta(days=30))
+
+
+def _skip(place: str, offset: str, reason: str = "damaged") -> OnSite:
+    return lambda w: w.run("skip", place, "--offset", offset, "--reason", reason)
+
+
+def _skip_readable(world: World) -> None:
+    world.publish(Message(world.message.topic, "x", partition=0))
+    world.run("skip", "half/0", "--offset", "0", "--reason", "damaged")
+
+
+ON_SITE: dict[str, tuple[OnSite, str]] = {
+    # --- messages and topics --------------------------------------------------------------------------------------
+    "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "create it, or correct its name"),
+    "unknown partition": (
+        lambda w: w.publish(Message(w.message.topic, "x", partition=7)),
+        "give one below that, or -1",
+    ),
+    "too large": (
+        lambda w: w.publish(Message(w.message.topic, b"x" * 1_048_500)),
+        "Make the message smaller, or raise the topic's limit",
+    ),
+    "no key": (_without_key, "Give it a key"),
+    "ordering key": (
+        _long_ordering_key,
+        "Make the message, its headers or the key of the transaction's first message smaller",
+    ),
+    "too many": (_too_many, "publish the others in another one"),
+    "rejected": (_rejected, "(reject_transactions): try again later"),
+    "unknown property": (
+        lambda w: w.publish(w.message, Outbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)),
+        "correct it, see CONFIGURATION.md of librdkafka",
+    ),
+    "missing channel": (
+        lambda w: w.publish(w.message, Outbox("g", w.site.kafka(), channel=f"{w.site.name}none")),
+        "outbox channel create",
+    ),
+    # --- tables -----------------------------------------------------------------------------------------------------
+    "missing tables": (lambda w: w.publish(w.message, w.outbox_of_missing_tables()), "run `outbox table create`"),
+    "missing rights": (World.publish_as_stranger, "run `outbox table create --application-role ROLE`"),
+    # --- sessions and connections -----------------------------------------------------------------------------------
+    "two-phase session": (_two_phase, "use a session without twophase=True"),
+    "two-phase connection": (_two_phase_connection, "begin an ordinary one, with connection.begin()"),
+    "autocommit": (_autocommit, "use another isolation level"),
+    "failed statement": (_failed_statement, "roll it back, nothing was published"),
+    "ended inside": (_ended_inside, "leave BEGIN, COMMIT and ROLLBACK to the block or the session"),
+    "begun again inside": (_begun_again_inside, "the transaction was ended inside the block"),
+    "ended in SQL": (_ended_in_sql, "Use session.commit(), session.rollback()"),
+    "two connections": (_two_connections, "Publish with a session of one database"),
+    "read-only": (_read_only, "The session's connection is read-only"),
+    "another driver": (_another_driver, "the library needs psycopg 3 (postgresql+psycopg://)"),
+    "after the block": (_after_the_block, "publish inside the with block"),
+    "inside a block of psycopg": (_inside_a_block, "use tx.savepoint()"),
+    "closed connection": (_on_a_closed_connection, "open a new one"),
+    "connection in a transaction": (_in_a_transaction, "commit it or roll it back first, outbox.transaction() owns"),
+    "Core connection in a transaction": (
+        _core_in_a_transaction,
+        "commit it or roll it back first, outbox.transaction() owns",
+    ),
+    "no engine": (_no_engine, "The session has no engine for publish() to choose"),
+    "wait after close": (_wait_after_close, "wait for receipts before close()"),
+    "outcome in a transaction": (_outcome_in_a_transaction, "give outcome() a connection of its own"),
+    "outcome of no transaction": (_outcome_of_nothing, "give the id of a receipt"),
+    "listener's answer": (_listener, "return a LocalTransactionState or None"),
+    "listener in a SAVEPOINT": (_listener_in_a_savepoint, "release it first"),
+    # --- consumers --------------------------------------------------------------------------------------------------
+    "once in autocommit": (_once_in_autocommit, "open a transaction around both"),
+    "once without a table": (_once_without_table, "run `outbox inbox create`"),
+    "purge in a transaction": (_purge_in_a_transaction, "takes a connection outside a transaction"),
+    # --- the command ------------------------------------------------------------------------------------------------
+    "command without Kafka": (
+        lambda w: w.run("channel", "verify", OUTBOX_BOOTSTRAP_SERVERS=""),
+        "set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers",
+    ),
+    "command without database": (
+        lambda w: w.run("table", "verify", OUTBOX_POSTGRES_URL=""),
+        "set OUTBOX_POSTGRES_URL or give --postgres-url",
+    ),
+    "command without its database": (
+        lambda w: w.run("table", "verify", OUTBOX_POSTGRES_URL="postgresql://u@127.0.0.1:9/x"),
+        "The database cannot be reached. ",
+    ),
+    "channel with other numbers": (
+        lambda w: w.run("channel", "create", "--partitions", "9"),
+        "out, or change the topics",
+    ),
+    "channel that is missing": (
+        lambda w: w.run("channel", "verify", OUTBOX_CHANNEL=f"{w.site.name}none"),
+        "outbox channel create",
+    ),
+    "discarded: nothing named": (
+        lambda w: w.run("discarded", "drop", "--yes", "--comment", "x"),
+        "name transactions, or give --all",
+    ),
+    "discarded: unknown": (
+        lambda w: w.run("discarded", "drop", str(uuid.uuid4()), "--yes", "--comment", "x"),
+        "does not lie in the discard topic",
+    ),
+    "discarded: not asked": (
+        lambda w: w.run("discarded", "drop", "--all", "--json", "--comment", "x"),
+        "give --yes, too",
+    ),
+    # --- skips --------------------------------------------------------------------------------------------------------
+    "skip of no partition": (_skip("op/99", "0"), "give half/N or op/N"),
+    "skip without a reason": (_skip("half/0", "0", reason=" "), "characters: give 1 to "),
+    "skip of no record": (_skip("op/0", "4711"), "does not exist: the partition has offsets"),
+    "skip of a readable record": (_skip_readable, "can be read, so that a relay does not halt there"),
+    # --- roles --------------------------------------------------------------------------------------------------------
+    "role of no right": (
+        lambda w: w.run("table", "create", "--application-role", "public"),
+        "name one role, at most 63 bytes",
+    ),
+    "role that may not create": (_create_without_right, "let a role that may run `outbox "),
+    "role that may not grant": (_grant_without_right, "let the owner of the schema grant it"),
+    "role that is missing": (
+        lambda w: w.run("table", "create", "--application-role", "no_such_role"),
+        "create it first, then run this again",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def world(servers: Any) -> Iterator[World]:
+    """A site, shared by the cases."""
+    with Site(servers.bootstrap_servers, servers.postgres_url) as site:
+        site.create("orders")
+        with site.outbox(publish_timeout=20.0) as outbox:
+            yield World(site, outbox)
+
+
+@pytest.fixture
+def tables(world: World) -> Iterator[None]:
+    """Give the site its own tables back, which a case may have changed."""
+    kept = world.site.tables
+    yield
+    world.site.tables = kept
+
+
+@pytest.mark.parametrize("case", OFFLINE)
+def test_user_error_without_servers_says_what_to_do(case: str) -> None:
+    provoke, remedy = OFFLINE[case]
+    with pytest.raises(OutboxError, match=re.escape(remedy)):
+        provoke()
+
+
+@pytest.mark.parametrize("case", ON_SITE)
+@pytest.mark.usefixtures("tables")
+def test_user_error_on_servers_says_what_to_do(world: World, case: str) -> None:
+    provoke, remedy = ON_SITE[case]
+    with pytest.raises(OutboxError, match=re.escape(remedy)):
+        provoke(world)
+
+
+# --- is a line missing? -----------------------------------------------------------------------------------------------
+
+FAULTS = (
+    "try again",  # halves that Kafka refused or did not acknowledge; a transaction that the checker was quicker with
+    "it can be tried again",
+    "Try again, or raise queue.buffering.max.messages",
+    "Roll the local transaction back and try again",
+    "The circuit closes by itself when Kafka answers",
+    "run the command again",
+    "give them again",
+    "did not take the skip within",
+    "start it, or correct bootstrap.servers, the network or the credentials",
+    "Kafka does not answer",  # connection_causes adds what to do
+    "\0 failed: \0: \0\0",  # a refused admin request: the last part says what to do
+    "COMMIT answered \0",
+    "Begin a new one, on a connection of the child process",
+    "run `outbox table create`",
+    "publish before session.commit()",  # needs a listener of the user's own between two of ours
+    "wait before close()",
+    "call invalidate() on the connection",  # a signal handler interrupted publish()
+    "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
+)
+"""Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
+
+
+def _template(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str(words)):
+            return words
+        case ast.JoinedStr(values=parts):
+            return "".join(_template(part) for part in parts)
+        case ast.BinOp(left=left, right=right):
+            return _template(left) + _template(right)
+    return "\0"
+
+
+def _templates() -> Iterator[tuple[str, str]]:
+    """Find each text with which the library raises one of its errors; NUL stands for what is filled in."""
+    errors = {name for name, value in vars(outbox.errors).items() if isinstance(value, type)}
+    for path in sorted((ROOT / "outbox").rglob("*.py")):
+        if path.is_relative_to(ROOT / "outbox" / "service") or path.is_relative_to(ROOT / "outbox" / "testing"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in errors:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", _template(first)
+
+
+def test_every_error_of_the_library_is_provoked() -> None:
+    remedies = [remedy for _, remedy in [*OFFLINE.values(), *ON_SITE.values()]]
+    missing = {
+        place: template
+        for place, template in _templates()
+        if template.strip("\0 .;") and not any(words in template for words in [*remedies, *FAULTS])
+    }
+    assert not missing, "\n".join(f"{place} {template!r}" for place, template in missing.items())

@@ -1,0 +1,146 @@
+"""`outbox discarded`: an operator lists, shows, delivers and drops what lies in the discard topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from outbox import Message, Outbox
+from outbox._kafka.channel import verify_channel
+from outbox._operations.discard_topic import read_manifests
+from outbox._service.exit_codes import Exit
+from outbox.protocol.names import LATE_HEADER
+from outbox.protocol.op import OpEntry, OpKind, OpSource
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.commands import run_command
+from tests.support.harness import Site, wait_until
+
+QUICK = {
+    "OUTBOX_TRANSACTION_TIMEOUT": "200",
+    "OUTBOX_CHECK_INTERVAL": "200",
+    "OUTBOX_TOPIC_MISSING_MAX_AGE": "300",
+}
+
+
+@pytest.fixture
+def outbox(site: Site) -> Iterator[Outbox]:
+    """The library on a site of one partition, whose topic `gone` will be deleted."""
+    site.create("orders", "gone", partitions=1)
+    with site.outbox(publish_timeout=20.0) as made:
+        yield made
+
+
+def _list(site: Site, *words: str) -> list[str]:
+    """The lines of the list that are transactions."""
+    result = run_command(site, "discarded", "list", *words)
+    assert result.returncode == Exit.OK, result.stderr
+    return [line for line in result.stdout.splitlines() if line.count("-") >= 4 and "orders" in line]
+
+
+def _refused(site: Site, outbox: Outbox, *values: str) -> list[str]:
+    """Ids of committed transactions that lie in the discard topic, because their real topic is gone."""
+    messages = [Message(site.topic("gone"), value, f"secret-key-{value}") for value in values]
+    ids = [id_.partition("/")[0] for id_ in publish_bulk(site, outbox, messages)]
+    for future in site.admin.delete_topics([site.topic("gone")]).values():
+        future.result(20)
+    site.relay(extra=QUICK)
+    _wait_for(site, len(values))
+    return ids
+
+
+def _wait_for(site: Site, count: int) -> None:
+    """Wait until so many transactions lie in the discard topic."""
+    channel = verify_channel(site.admin, site.channel)
+    wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == count, explain=site.logs)
+
+
+def _operators_ops(site: Site) -> list[OpEntry]:
+    return [entry for source, entry in site.ops() if source is OpSource.OPERATOR]
+
+
+def test_what_lies_there_is_listed_and_shown_without_its_content(site: Site, outbox: Outbox) -> None:
+    first, second = _refused(site, outbox, "secret-one", "secret-two")
+    lines = _list(site, "--reason", "TOPIC_MISSING", "--group", "orders")
+    assert [line.split()[0] for line in lines] == [first, second]
+    assert _list(site, "--reason", "TOO_LARGE") == _list(site, "--group", "others") == []
+    shown = run_command(site, "discarded", "show", first).stdout
+    assert all(word in shown for word in ("TOPIC_MISSING", "COMMIT", f"{site.topic('gone')}:-1", "yes", "31"))
+    assert "secret" not in shown + "".join(lines)
+
+
+def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: Outbox) -> None:
+    first, second = _refused(site, outbox, "one", "two")
+    early = run_command(site, "discarded", "deliver", first, "--yes", "--wait", "1")
+    assert early.returncode == Exit.FINDINGS
+    assert "0 of 1 have left" in early.stdout
+    assert "still there" in early.stdout
+    site.create_topics("gone")
+    done = run_command(site, "discarded", "deliver", first, "--comment", "the topic is there", typed="y\n")
+    assert done.returncode == Exit.OK, done.stdout
+    assert "1 transactions, 1 messages, will be delivered" in done.stdout
+    assert "1 of 1 have left" in done.stdout
+    (record,) = site.wait_visible(1, "gone")
+    assert (record.message_id, record.value) == (f"{first}/0", b"one")
+    assert dict(record.headers)[LATE_HEADER] == b"TOPIC_MISSING"
+    assert [line.split()[0] for line in _list(site)] == [second]
+    last = _operators_ops(site)[-1]
+    assert (last.kind, last.transaction_id) == (OpKind.DELIVER, first)
+    assert last.reason.endswith(": the topic is there")
+
+
+def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: Outbox) -> None:
+    ids = _refused(site, outbox, "one", "two")
+    asked = run_command(site, "discarded", "drop", "--all", typed="n\n")
+    assert "2 transactions, 2 messages, will be removed for good" in asked.stdout
+    assert _operators_ops(site) == []
+    assert len(_list(site)) == 2
+    done = run_command(site, "discarded", "drop", "--all", "--reason", "topic_missing", "--yes")
+    assert done.returncode == Exit.OK, done.stdout
+    assert "2 of 2 have left" in done.stdout
+    assert [entry.transaction_id for entry in _operators_ops(site)] == ids
+    assert _list(site) == []
+    site.create_topics("gone")
+    assert site.read("gone") == []
+
+
+@pytest.mark.parametrize("verb", ["deliver", "drop"])
+def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outbox: Outbox, verb: str) -> None:
+    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
+    (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
+    _wait_for(site, 1)
+    result = run_command(site, "discarded", verb, entry.transaction_id, "--yes")
+    assert result.returncode == Exit.FINDINGS
+    assert "NOT THIS ONE: it is undecided" in result.stdout
+    assert _operators_ops(site) == []
+
+
+def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: Outbox) -> None:
+    assert outbox.settings.group == "orders"
+    site.relay(extra=QUICK)
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.half_topic, b"no half", b"k", 0)
+    assert producer.flush(10) == 0
+    _wait_for(site, 1)
+    refused = run_command(site, "discarded", "deliver", "--all", "--yes")
+    assert refused.returncode == Exit.FINDINGS
+    assert "can only be dropped" in refused.stdout
+    dropped = run_command(site, "discarded", "drop", "--all", "--yes")
+    assert (dropped.returncode, "1 of 1 have left" in dropped.stdout) == (Exit.OK, True), dropped.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("deliver",), "name transactions, or give --all"),
+        (("drop", "--all", "x"), "name transactions, or give --all"),
+        (("show", "no-such-id"), "no-such-id does not lie in the discard topic"),
+    ],
+    ids=["none", "both", "unknown"],
+)
+def test_a_wrong_choice_is_one_sentence(site: Site, words: tuple[str, ...], says: str) -> None:
+    site.create()
+    result = run_command(site, "discarded", *words)
+    assert result.returncode == Exit.CONFIGURATION
+    assert says in result.stderr

@@ -1,0 +1,135 @@
+"""`--json`: one document, with names that stay; errors are one sentence on standard error all the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from outbox._cli import channel, discarded, doctor, inbox, table
+from outbox._service.exit_codes import Exit
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
+from outbox.protocol.envelope import Envelope
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Site
+from tests.support.servers import Servers
+
+
+@pytest.fixture(scope="module")
+def place(servers: Servers) -> Iterator[Site]:
+    """A site without services."""
+    with Site(servers.bootstrap_servers, servers.postgres_url) as made:
+        made.create(partitions=1)
+        yield made
+
+
+def _discard(site: Site, reason: DiscardReason) -> str:
+    """A manifest as a relay writes it; the id of its transaction."""
+    id_, topic_id = str(uuid.uuid4()), call_for_json(channel.app, site, "verify")[1]["topics"][0]["topic_id"]
+    decision = None if reason is DiscardReason.UNDECIDED else OpKind.COMMIT
+    manifest = Manifest(
+        id_, "orders", Truth.ROW, topic_id, 0, reason, "why", decision, Positions.first(1), ((0, 7),), 5_000
+    )
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.discard_topic, manifest.encode(), manifest_key(id_), 0)
+    assert producer.flush(10) == 0
+    return id_
+
+
+def test_channel_and_tables(place: Site) -> None:
+    for verb in ("create", "verify"):
+        words = ("--partitions", "1") if verb == "create" else ()
+        code, made = call_for_json(channel.app, place, verb, *words)
+        assert (code, made["channel"]) == (Exit.OK, place.name)
+        assert [one["topic"] for one in made["topics"]] == [place.channel.half_topic, place.channel.op_topic]
+        assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
+    for verb, state in (("create", "ready"), ("verify", "fine")):
+        code, told = call_for_json(table.app, place, verb)
+        assert (code, told) == (Exit.OK, {"table": f"public.{place.tables.transaction}", "state": state})
+    assert call_for_json(inbox.app, place, "create")[1]["state"] == "ready"
+    assert call_for_json(inbox.app, place, "purge", "--keep-days", "1")[1]["rows_deleted"] == 0
+
+
+def test_doctor(place: Site) -> None:
+    code, told = call_for_json(doctor.app, place, "--profile", "production")
+    by_what = {one["what"]: one for one in told["findings"]}
+    assert (code, told["fine"]) == (Exit.FINDINGS, False)  # one replica
+    assert (by_what["broker"]["fine"], by_what["broker"]["fix"]) == (True, None)
+    assert by_what["contract: replication"]["fix"].startswith("give it 3 replicas")
+
+
+def test_what_lies_in_the_discard_topic(place: Site) -> None:
+    refused, undecided = _discard(place, DiscardReason.TOO_LARGE), _discard(place, DiscardReason.UNDECIDED)
+    code, listed = call_for_json(discarded.app, place, "list")
+    assert code == Exit.OK
+    first = next(one for one in listed["transactions"] if one["transaction"] == refused)
+    assert (first["reason"], first["decision"], first["appended_ms"]) == ("TOO_LARGE", "COMMIT", 5_000)
+    code, shown = call_for_json(discarded.app, place, "show", refused)
+    halves = [{"position": 0, "half_offset": 7, "target": None, "has_key": None, "bytes": None}]
+    assert (code, shown["transaction"], shown["halves"]) == (Exit.OK, refused, halves)
+    for verb, kind in (("deliver", "DELIVER"), ("drop", "ROLLBACK")):
+        words = (verb, refused, undecided, "--yes", "--wait", "0")
+        code, decided = call_for_json(discarded.app, place, *words)
+        outcomes = {one["transaction"]: one["outcome"] for one in decided["transactions"]}
+        assert (code, decided["decision"]) == (Exit.FINDINGS, kind)
+        assert outcomes == {refused: "still there", undecided: "refused"}
+
+
+def _produce(site: Site, *records: tuple[bytes, bytes | None]) -> None:
+    producer = Producer(site.kafka())
+    for key, value in records:
+        producer.produce(site.channel.discard_topic, value, key, 0)
+    assert producer.flush(10) == 0
+
+
+def test_discarded_show_uses_the_last_record_of_each_key(place: Site) -> None:
+    id_ = _discard(place, DiscardReason.TOO_LARGE)
+    headers = (("outbox-target", b"orders:-1"),)
+    first, second = message_key(id_, 0), message_key(id_, 1)
+    _produce(
+        place,
+        (first, Envelope(b"key", b"old", headers, 1, 7).encode()),
+        (second, Envelope(b"key", b"removed", headers, 1, 8).encode()),
+        (first, Envelope(b"key", b"value", headers, 1, 7).encode()),
+        (second, None),
+    )
+    code, shown = call_for_json(discarded.app, place, "show", id_)
+    halves = [{"position": 0, "half_offset": 7, "target": "orders:-1", "has_key": True, "bytes": 8}]
+    assert (code, shown["halves"]) == (Exit.OK, halves)
+    _produce(place, (manifest_key(id_), None))
+    code, printed = call_command(discarded.app, place, "show", id_)
+    assert (code, f"{id_} does not lie in the discard topic" in printed) == (Exit.CONFIGURATION, True)
+
+
+def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
+    ids = [_discard(place, DiscardReason.INCOMPLETE) for _ in range(4)]
+    _produce(place, (manifest_key(ids[0]), None))
+    words = ("list", "--reason", "INCOMPLETE")
+    code, listed = call_for_json(discarded.app, place, *words)
+    assert (code, [one["transaction"] for one in listed["transactions"]]) == (Exit.OK, ids[1:])
+    assert listed["not_listed"] == 0
+    code, listed = call_for_json(discarded.app, place, *words, "--limit", "2")
+    assert ([one["transaction"] for one in listed["transactions"]], listed["not_listed"]) == (ids[1:3], 1)
+    code, printed = call_command(discarded.app, place, *words, "--limit", "1", environ={"COLUMNS": "80"})
+    assert (code, ids[1] in printed, ids[2] in printed) == (Exit.OK, True, False)
+    assert "2 more are not listed: --limit" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_discarded_list_of_nothing_is_one_sentence(place: Site) -> None:
+    words = ("list", "--group", "nobody")
+    code, listed = call_for_json(discarded.app, place, *words)
+    assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_listed": 0, "not_read": []})
+    code, printed = call_command(discarded.app, place, *words)
+    assert (code, printed) == (Exit.OK, f"No such transaction lies in the discard topic of channel {place.name}.\n")
+
+
+def test_a_program_is_not_asked(place: Site) -> None:
+    id_ = _discard(place, DiscardReason.TOO_LARGE)
+    code, printed = call_command(discarded.app, place, "drop", id_, "--json")
+    assert (code, "give --yes, too" in printed) == (Exit.CONFIGURATION, True)

@@ -1,0 +1,233 @@
+"""`outbox pending`: what is undecided now, told without a trace."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from checker.operator.pending import app
+from checker.operator.undecided import Gathering
+from outbox import Message, Outbox
+from outbox._kafka.channel import verify_channel
+from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._operations.discard_topic import read_manifests
+from outbox._service.exit_codes import Exit
+from outbox.protocol.op import OpKind, OpSource, encode_op
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.commands import call_command, call_for_json, run_command
+from tests.support.harness import Site, wait_until
+from tests.support.shop import Shop
+
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200"}
+
+
+@pytest.fixture
+def outbox(site: Site) -> Outbox:
+    site.create("orders", "other", partitions=2)
+    return site.outbox(publish_timeout=20.0)
+
+
+def _messages(site: Site, count: int) -> list[Message]:
+    return [Message(site.topic("orders"), "secret", f"key{number}") for number in range(count)]
+
+
+def _pending(site: Site, *words: str, environ: dict[str, str | None] | None = None) -> Any:
+    code, document = call_for_json(app, site, *words, environ=environ)
+    assert code == Exit.OK
+    return document
+
+
+def _checkpoints(site: Site) -> dict[tuple[str, int], tuple[int, str | None]]:
+    places = [(topic, number) for topic in (site.channel.half_topic, site.channel.op_topic) for number in range(2)]
+    committed = committed_checkpoints(site.kafka(), site.channel.relay_group, places)
+    return {place: (found.offset, found.metadata) for place, found in committed.items()}
+
+
+def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: Outbox) -> None:
+    entries = send_halves(site, outbox, _messages(site, 6))
+    (committed,) = publish_bulk(site, outbox, _messages(site, 1), ops=False)
+    before = _checkpoints(site)
+    document = _pending(site, "--look")
+    by_id = {one["transaction"]: one for one in document["transactions"]}
+    assert set(by_id) == {entry.transaction_id for entry in entries} | {committed.removesuffix("/0")}
+    first = by_id[entries[0].transaction_id]
+    assert (first["half_partition"], first["first_offset"]) == (entries[0].partition, entries[0].first_offset)
+    assert (first["group"], first["truth"], first["messages"]) == ("orders", "row", 1)
+    assert (first["targets"], first["decision"], first["parked"]) == ([site.topic("orders")], None, False)
+    assert (first["row"], by_id[committed.removesuffix("/0")]["row"]) == ("no row", "committed")
+    assert [sum_["undecided"] for sum_ in document["sums"]] == [
+        sum(one["half_partition"] == number for one in by_id.values()) for number in sorted({0, 1} & _partitions(by_id))
+    ]
+    assert _checkpoints(site) == before
+    members = site.admin.describe_consumer_groups([site.channel.relay_group])[site.channel.relay_group].result(10)
+    assert members.members == []
+    assert site.rows() == {committed.removesuffix("/0"): "C"}
+    shown = call_command(app, site)[1]
+    assert entries[0].transaction_id in shown
+    assert "secret" not in shown
+
+
+def test_where_the_checker_may_not_write_a_missing_row_says_nothing(site: Site, outbox: Outbox) -> None:
+    """Of a replica it may come yet."""
+    (missing,) = send_halves(site, outbox, _messages(site, 1))
+    (committed,) = publish_bulk(site, outbox, _messages(site, 1), ops=False)
+    document = _pending(site, "--look", environ={"OUTBOX_READ_ONLY": "true"})
+    rows = {one["transaction"]: one["row"] for one in document["transactions"]}
+    assert rows == {missing.transaction_id: "read-only", committed.removesuffix("/0"): "committed"}
+
+
+def _partitions(by_id: dict[str, Any]) -> set[int]:
+    return {one["half_partition"] for one in by_id.values()}
+
+
+def test_what_a_relay_has_settled_above_an_undecided_one_is_not_listed(site: Site, outbox: Outbox) -> None:
+    """The checkpoint names what is unsettled; only that is fetched."""
+    (undecided,) = send_halves(site, outbox, _messages(site, 1))
+    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300"})  # nobody answers
+    publish_bulk(site, outbox, [Message(site.topic("other"), "v", f"k{number}") for number in range(50)])
+    site.wait_visible(50, "other")
+    (last,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "another")])
+    ids = {undecided.transaction_id, last.transaction_id}
+
+    def listed() -> dict[str, Any]:
+        return {one["transaction"]: one for one in _pending(site)["transactions"]}
+
+    wait_until(lambda: set(listed()) == ids, explain=site.logs)
+    wait_until(lambda: listed()[undecided.transaction_id]["checks"] is not None, explain=site.logs)
+    one = listed()[undecided.transaction_id]
+    assert one["checks"] == 1  # a check that nobody answers does not count
+    assert one["last_asked_ms"] > one["appended_ms"]
+
+
+def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: Outbox) -> None:
+    first, second = send_halves(site, outbox, _messages(site, 2))
+    producer = Producer(site.kafka())
+    contradiction = replace(second, kind=OpKind.ROLLBACK)
+    for entry in (first, second, contradiction):
+        value, headers = encode_op([entry], OpSource.PRODUCER)
+        producer.produce(site.channel.op_topic, value, None, entry.partition, headers=headers)
+    assert producer.flush(10) == 0
+    by_id = {one["transaction"]: one for one in _pending(site)["transactions"]}
+    told = by_id[first.transaction_id]
+    assert (told["decision"], told["decided_by"], told["disputed"]) == ("COMMIT", "producer", False)
+    assert by_id[second.transaction_id]["disputed"]
+
+
+def test_what_is_parked_is_listed_as_such(site: Site, outbox: Outbox) -> None:
+    (entry,) = send_halves(site, outbox, _messages(site, 1))
+    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
+    channel = verify_channel(site.admin, site.channel)
+    wait_until(lambda: bool(list(read_manifests(site.kafka(), channel))), explain=site.logs)
+    (one,) = _pending(site)["transactions"]
+    assert (one["transaction"], one["parked"]) == (entry.transaction_id, True)
+
+
+def test_an_open_local_transaction_is_told_with_its_backend(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop, shop.session() as session:
+        topic = shop.topic()
+        shop.outbox.publish(session, Message(site.topic(topic), "v", "k"), eager=True)
+        wait_until(lambda: len(site.halves()) == 1)
+        (one,) = _pending(site, "--look")["transactions"]
+        assert one["row"] == "open"
+        assert one["holder_pid"] > 0
+
+
+def test_what_is_left_out_is_said(site: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_halves(site, outbox, _messages(site, 20))
+    document = _pending(site, "--limit", "3")
+    assert (len(document["transactions"]), document["not_listed"]) == (3, 17)
+    ages = [one["age_ms"] for one in document["transactions"]]
+    assert ages == sorted(ages, reverse=True)
+    assert _pending(site, "--group", "others")["transactions"] == []
+    assert _pending(site, "--older-than", "1h")["transactions"] == []
+    monkeypatch.setattr("checker.operator.pending.HALVES", 4)  # of two partitions
+    document = _pending(site)
+    assert len(document["transactions"]) == 4
+    (first, _second) = document["not_read"]
+    assert first["place"].startswith(f"{site.channel.half_topic}/0, offsets 2 to ")
+    assert "not read: " in call_command(app, site)[1]
+
+
+def test_a_database_that_is_down_keeps_nothing_from_being_listed(site: Site, outbox: Outbox) -> None:
+    send_halves(site, outbox, _messages(site, 1))
+    environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    (one,) = _pending(site, "--look", environ=environ)["transactions"]
+    assert one["row"].startswith("unknown: database 'default' does not answer")
+    assert _pending(site, "--look", environ={"OUTBOX_POSTGRES_URL": None})["transactions"][0]["row"] == "unmapped"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--older-than", "long"), "no duration"),
+        (("--channel", "nobody-made-this"), "outbox channel create"),
+    ],
+)
+def test_what_keeps_it_from_looking_is_one_sentence(site: Site, words: tuple[str, ...], says: str) -> None:
+    site.create()
+    code, printed = call_command(app, site, *words)
+    assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
+
+
+def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site, outbox: Outbox) -> None:
+    send_halves(site, outbox, _messages(site, 1))
+    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 0, "moved by hand")], asynchronous=False)
+    consumer.close()
+    ended = run_command(site, "pending")
+    assert ended.returncode == Exit.UNPROVABLE
+    assert "is damaged, was not written by a relay" in ended.stdout
+
+
+def test_an_id_of_nobody_is_not_listed(site: Site, outbox: Outbox) -> None:
+    assert outbox.settings.group == "orders"
+    document = _pending(site)
+    assert (document["transactions"], document["sums"], document["not_read"]) == ([], [], [])
+    assert str(uuid.uuid4()) not in call_command(app, site)[1]
+
+
+def test_pending_of_nothing_is_one_sentence(site: Site, outbox: Outbox) -> None:
+    assert call_command(app, site) == (Exit.OK, f"Channel {site.name} has no such unsettled transaction.\n")
+    send_halves(site, outbox, _messages(site, 1))
+    words = ("--group", "others")
+    assert call_command(app, site, *words) == (Exit.OK, f"Channel {site.name} has no such unsettled transaction.\n")
+
+
+def test_pending_is_readable_at_80_columns(site: Site, outbox: Outbox) -> None:
+    (entry,) = send_halves(site, outbox, _messages(site, 1))
+    code, printed = call_command(app, site, "--look", environ={"COLUMNS": "80"})
+    lines = [line.strip() for line in printed.splitlines()]
+    assert (code, f"{entry.transaction_id}  orders" in lines) == (Exit.OK, True), printed
+    assert any(line.endswith(" old, undecided, row: no row") for line in lines)
+    assert f"half {entry.partition}/0, 1 message for {site.topic('orders')}" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_pending_counts_what_waits_behind_a_transaction(site: Site, outbox: Outbox) -> None:
+    messages = [Message(site.topic("orders"), "v", key) for key in ("same", "same", "other", "same", None, None)]
+    ids = [entry.transaction_id for entry in send_halves(site, outbox, messages)]
+    behind = {one["transaction"]: one["behind"] for one in _pending(site)["transactions"]}
+    assert [behind[id_] for id_ in ids] == [2, 1, 0, 0, 0, 0]
+    lines = [line.strip() for line in call_command(app, site, environ={"COLUMNS": "80"})[1].splitlines()]
+    assert any(line.endswith(" old, undecided, 2 behind it") for line in lines), lines
+
+
+def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not listed is only counted."""
+    send_halves(site, outbox, _messages(site, 200))
+    made: list[Gathering] = []
+
+    def gathering(*given: Any) -> Gathering:
+        made.append(Gathering(*given))
+        return made[-1]
+
+    monkeypatch.setattr("checker.operator.pending.Gathering", gathering)
+    document = _pending(site, "--limit", "3")
+    assert sum(sum_["undecided"] for sum_ in document["sums"]) == 200
+    assert (len(document["transactions"]), document["not_listed"]) == (3, 197)
+    assert len(made[0].found) == 6  # of two half partitions

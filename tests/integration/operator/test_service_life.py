@@ -1,0 +1,279 @@
+"""The life of relay and checker as processes: settings, --check, signals, logs, metrics."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from outbox import Message, Outbox
+from outbox._service.exit_codes import Exit
+from outbox.protocol.op import OpKind, OpSource
+from tests.integration.relay.test_kill_relay import is_serving, numbered
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.commands import run_command
+from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.probes import free_port, get, metric
+
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200", "OUTBOX_BATCH_MESSAGES": "100"}
+
+
+@pytest.fixture
+def outbox(site: Site) -> Iterator[Outbox]:
+    """The library on a site whose channel has two partitions, with one real topic."""
+    site.create("orders")
+    with site.outbox(publish_timeout=20.0) as made:
+        yield made
+
+
+# --- settings -----------------------------------------------------------------------------------------------------
+
+
+def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: Outbox, tmp_path: Path) -> None:
+    assert outbox.settings.group == "orders"
+    port, other = free_port(), free_port()
+    file = tmp_path / "outbox.toml"
+    file.write_text(
+        f'bootstrap_servers = "127.0.0.1:9"\nhttp_port = {port}\nprofile = "development"\nlog_level = "debug"\n'
+        "[kafka]\n"
+        '"session.timeout.ms" = 7000\n'
+    )
+    from_file = {"OUTBOX_CONFIG": str(file), "OUTBOX_PROFILE": None}
+    relay = site.relay(extra=from_file)
+    wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
+    second = site.relay(extra={**from_file, "OUTBOX_HTTP_PORT": str(other)})
+    wait_until(lambda: get(other, "/livez")[0] == 200, explain=site.logs)
+    assert [relay.terminate(), second.terminate()] == [Exit.OK, Exit.OK]
+
+
+# --- --check --------------------------------------------------------------------------------------------------------
+
+
+def test_a_check_of_the_relay_shows_the_contract_and_each_checkpoint(site: Site, outbox: Outbox) -> None:
+    send_halves(site, outbox, numbered(site, 0, 20))
+    result = run_command(site, "relay", "--check")
+    assert result.returncode == Exit.OK, result.stdout
+    lines = result.stdout.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["ok"] * 5
+    assert [line.split()[1] for line in lines[:3]] == ["settings", "broker", "contract"]
+    assert all(f"partition {number}" in lines[3 + number] for number in range(2))
+    assert "half offset 0, read up to 0, nothing pending; op offset 0" in lines[3]
+    refused = run_command(site, "relay", "--check", environ={"OUTBOX_PROFILE": "production"})
+    assert refused.returncode == Exit.FINDINGS
+    assert f"topic {site.channel.half_topic} has replication 1" in refused.stdout
+
+
+def test_a_check_of_the_relay_finds_a_checkpoint_that_is_gone_or_outside_the_topic(site: Site, outbox: Outbox) -> None:
+    send_halves(site, outbox, [*numbered(site, 0, 40)])
+    (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 1, 2)]).values()
+    future.result(20)
+    outside = run_command(site, "relay", "--check")
+    assert outside.returncode == Exit.FINDINGS
+    assert f"{site.channel.half_topic}/1 is outside the topic" in outside.stdout
+    site.admin.delete_consumer_groups([site.channel.relay_group])[site.channel.relay_group].result(20)
+    gone = run_command(site, "relay", "--check")
+    assert gone.returncode == Exit.FINDINGS
+    assert gone.stdout.count("has no checkpoint in group") == 2
+
+
+def test_a_check_of_the_checker_looks_at_each_database(site: Site, outbox: Outbox) -> None:
+    assert outbox.settings.group == "orders"
+    fine = run_command(site, "checker", "--check")
+    assert fine.returncode == Exit.OK, fine.stdout
+    assert "database default" in fine.stdout
+    wrong = run_command(site, "checker", "--check", environ={"OUTBOX_TABLE_PREFIX": "nothing"})
+    assert wrong.returncode == Exit.FINDINGS
+    assert "outbox table create" in wrong.stdout
+
+
+@pytest.mark.long
+def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> None:
+    no_channel = run_command(site, "checker", "--check")
+    assert (no_channel.returncode, "outbox channel create" in no_channel.stdout) == (Exit.FINDINGS, True)
+    nobody = run_command(site, "relay", "--check", environ={"OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
+    assert (nobody.returncode, "Kafka does not answer" in nobody.stdout) == (Exit.FINDINGS, True)
+    wrong = run_command(site, "relay", "--check", environ={"OUTBOX_HTTP_PORT": "70000"})
+    assert (wrong.returncode, "setting http_port (OUTBOX_HTTP_PORT)" in wrong.stderr) == (Exit.CONFIGURATION, True)
+
+
+# --- readiness ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_standby_relay_without_partitions_is_ready(site: Site, outbox: Outbox, protocol: str) -> None:
+    """It has joined its group, and was assigned nothing (R43)."""
+    assert outbox.settings.group == "orders"
+    ports = [free_port() for _ in range(3)]
+    for port in ports:
+        site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_GROUP_PROTOCOL": protocol})
+    serving = "outbox_relay_partitions_served"
+    wait_until(lambda: sorted(metric(port, serving) for port in ports) == [0, 1, 1], explain=site.logs)
+    wait_until(lambda: all(get(port, "/readyz")[0] == 200 for port in ports), explain=site.logs)
+
+
+# --- signals --------------------------------------------------------------------------------------------------------
+
+
+def test_signals_that_follow_each_other_end_the_relay_once_and_harm_nothing(site: Site, outbox: Outbox) -> None:
+    site.checker()  # a decision that was read and not yet carried out is asked for again
+    ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
+    for _ in range(2):
+        seen = len(site.read("orders"))
+        relay = site.relay(extra=QUICK)
+        wait_until(lambda before=seen: len(site.read("orders")) > before, explain=site.logs)  # type: ignore[misc]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            relay.process.send_signal(number)
+        assert relay.wait() == Exit.OK
+        assert "Traceback" not in relay.output()
+        ids += publish_bulk(site, outbox, numbered(site, len(ids), 1_000))
+    site.relay(extra=QUICK)
+    site.wait_settled()
+    found = site.read("orders")
+    assert not doubled(found)
+    assert sorted(record.message_id for record in found) == sorted(ids)
+
+
+@pytest.mark.parametrize("name", ["relay", "checker"])
+def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site, outbox: Outbox, name: str) -> None:
+    assert outbox.settings.group == "orders"
+    for word in ("relay started" if name == "relay" else "checker started", ""):
+        service = site.start(name, extra=QUICK)
+        wait_until(lambda started=word, process=service: started in process.output(), explain=site.logs)  # type: ignore[misc]
+        service.process.send_signal(signal.SIGTERM)
+        service.process.send_signal(signal.SIGINT)
+        assert service.wait() in {Exit.OK, -signal.SIGTERM, -signal.SIGINT}
+        assert "Traceback" not in service.output()
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------
+
+
+def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(site: Site, outbox: Outbox) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
+    verbose = {**QUICK, "OUTBOX_LOG_LEVEL": "debug", "OUTBOX_LOG_FORMAT": "json", "OUTBOX_UNDECIDED_MAX_AGE": "3000"}
+    secrets = {"OUTBOX_KAFKA": json.dumps({"sasl.password": "marked-password", "sasl.username": "marked-user"})}
+    services = [site.relay(extra={**verbose, **secrets}), site.checker(extra={**verbose, **secrets})]
+    marked = [
+        Message(site.topic("orders"), f"marked-value-{n}", f"marked-key-{n}", headers={"h": f"marked-header-{n}"})
+        for n in range(20)
+    ]
+    ids = publish_bulk(site, outbox, marked[:5])
+    ids += publish_bulk(site, outbox, marked[5:10], ops=False)
+    send_halves(site, outbox, marked[10:])
+    _send_malformed(site)
+    assert len(site.wait_visible(10, "orders")) == 10
+    site.wait_settled()
+    publish_bulk(site, outbox, marked[:1])
+    assert [service.terminate() for service in services] == [0, 0]
+    logs = [service.output() for service in services]
+    lines = [json.loads(line) for log in logs for line in log.splitlines()]
+    assert "marked" not in "".join(logs)
+    assert str(parts["password"]) not in "".join(logs)
+    delivered = {line["transaction"]: line for line in lines if line["event"] == "delivered"}
+    assert {id_.partition("/")[0] for id_ in ids} <= delivered.keys()
+    assert all(line["first"] == line["last"] >= 0 for line in delivered.values())
+    (malformed,) = [line for line in lines if "cannot be parsed" in line["event"]]
+    assert malformed["offset"] >= 0
+
+
+def _send_malformed(site: Site) -> None:
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.half_topic, b"marked-value", b"marked-key", 0, headers={"outbox-target": "marked:::"})
+    assert producer.flush(10) == 0
+
+
+# --- metrics ------------------------------------------------------------------------------------------------------
+
+
+def _measured(site: Site, **more: str) -> tuple[Service, int]:
+    port = free_port()
+    relay = site.relay(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port), **more})
+    wait_until(lambda: is_serving(relay) and get(port, "/readyz")[0] == 200, explain=site.logs)
+    return relay, port
+
+
+def _becomes(port: int, expected: float, name: str, **labels: str) -> None:
+    wait_until(
+        lambda: metric(port, f"outbox_relay_{name}", **labels) == expected,
+        20,
+        lambda: f"{name} {labels} is {metric(port, f'outbox_relay_{name}', **labels)}",
+    )
+
+
+def test_metrics_say_what_was_delivered_rolled_back_held_and_asked(site: Site, outbox: Outbox) -> None:
+    _, port = _measured(site)
+    publish_bulk(site, outbox, numbered(site, 0, 50))
+    rolled_back = send_halves(site, outbox, numbered(site, 50, 3))
+    for entry in rolled_back:
+        outbox._sender.send_op(replace(entry, kind=OpKind.ROLLBACK), OpSource.PRODUCER)
+    _becomes(port, 50, "messages_total")
+    _becomes(port, 50, "transactions_total", outcome="delivered")
+    _becomes(port, 3, "transactions_total", outcome="rolled_back")
+    _becomes(port, 50, "ops_total", kind="commit", source="producer")
+    assert metric(port, "outbox_relay_commit_seconds_count") >= metric(port, "outbox_relay_batch_messages_count") > 0
+    same = Message(site.topic("orders"), "v", "same key")
+    send_halves(site, outbox, [same])
+    publish_bulk(site, outbox, [same, same])
+    _becomes(port, 3, "pending")
+    _becomes(port, 2, "held")
+    wait_until(lambda: metric(port, "outbox_relay_oldest_pending_seconds") > 0)
+    wait_until(lambda: metric(port, "outbox_relay_check_requests_total") > 0)
+    site.checker()
+    _becomes(port, 1, "ops_total", kind="rollback", source="checker")
+    _becomes(port, 52, "messages_total")
+    _becomes(port, 0, "pending")
+    _becomes(port, 0, "held")
+    _becomes(port, 0, "oldest_pending_seconds")
+    _becomes(port, 0, "lag")
+    _becomes(port, 2, "partitions_served")
+    assert metric(port, "outbox_relay_producers_total") >= 2
+    assert metric(port, "outbox_relay_restore_seconds_count") == 2
+    assert metric(port, "outbox_relay_batch_messages_sum") == 52
+
+
+def test_metrics_say_what_was_parked_discarded_and_came_late(site: Site, outbox: Outbox) -> None:
+    relay, port = _measured(site, OUTBOX_UNDECIDED_MAX_AGE="400")
+    parked = send_halves(site, outbox, numbered(site, 0, 4))
+    _becomes(port, 4, "discards_total", reason="UNDECIDED")
+    _becomes(port, 4, "parked_halves_total")
+    _becomes(port, 4, "discarded", kind="undecided")
+    outbox._sender.send_op(parked[0], OpSource.CHECKER)
+    outbox._sender.send_op(replace(parked[1], kind=OpKind.ROLLBACK), OpSource.CHECKER)
+    _becomes(port, 1, "transactions_total", outcome="late")
+    _becomes(port, 1, "transactions_total", outcome="removed")
+    _becomes(port, 2, "discarded", kind="undecided")
+    missing = replace(parked[0], transaction_id="00000000-0000-7000-8000-000000000001", first_offset=0, last_offset=0)
+    outbox._sender.send_op(missing, OpSource.PRODUCER)
+    _becomes(port, 1, "events_total", kind="op_settled")
+    second = free_port()
+    other = site.relay(extra={**QUICK, "OUTBOX_HTTP_PORT": str(second)})
+    wait_until(lambda: metric(port, "outbox_relay_partitions_served") == 1, explain=site.logs)
+    wait_until(lambda: metric(second, "outbox_relay_partitions_served") == 1, explain=site.logs)
+    wait_until(lambda: metric(port, "outbox_relay_discarded") + metric(second, "outbox_relay_discarded") == 2)
+    assert relay.running
+    assert other.running
+
+
+@pytest.mark.long
+def test_a_transaction_of_somebody_else_that_hangs_on_a_real_topic_is_told(site: Site, outbox: Outbox) -> None:
+    _, port = _measured(site)
+    publish_bulk(site, outbox, numbered(site, 0, 50))
+    _becomes(port, 50, "messages_total")
+    hanging = Producer({**site.kafka(), "transactional.id": f"{site.name}-foreign"})
+    hanging.init_transactions(20)
+    hanging.begin_transaction()
+    for partition in range(3):
+        hanging.produce(site.topic("orders"), b"v", b"k", partition)
+    assert hanging.flush(10) == 0
+    topic = site.topic("orders")
+    wait_until(lambda: metric(port, "outbox_relay_real_topic_lso_lag", topic=topic) == 1, 30)
+    wait_until(lambda: metric(port, "outbox_relay_real_topic_blocked_seconds", topic=topic) > 1, 30)
+    hanging.abort_transaction(20)
+    wait_until(lambda: metric(port, "outbox_relay_real_topic_lso_lag", topic=topic) == 0, 30)
+    wait_until(lambda: metric(port, "outbox_relay_real_topic_blocked_seconds", topic=topic) == 0, 30)

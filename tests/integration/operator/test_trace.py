@@ -1,0 +1,164 @@
+"""`outbox trace`: the story of a transaction, from what was read, with what was read."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from checker.operator.trace import app
+from outbox import Message
+from outbox._service.exit_codes import Exit
+from outbox.protocol.identifiers import make_transaction_id
+from tests.support.bulk import send_halves
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Site, wait_until
+from tests.support.shop import Shop
+
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200"}
+
+
+def _trace(site: Site, id_: str, *words: str, environ: dict[str, str | None] | None = None, code: int = Exit.OK) -> Any:
+    found, document = call_for_json(app, site, id_, *words, environ=environ)
+    assert found == code
+    return document
+
+
+def _whats(document: Any) -> list[str]:
+    return [event["what"] for event in document["timeline"]]
+
+
+def _new_id() -> str:
+    return make_transaction_id(time.time_ns() // 1_000_000, uuid.uuid4().bytes)
+
+
+def test_the_story_of_a_delivered_transaction_and_of_one_message_of_it(shop: Shop) -> None:
+    site, first, second = shop.site, shop.topic(), shop.topic()
+    with shop.session() as session:
+        receipt = shop.publish(session, first, "secret one")
+        shop.publish(session, second, "secret two")
+    shop.records(1, first)
+    record = shop.records(1, second)[0]
+    document = _trace(site, receipt.transaction_id)
+    assert document["state"] == "visible"
+    assert sorted(_whats(document)) == ["half stored", "half stored", "op", "row", "visible", "visible"]
+    assert _whats(document)[0] in {"half stored", "row"}
+    assert document["databases"] == ["default"]
+    op = next(event for event in document["timeline"] if event["what"] == "op")
+    assert "COMMIT by producer" in op["detail"]
+    assert _whats(document)[-2:] == ["visible", "visible"]  # at a time that only the log of a broker could tell
+    assert document["timeline"][-1]["time_ms"] is None
+    assert op["time_ms"] > 0
+    one = _trace(site, f"{receipt.transaction_id}/1")
+    assert sorted(_whats(one)) == ["half stored", "op", "row", "visible"]
+    seen = next(event for event in one["timeline"] if event["what"] == "visible")
+    place = (record.topic, record.partition, record.offset, 1)
+    assert (seen["place"], seen["partition"], seen["offset"], seen["position"]) == place
+    halves = [span for span in document["searched"] if span["topic"] == site.channel.half_topic]
+    assert [span["to_offset"] - span["from_offset"] for span in halves] == [2]  # the row says where they lie
+    shown = call_command(app, site, receipt.transaction_id)[1]
+    assert "visible: readers see every message of it that counts" in shown
+    assert "secret" not in shown
+
+
+def test_the_story_of_what_the_checker_rolled_back(site: Site) -> None:
+    site.create("orders", partitions=2)
+    (entry,) = send_halves(site, site.outbox(publish_timeout=20.0), [Message(site.topic("orders"), "v", "k")])
+    assert _trace(site, entry.transaction_id)["state"] == "undecided"
+    site.relay(extra=QUICK)
+    site.checker()
+    site.wait_settled()
+    document = _trace(site, entry.transaction_id)
+    assert document["state"] == "rolled back"
+    assert set(_whats(document)) == {"half stored", "asked", "row", "op"}
+    details = " ".join(event["detail"] for event in document["timeline"])
+    assert "R, a tombstone" in details
+    assert "ROLLBACK by checker" in details
+
+
+def test_the_story_of_what_cannot_be_delivered(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        with shop.session() as session:
+            id_ = shop.publish(session, topic, "v").transaction_id
+        for future in site.admin.delete_topics([site.topic(topic)]).values():
+            future.result(20)
+        site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"})
+        wait_until(lambda: _trace(site, id_)["state"] == "discarded", explain=site.logs)
+        document = _trace(site, id_)
+        (discarded,) = [event for event in document["timeline"] if event["what"] == "discarded"]
+        assert discarded["detail"].startswith("TOPIC_MISSING: ")
+        assert {"place": site.topic(topic), "why": "the topic does not exist, or may not be described"} in document[
+            "not_searched"
+        ]
+
+
+def test_what_was_not_read_is_never_called_empty(site: Site) -> None:
+    site.create("orders", partitions=1)
+    outbox = site.outbox(publish_timeout=20.0)
+    entries = send_halves(site, outbox, [Message(site.topic("orders"), "v", f"k{number}") for number in range(30)])
+    last = entries[-1].transaction_id
+    cut = _trace(site, last, "--records", "10", code=Exit.FINDINGS)
+    assert cut["state"] == "not found"
+    assert cut["conclusion"] == "nothing of it was found in what was read"
+    (left,) = [one for one in cut["not_searched"] if one["place"].startswith(site.channel.half_topic)]
+    assert left["place"] == f"{site.channel.half_topic}/0, offsets 10 to 30"
+    later = _trace(site, last, "--since", "2099-01-01", code=Exit.FINDINGS)
+    assert later["timeline"] == []
+    assert [span["to_offset"] - span["from_offset"] for span in later["searched"]] == [0] * len(later["searched"])
+    early = _trace(site, last, "--since", "2020-01-01T00:00:00Z")
+    assert early["state"] == "undecided"
+
+
+def test_the_halves_may_be_gone_and_the_real_topic_named(shop: Shop) -> None:
+    """Retention has removed them: the row says where they were, and somebody says where to look."""
+    site, topic = shop.site, shop.topic()
+    with shop.session() as session:
+        id_ = shop.publish(session, topic, "v").transaction_id
+    shop.records(1, topic)
+    site.wait_settled()
+    ends = [TopicPartition(site.channel.half_topic, number, -1) for number in range(2)]
+    for future in site.admin.delete_records(ends).values():
+        future.result(20)
+    document = _trace(site, id_)
+    assert document["state"] == "committed"
+    assert document["conclusion"].endswith("it is not visible in what was read")
+    assert "retention has removed them" in {one["why"] for one in document["not_searched"]}
+    assert _trace(site, id_, "--topic", site.topic(topic))["state"] == "visible"
+
+
+def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
+    document = _trace(shop.site, _new_id(), code=Exit.FINDINGS)
+    assert (document["state"], document["timeline"], document["not_searched"]) == ("not found", [], [])
+    assert {span["topic"] for span in document["searched"]} == set(shop.site.channel.topics)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("nonsense",), "no transaction id and no message id"),
+        (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f",), "give --since"),
+        (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f", "--since", "soon"), "is no time"),
+    ],
+)
+def test_what_keeps_it_from_looking_is_one_sentence(shop: Shop, words: tuple[str, ...], says: str) -> None:
+    code, printed = call_command(app, shop.site, *words)
+    assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
+
+
+def test_a_database_that_is_down_is_said_and_the_topics_are_read(shop: Shop) -> None:
+    topic = shop.topic()
+    with shop.session() as session:
+        id_ = shop.publish(session, topic, "v").transaction_id
+    shop.records(1, topic)
+    environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    document = _trace(shop.site, id_, environ=environ)
+    assert (document["state"], document["databases"]) == ("visible", [])
+    (left,) = document["not_searched"]
+    assert left["place"] == "database default"
+    none = _trace(shop.site, id_, environ={"OUTBOX_POSTGRES_URL": None})
+    assert [one["place"] for one in none["not_searched"]] == ["databases"]

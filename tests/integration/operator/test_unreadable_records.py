@@ -1,0 +1,181 @@
+"""One record or checkpoint that cannot be read ends no operators' command: it is named, and the others are shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from checker.operator import pending, resolve, trace
+from outbox import HalfMessage, LocalTransactionState, Message, Outbox, TransactionCheck, TransactionListener
+from outbox._cli.discarded import app as discarded
+from outbox._service.exit_codes import Exit
+from outbox.protocol.op import OpEntry
+from tests.integration.relay.test_halts import commit_damaged, key_of
+from tests.integration.relay.test_poison import NEWER, Headers, producer, store_compressed
+from tests.support.bulk import send_halves
+from tests.support.commands import call_command, call_for_json, run_command
+from tests.support.harness import Site, wait_until
+from tests.support.probes import free_port, metric
+
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
+AT_ONCE = ("--min-age", "0", "--reason", "the test says so", "--yes")
+
+
+@pytest.fixture
+def outbox(site: Site) -> Outbox:
+    site.create("orders", partitions=2)
+    return site.outbox(publish_timeout=20.0)
+
+
+def _undecided(site: Site, outbox: Outbox) -> list[OpEntry]:
+    """Send one undecided half to each of the two half partitions."""
+    entries = [
+        entry for n in range(2) for entry in send_halves(site, outbox, [Message(site.topic("orders"), "x", key_of(n))])
+    ]
+    assert [entry.partition for entry in entries] == [0, 1]
+    return entries
+
+
+def _write_newer(site: Site, half: int = 0) -> None:
+    """Write a record of a newer format to the half, op, check and discard topic."""
+    client, channel = Producer(site.kafka()), site.channel
+    client.produce(channel.half_topic, b"x", None, half, headers=NEWER)
+    client.produce(channel.op_topic, b"C", None, half, headers=[("outbox-op", b"2;producer")])
+    client.produce(channel.check_topic, b'{"version":2}', b"orders", 0)
+    client.produce(channel.discard_topic, b'{"version":2}', b"00000000-0000-0000-0000-000000000000/manifest", half)
+    assert client.flush(20) == 0
+
+
+def _places(document: Any) -> set[str]:
+    return {left["place"] for left in document["not_read"]}
+
+
+def test_pending_names_newer_records_and_lists_the_others(site: Site, outbox: Outbox) -> None:
+    entries = _undecided(site, outbox)
+    _write_newer(site)
+    code, document = call_for_json(pending.app, site)
+    assert code == Exit.UNPROVABLE
+    assert {one["transaction"] for one in document["transactions"]} == {entry.transaction_id for entry in entries}
+    names = site.channel
+    expected = {f"{names.half_topic}/0 offset 1", f"{names.op_topic}/0 offset 0", f"{names.discard_topic}/0 offset 0"}
+    assert _places(document) >= expected
+    assert any("format 2" in left["why"] for left in document["not_read"])
+    assert f"not read: {names.half_topic}/0 offset 1" in call_command(pending.app, site)[1]
+
+
+def test_pending_with_a_damaged_checkpoint_lists_the_other_partition(site: Site, outbox: Outbox) -> None:
+    first, _ = _undecided(site, outbox)
+    commit_damaged(site, 1)
+    code, document = call_for_json(pending.app, site)
+    assert code == Exit.UNPROVABLE
+    assert [one["transaction"] for one in document["transactions"]] == [first.transaction_id]
+    assert _places(document) == {f"{site.channel.half_topic}/1"}
+
+
+def test_pending_with_damaged_checkpoints_only_is_unsafe(site: Site, outbox: Outbox) -> None:
+    _undecided(site, outbox)
+    commit_damaged(site, 0)
+    commit_damaged(site, 1)
+    code, printed = call_command(pending.app, site)
+    assert (code, f"{site.channel.half_topic}/0 cannot be read" in printed) == (Exit.UNSAFE, True), printed
+
+
+def test_resolve_beside_a_damaged_checkpoint_decides(site: Site, outbox: Outbox) -> None:
+    first, second = _undecided(site, outbox)
+    commit_damaged(site, 1)
+    code, printed = call_command(resolve.app, site, second.transaction_id, "--rollback", *AT_ONCE)
+    assert code == Exit.UNPROVABLE
+    assert f"was not found, and {site.channel.half_topic}/1 cannot be read" in " ".join(printed.split())
+    assert site.rows() == {}
+    code, _ = call_command(resolve.app, site, first.transaction_id, "--rollback", *AT_ONCE)
+    assert (code, site.rows()) == (Exit.OK, {first.transaction_id: "R"})
+
+
+def test_trace_beside_newer_records_shows_a_transaction(site: Site, outbox: Outbox) -> None:
+    first, _ = _undecided(site, outbox)
+    _write_newer(site)
+    newer: Headers = [("outbox-op", b"2;producer"), ("of", first.transaction_id.encode())]
+    client = Producer(site.kafka())
+    client.produce(site.channel.op_topic, b"C", None, 0, headers=newer)
+    assert client.flush(20) == 0
+    _, printed = call_command(trace.app, site, first.transaction_id, "--json")
+    document = json.loads(printed)
+    assert [event["what"] for event in document["timeline"]] == ["half stored"]
+    assert f"{site.channel.op_topic}/0 offset 1" in printed
+
+
+def test_discarded_list_names_a_newer_manifest(site: Site, outbox: Outbox) -> None:
+    del outbox
+    _write_newer(site)
+    code, printed = call_command(discarded, site, "list")
+    assert code == Exit.UNPROVABLE
+    assert f"{site.channel.discard_topic}/0 offset 0 is passed over" in printed
+    document = json.loads(run_command(site, "discarded", "list", "--json").stdout)
+    assert document["not_read"] == [f"{site.channel.discard_topic}/0 offset 0"]
+
+
+class _Listener(TransactionListener):
+    """Is asked nothing."""
+
+    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
+        raise NotImplementedError
+
+    def check_local_transaction(self, check: TransactionCheck) -> LocalTransactionState:
+        raise NotImplementedError
+
+
+def test_check_server_passes_by_a_newer_request(site: Site, outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
+    client = Producer(site.kafka())
+    with outbox.serve_checks(_Listener()) as server:
+        client.produce(site.channel.check_topic, b'{"version":2}', b"orders", 0)
+        assert client.flush(20) == 0
+        wait_until(lambda: "Upgrade this application" in caplog.text)
+        assert server.running
+
+
+def _write_bomb(site: Site) -> None:
+    """Write a batch of 3 kB that unpacks to more than Kafka's client takes, where the group's requests are."""
+    client = producer(site)
+    client.produce(site.channel.check_topic, bytes(90_000_000), b"orders")
+    assert client.flush(60) == 0
+
+
+def _check_back_goes_on(site: Site, outbox: Outbox, port: int, passed: int) -> None:
+    """Wait until so many batches were passed by, and a request behind them is answered."""
+    wait_until(lambda: metric(port, "outbox_checker_dropped_total", reason="unreadable") >= passed, explain=site.logs)
+    (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "x", key_of(0))])
+    wait_until(lambda: site.rows().get(entry.transaction_id) == "R", explain=site.logs)
+
+
+def test_check_back_goes_on_behind_an_unreadable_batch(site: Site, outbox: Outbox) -> None:
+    """One that lies before the checker starts, and one that comes while it runs, are passed by (R54)."""
+    store_compressed(site, site.channel.check_topic)
+    port = free_port()
+    _write_bomb(site)
+    site.relay(extra=QUICK)
+    site.checker(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
+    _check_back_goes_on(site, outbox, port, 1)
+    _write_bomb(site)
+    _check_back_goes_on(site, outbox, port, 2)
+
+
+def test_check_server_goes_on_behind_an_unreadable_batch(
+    site: Site, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    store_compressed(site, site.channel.check_topic)
+    _write_bomb(site)
+    client = Producer(site.kafka())
+
+    def passed() -> bool:
+        """Ask again, as the relay does."""
+        client.produce(site.channel.check_topic, b'{"version":2}', b"orders")
+        assert client.flush(20) == 0
+        return "Upgrade this application" in caplog.text
+
+    with outbox.serve_checks(_Listener()) as server:
+        wait_until(lambda: "cannot be unpacked" in caplog.text)
+        wait_until(passed)
+        assert server.running

@@ -1,0 +1,351 @@
+"""What cannot be delivered leaves the flow whole and with the reason; what cannot be trusted stops the relay."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from outbox import Message
+from outbox._kafka.group_offsets import committed_offsets
+from outbox._service.exit_codes import Exit
+from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
+from outbox.protocol.envelope import parse_envelope
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+from outbox.testing import VisibleRecord, read_committed
+from tests.support.commands import run_command
+from tests.support.harness import Service, Site, wait_until
+from tests.support.shop import Shop
+from tests.torture.log import read_to_end
+
+IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"}
+"""A topic that is missing is not looked for for long."""
+TOLERANT = {"OUTBOX_DISTRUSTED_CHECKPOINT": "deliver_again"}
+
+
+def _discarded(site: Site) -> list[VisibleRecord]:
+    return read_committed(site.kafka(), [site.channel.discard_topic])
+
+
+def _manifests(site: Site) -> list[Manifest]:
+    return [parse_manifest(record.value) for record in _discarded(site) if (record.key or b"").endswith(b"/manifest")]
+
+
+def _wait_for_manifest(site: Site) -> Manifest:
+    wait_until(lambda: bool(_manifests(site)), explain=site.logs)
+    (manifest,) = _manifests(site)
+    return manifest
+
+
+def _send_half(site: Site, headers: Mapping[str, str], value: bytes = b"v") -> None:
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.half_topic, value, b"k", 0, headers=list(headers.items()))
+    assert producer.flush(10) == 0
+
+
+def _delete(site: Site, topic: str) -> None:
+    for future in site.admin.delete_topics([site.topic(topic)]).values():
+        future.result(20)
+    wait_until(lambda: site.topic(topic) not in site.admin.list_topics(timeout=10).topics)
+
+
+def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_on(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        gone, there = shop.topic(), shop.topic()
+        with shop.session() as session:
+            first = shop.publish(session, there, "of the discarded one")
+            shop.outbox.publish(session, Message(site.topic(gone), None, b"tombstone", {"a": b"1"}, timestamp=5))
+        with shop.session() as session:
+            shop.publish(session, there, "of another one")
+        _delete(site, gone)
+        site.relay(extra=IMPATIENT)
+        assert shop.delivered(1, there) == ["of another one"]
+        manifest = _wait_for_manifest(site)
+        assert manifest.reason is DiscardReason.TOPIC_MISSING
+        assert gone in manifest.detail
+        assert (manifest.transaction_id, manifest.group) == (first.transaction_id, "orders")
+        assert (manifest.decision, manifest.positions) == (OpKind.COMMIT, Positions.first(2))
+        site.wait_settled()
+        records = {record.key: record for record in _discarded(site)}
+        envelopes = [parse_envelope(records[f"{first.transaction_id}/{n}".encode()].value) for n in range(2)]
+        assert [envelope.value for envelope in envelopes] == [b"of the discarded one", None]
+        assert [envelope.key for envelope in envelopes] == [there.encode(), b"tombstone"]
+        assert ("a", b"1") in envelopes[1].headers
+        assert [envelope.offset for envelope in envelopes] == [offset for _, offset in manifest.offsets]
+
+
+@pytest.mark.long
+def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        gone, there = shop.topic(), shop.topic()
+        site.relay(extra=IMPATIENT)
+        site.checker()
+        with shop.session() as session:
+            shop.publish(session, gone, "while it was there")
+        assert shop.delivered(1, gone) == ["while it was there"]
+        _delete(site, gone)
+        with shop.session() as session:
+            discarded = shop.publish(session, gone, "too late")  # the library remembers the topic, too
+        with shop.session() as session:
+            shop.publish(session, there, "goes on")
+        assert [record.value for record in site.wait_visible(1, there, timeout=20)] == [b"goes on"]
+        assert _wait_for_manifest(site).transaction_id == discarded.transaction_id
+
+
+HALF = {"outbox-target": "t:-1", "outbox-transaction": f"1;{uuid.uuid4()}/0", "outbox-group": "orders;row"}
+
+
+MALFORMED: list[dict[str, str]] = [
+    {},
+    {**HALF, "outbox-transaction": "1;no-uuid/0"},
+    {**HALF, "outbox-target": "t"},
+    {**HALF, "outbox-options": "surprise=1"},
+]
+
+
+def test_halves_that_cannot_be_parsed_are_discarded(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        for number, headers in enumerate(MALFORMED):
+            _send_half(site, headers, f"unreadable {number}".encode())
+        with shop.session() as session:
+            shop.publish(session, topic, "goes on")
+        site.relay()
+        assert shop.delivered(1, topic) == ["goes on"]
+        wait_until(lambda: len(_manifests(site)) == len(MALFORMED), explain=site.logs)
+        assert {manifest.reason for manifest in _manifests(site)} == {DiscardReason.MALFORMED}
+        assert [manifest.offsets for manifest in _manifests(site)] == [((0, offset),) for offset in range(4)]
+        messages = [record for record in _discarded(site) if (record.key or b"").endswith(b"/0")]
+        values = [parse_envelope(message.value).value for message in messages]
+        assert values == [f"unreadable {number}".encode() for number in range(4)]
+        site.wait_settled()
+
+
+def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(site: Site) -> None:
+    description = site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        id_ = str(uuid.uuid4())
+        _send_half(site, {**HALF, "outbox-target": f"{site.topic(topic)}:-1", "outbox-transaction": f"1;{id_}/0"})
+        producer = Producer(site.kafka())
+        entry = f"C {id_} {description.half.id} 0 0-1 0 1 0".encode()
+        producer.produce(site.channel.op_topic, entry, None, 0, headers=[("outbox-op", b"1;producer")])
+        assert producer.flush(10) == 0
+        with shop.session() as session:
+            shop.publish(session, topic, "goes on")
+        relay = site.relay()
+        assert shop.delivered(1, topic) == ["goes on"]
+        manifest = _wait_for_manifest(site)
+        assert (manifest.reason, manifest.transaction_id) == (DiscardReason.INCOMPLETE, id_)
+        assert '"level": "error"' in relay.output()
+
+
+# --- what stops the relay -----------------------------------------------------------------------------------------
+
+
+def _stops(site: Site, *words: str, code: Exit = Exit.UNSAFE) -> bool:
+    """Whether a relay ends by itself when it is started."""
+    return _ends(site.relay(), *words, code=code)
+
+
+def _ends(relay: Service, *words: str, code: Exit = Exit.UNSAFE) -> bool:
+    """Whether it ends by itself, with one clear line that has these words."""
+    wait_until(lambda: not relay.running, explain=relay.output)
+    assert relay.wait() == code
+    line = [line for line in relay.output().splitlines() if line.startswith("outbox: ")][-1]
+    assert all(word in line for word in words), line
+    return "Traceback" not in relay.output()
+
+
+def _checkpoints(site: Site) -> list[TopicPartition]:
+    places = [TopicPartition(topic, 0) for topic in (site.channel.half_topic, site.channel.op_topic)]
+    with_group = {**site.kafka(), "group.id": site.channel.relay_group}
+    consumer = Consumer(with_group)
+    committed = consumer.committed(places, 10)
+    consumer.close()
+    return committed
+
+
+def _commit(site: Site, offsets: Sequence[TopicPartition]) -> None:
+    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
+    consumer.commit(offsets=list(offsets), asynchronous=False)
+    consumer.close()
+
+
+def test_a_half_of_a_newer_format_stops_the_relay_and_nothing_is_skipped(site: Site) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _send_half(site, {**HALF, "outbox-transaction": f"2;{uuid.uuid4()}/0;more"})
+        with shop.session() as session:
+            shop.publish(session, topic, "waits for the upgrade")
+        before = _checkpoints(site)
+        assert _stops(site, "format 2", "upgrade", code=Exit.CONFIGURATION)
+        assert site.read(topic) == []
+        assert [place.offset for place in _checkpoints(site)] == [place.offset for place in before] == [0, 0]
+
+
+def test_a_relay_without_a_checkpoint_stops(site: Site) -> None:
+    site.create(partitions=1)
+    _delete_offsets(site)
+    assert _stops(site, "no checkpoint", f"outbox channel create --channel {site.name}")
+
+
+def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
+    """Kafka deletes the offsets of a group without members; the half topic keeps its halves for longer (R22)."""
+    site.create(partitions=2)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _publish(shop, topic, 4)
+        site.checker()
+        relay = site.relay()
+        site.wait_settled()
+        relay.terminate()
+        used = {record.partition() for record in _half_records(site)}
+        _delete_offsets(site)
+        created = run_command(site, "channel", "create")
+        assert created.returncode == Exit.CONFIGURATION
+        assert "Nothing was changed there" in created.stderr
+        committed = committed_offsets(
+            site.kafka(), site.channel.relay_group, [(site.channel.half_topic, n) for n in (0, 1)]
+        )
+        assert {place[1] for place in committed} == {0, 1} - used, "only what was never written to is new"
+        halted = site.relay()
+        wait_until(lambda: "a half partition is halted" in halted.output(), explain=site.logs)
+        assert "no checkpoint" in halted.output()
+        assert "Lost checkpoints" in halted.output()
+        halted.terminate()
+        assert len(site.read(topic)) == 4, "nothing was delivered twice"
+        site.relay(extra=TOLERANT)
+        wait_until(lambda: len(site.read(topic)) == 8, explain=site.logs)
+        site.wait_settled()
+
+
+def test_create_of_unused_channel_commits_missing_checkpoints(site: Site) -> None:
+    """A first creation that was interrupted before its checkpoints can be run again."""
+    site.create(partitions=1)
+    _delete_offsets(site)
+    assert run_command(site, "channel", "create").returncode == Exit.OK
+    assert [place.offset for place in _checkpoints(site)] == [0, 0]
+
+
+def _half_records(site: Site) -> list[KafkaMessage]:
+    return read_to_end(site.bootstrap_servers, {(site.channel.half_topic, number): 0 for number in range(2)})[0]
+
+
+def _delete_offsets(site: Site) -> None:
+    """Let Kafka forget what the relays committed; their group has no member any more."""
+    futures = site.admin.delete_consumer_groups([site.channel.relay_group])
+    futures[site.channel.relay_group].result(20)
+
+
+@pytest.mark.parametrize("metadata", ["", "1;h;garbage;-;00000000"])
+def test_a_damaged_checkpoint_stops_the_relay(site: Site, metadata: str) -> None:
+    site.create(partitions=1)
+    half, _ = _checkpoints(site)
+    _commit(site, [TopicPartition(half.topic, 0, half.offset, metadata)])
+    assert _stops(site, "checkpoint", "partition 0")
+
+
+def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
+    site.create(partitions=1)
+    half, _ = _checkpoints(site)
+    _commit(site, [TopicPartition(half.topic, 0, 5, half.metadata)])
+    assert _stops(site, "offset 5", "damaged")
+
+
+def _publish(shop: Shop, topic: str, count: int) -> None:
+    """A transaction for each number from 0."""
+    for value in range(count):
+        with shop.session() as session:
+            shop.publish(session, topic, str(value))
+
+
+def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
+    half, _ = _checkpoints(site)
+    fields = (half.metadata or "").split(";")
+    other = HalfCheckpoint(offset, offset).encode(str(uuid.uuid4()), 0)
+    _commit(site, [TopicPartition(half.topic, 0, offset, other if foreign else ";".join(fields[:-1]))])
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_an_operator_may_accept_duplicates_where_a_checkpoint_cannot_be_trusted(site: Site, *, foreign: bool) -> None:
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _publish(shop, topic, 4)
+        site.checker()
+        relay = site.relay()
+        site.wait_settled()
+        relay.terminate()
+        _damage_checkpoint(site, 2, foreign=foreign)
+        assert _stops(site, "checkpoint", "partition 0")
+        tolerant = site.relay(extra=TOLERANT)
+        wait_until(lambda: len(site.read(topic)) == 8, explain=site.logs)
+        assert "a checkpoint cannot be trusted" in tolerant.output()
+        tolerant.terminate()
+        found = [record.value for record in site.read(topic)]
+        assert Counter(found) == Counter([b"0", b"1", b"2", b"3"] * 2)
+        site.relay()
+        site.wait_settled()
+        assert len(site.read(topic)) == 8, "the next start has its own checkpoint"
+
+
+def test_who_accepts_duplicates_loses_nothing_where_an_offset_was_moved_forward(site: Site) -> None:
+    """As by Kafka's own tool, which drops the string: what lies before that offset was never delivered."""
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _publish(shop, topic, 4)
+        half, op = _checkpoints(site)
+        _commit(site, [TopicPartition(half.topic, 0, 3), TopicPartition(op.topic, 0, 3)])
+        site.checker()
+        site.relay(extra=TOLERANT)
+        wait_until(lambda: len(site.read(topic)) == 4, explain=site.logs)
+        assert {record.value for record in site.read(topic)} == {b"0", b"1", b"2", b"3"}
+
+
+def test_a_checkpoint_of_a_topic_that_was_made_again_stops_the_relay(site: Site) -> None:
+    description = site.create(partitions=1)
+    half, _ = _checkpoints(site)
+    metadata = (half.metadata or "").replace(description.half.id, str(uuid.uuid4()))
+    _commit(site, [TopicPartition(half.topic, 0, 0, metadata)])
+    assert _stops(site, "checkpoint")
+
+
+def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
+    """Retention, or somebody, deleted what was not settled."""
+    site.create(partitions=1)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        _publish(shop, topic, 3)
+        (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
+        future.result(20)
+        assert _stops(site, "outside the topic", "nothing was skipped")
+        assert site.read(topic) == []
+
+
+def test_halves_that_are_deleted_under_a_running_relay_stop_it(site: Site) -> None:
+    """It stands still meanwhile; the first of them may be on its way to it already."""
+    site.create(partitions=1)
+    relay = site.relay()
+    wait_until(lambda: '"serving": [0]' in relay.output(), explain=site.logs)
+    with Shop(site) as shop:
+        topic = shop.topic()
+        relay.process.send_signal(signal.SIGSTOP)
+        _publish(shop, topic, 3)
+        (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
+        future.result(20)
+        relay.process.send_signal(signal.SIGCONT)
+        assert _ends(relay, "outside the topic", "nothing was skipped")
+        assert b"2" not in [record.value for record in site.read(topic)]

@@ -1,0 +1,320 @@
+"""Pre-flight on a real Kafka: a bad transaction of each kind stops nobody, and what may pass is waited for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclOperation,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from outbox import Message
+from outbox._service.exit_codes import Exit
+from outbox.protocol.discard import DiscardReason, Manifest, message_key, parse_manifest
+from outbox.protocol.envelope import parse_envelope
+from outbox.protocol.half import HalfOptions
+from outbox.protocol.op import OpKind
+from outbox.testing import read_committed
+from stack import Stack
+from tests.support.commands import run_command
+from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.probes import free_port, metrics
+from tests.support.raw import RawLog, RawMessage
+from tests.support.rights import AUTHORIZER, allow_all, allow_only
+from tests.support.shop import Shop
+
+GOOD = 3_000
+KEYS = 20
+HOUR_MS = 3_600_000
+WAITS = "transactions wait for a real topic"
+QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
+"""The partitions of a relay that dies are soon another one's."""
+READER = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Stack]:
+    """Servers where rights can be taken away."""
+    with Stack(kafka_settings=AUTHORIZER) as running:
+        yield running
+
+
+@pytest.fixture
+def own(guarded: Stack) -> Iterator[Site]:
+    """A site on them."""
+    with Site(guarded.bootstrap_servers, guarded.postgres_url) as made:
+        yield made
+
+
+def _create(site: Site, name: str, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+    topic = NewTopic(site.topic(name), num_partitions=3, replication_factor=1, config=dict(settings))
+    site.admin.create_topics([topic])[topic.topic].result(20)
+
+
+def _delete(site: Site, name: str) -> None:
+    site.admin.delete_topics([site.topic(name)])[site.topic(name)].result(20)
+    wait_until(lambda: site.topic(name) not in site.admin.list_topics(timeout=10).topics)
+
+
+def _discarded(site: Site) -> tuple[dict[str, Manifest], dict[bytes, bytes | None]]:
+    """The manifests in the discard topic by transaction id, and the values of the messages by key."""
+    records = read_committed(site.kafka(), [site.channel.discard_topic])
+    values = {record.key or b"": record.value for record in records}
+    assert len(values) == len(records), "discarded twice"
+    found = [parse_manifest(value) for key, value in values.items() if key.endswith(b"/manifest")]
+    messages = {key: parse_envelope(value).value for key, value in values.items() if not key.endswith(b"/manifest")}
+    return {manifest.transaction_id: manifest for manifest in found}, messages
+
+
+def _values(site: Site, topic: str) -> list[bytes]:
+    return [record.value or b"" for record in site.read(topic)]
+
+
+# --- one of each kind ---------------------------------------------------------------------------------------------
+
+
+def _bad(site: Site) -> list[tuple[DiscardReason, list[RawMessage], str, int]]:
+    """Reason, messages, producer group and number of listed messages of a transaction of each kind."""
+    now = time.time_ns() // 1_000_000
+    good = RawMessage(site.topic("a"), b"bad", b"of a bad transaction")
+
+    def beside(bad: RawMessage) -> list[RawMessage]:
+        return [good, bad]
+
+    def timed(offset: int) -> RawMessage:
+        return RawMessage(site.topic("timed"), options=HalfOptions(timestamp=now + offset))
+
+    headers = (("h", bytes(800)),)
+    kinds = [
+        (DiscardReason.TOPIC_MISSING, beside(RawMessage(site.topic("missing")))),
+        (DiscardReason.PARTITION_OUT_OF_RANGE, beside(RawMessage(site.topic("b"), partition=3))),
+        (DiscardReason.NOT_AUTHORIZED, beside(RawMessage(site.topic("closed")))),
+        (DiscardReason.NOT_AUTHORIZED, beside(RawMessage(site.topic("hidden")))),
+        (DiscardReason.NOT_AUTHORIZED, beside(RawMessage(site.topic("unreadable")))),
+        (DiscardReason.TOO_LARGE, beside(RawMessage(site.topic("small"), b"k", bytes(1_000), headers=headers))),
+        (DiscardReason.TIMESTAMP, beside(timed(-2 * HOUR_MS))),
+        (DiscardReason.TIMESTAMP, beside(timed(2 * HOUR_MS))),
+        (DiscardReason.KEY_REQUIRED, beside(RawMessage(site.topic("compacted"), None))),
+        (DiscardReason.INTERNAL_TOPIC, beside(RawMessage(site.channel.op_topic))),
+        (DiscardReason.INTERNAL_TOPIC, beside(RawMessage(site.channel.half_topic))),
+        (DiscardReason.INTERNAL_TOPIC, beside(RawMessage("__consumer_offsets"))),
+        (DiscardReason.INTERNAL_TOPIC, beside(RawMessage("__transaction_state"))),
+        (DiscardReason.INCOMPLETE, beside(RawMessage(site.topic("a"), unreadable=True))),
+    ]
+    return [
+        *((reason, messages, "orders", len(messages)) for reason, messages in kinds),
+        (DiscardReason.FORBIDDEN, [good, good], "strangers", 2),
+        (DiscardReason.INCOMPLETE, [good], "orders", 2),
+    ]
+
+
+def _good(site: Site, number: int) -> list[RawMessage]:
+    key = f"key {number % KEYS}".encode()
+    return [RawMessage(site.topic(topic), key, str(number).encode()) for topic in ("a", "b")]
+
+
+def _make_topics(site: Site) -> str:
+    """The topics that `_bad` and `_good` name; the id of the half topic."""
+    description = site.create("a", "b", "closed", "hidden", "unreadable", partitions=1)
+    _create(site, "small", {"max.message.bytes": "2000"})
+    _create(site, "compacted", {"cleanup.policy": "compact"})
+    window = dict.fromkeys(("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(HOUR_MS))
+    _create(site, "timed", window)
+    allow_only(site, ResourceType.TOPIC, site.topic("closed"), *READER)
+    allow_only(site, ResourceType.TOPIC, site.topic("hidden"))
+    allow_only(site, ResourceType.TOPIC, site.topic("unreadable"), AclOperation.WRITE)
+    return description.half.id
+
+
+def _check_order(site: Site, topic: str) -> None:
+    """Every good message is there once, in the order of its key."""
+    by_key: dict[bytes | None, list[int]] = defaultdict(list)
+    records = site.read(topic)
+    for record in records:
+        by_key[record.key].append(int(record.value or b""))
+    assert not doubled(records)
+    assert by_key == {f"key {key}".encode(): list(range(key, GOOD, KEYS)) for key in range(KEYS)}
+
+
+def test_one_bad_transaction_of_each_kind_among_thousands_keeps_nobody(own: Site) -> None:
+    log = RawLog(own, _make_topics(own))
+    bad = _bad(own)
+    expected: dict[str, tuple[DiscardReason, list[RawMessage]]] = {}
+    for number in range(GOOD):
+        log.commit(*_good(own, number))
+        if number % (GOOD // len(bad)) == 0 and len(expected) < len(bad):
+            reason, messages, group, listed = bad[len(expected)]
+            expected[log.commit(*messages, group=group, listed=listed)] = (reason, messages)
+    log.flush()
+    assert len(expected) == len(bad)
+    allowed = {"OUTBOX_ALLOWED_TOPICS": json.dumps({"orders": ["*"]}), "OUTBOX_TOPIC_MISSING_MAX_AGE": "500"}
+    relay = own.relay(extra=allowed)
+    own.wait_visible(2 * GOOD, "a", "b")
+    own.wait_settled()
+    _check_order(own, "a")
+    _check_order(own, "b")
+    for name in ("closed", "small", "compacted", "timed"):
+        assert own.read(name) == []
+    _check_discarded(own, expected)
+    assert "taken over anew" not in relay.output(), "no Kafka transaction failed"
+    assert "allowed_topics is not set" not in relay.output()
+
+
+def _check_discarded(site: Site, expected: dict[str, tuple[DiscardReason, list[RawMessage]]]) -> None:
+    """Each bad one lies in the discard topic, whole and with its reason, and so does the half that nobody can read."""
+    manifests, values = _discarded(site)
+    for id_, (reason, messages) in expected.items():
+        manifest = manifests.pop(id_)
+        assert (manifest.reason, manifest.decision) == (reason, OpKind.COMMIT), manifest.detail
+        for position, message in enumerate(messages):
+            assert message.unreadable or values[message_key(id_, position)] == message.value
+    assert [manifest.reason for manifest in manifests.values()] == [DiscardReason.MALFORMED]
+
+
+# --- what may pass ------------------------------------------------------------------------------------------------
+
+
+def _publish(shop: Shop, topic: str, *values: str, partition: int = -1) -> None:
+    for value in values:
+        with shop.session() as session:
+            message = Message(shop.site.topic(topic), value, "one key", partition=partition)
+            shop.outbox.publish(session, message)
+
+
+def _wait_for_news(relay: Service, topics: Sequence[str]) -> None:
+    wait_until(lambda: all(f'"topic": "{topic}"' in relay.output() for topic in topics), explain=relay.output)
+    assert relay.output().count(WAITS) == len(topics)
+
+
+def test_what_waits_for_its_topic_is_delivered_in_order_once_that_can_take_it(own: Site) -> None:
+    """A topic that is missing, one that is too small, and one that is closed; the relay dies while they wait."""
+    own.create(partitions=1)
+    own.create_topics("late", "grows", "closed", "there", partitions=6)
+    with Shop(own) as shop:
+        _publish(shop, "late", "1")
+        _publish(shop, "there", "2")
+        _publish(shop, "grows", "3", partition=5)
+        _publish(shop, "there", "4")
+        _publish(shop, "closed", "5")
+        _publish(shop, "there", "6")
+        with shop.session() as session:
+            shop.publish(session, "there", "of another key", "another")
+        for name in ("late", "grows"):
+            _delete(own, name)
+        _create(own, "grows")
+        allow_only(own, ResourceType.TOPIC, own.topic("closed"), *READER)
+        own.checker()
+        relay = own.relay(extra=QUICK)
+        own.wait_visible(1, "there")
+        _wait_for_news(relay, [own.topic("late")])
+        relay.kill()
+        relay = own.relay(extra=QUICK)
+        _wait_for_news(relay, [own.topic("late")])
+        _create(own, "late")
+        own.wait_visible(2, "there")
+        _wait_for_news(relay, [own.topic("late"), own.topic("grows")])
+        assert _values(own, "late") == [b"1"]
+        own.admin.create_partitions([NewPartitions(own.topic("grows"), 6)])[own.topic("grows")].result(20)
+        own.wait_visible(3, "there")
+        _wait_for_news(relay, [own.topic("late"), own.topic("grows"), own.topic("closed")])
+        allow_all(own, ResourceType.TOPIC, own.topic("closed"))
+        own.wait_visible(4, "there")
+        assert [_values(own, name) for name in ("late", "grows", "closed")] == [[b"1"], [b"3"], [b"5"]]
+        in_order = [record.value for record in own.read("there") if record.key == b"one key"]
+        assert in_order == [b"2", b"4", b"6"]
+        assert not doubled(own.read("late", "grows", "closed", "there"))
+        assert [record.partition for record in own.read("grows")] == [5]
+        own.wait_settled()
+        assert _discarded(own) == ({}, {})
+        assert "allowed_topics is not set" in relay.output()
+
+
+def test_a_right_that_is_taken_while_the_relay_knows_the_topic_stops_nobody_for_long(own: Site) -> None:
+    """The broker refuses the message then, and with it the whole Kafka transaction."""
+    description = own.create("closed", "there", partitions=1)
+    log = RawLog(own, description.half.id)
+    relay = own.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE": "1000"})
+    log.commit(RawMessage(own.topic("closed"), value=b"before"))
+    log.flush()
+    own.wait_visible(1, "closed")
+    allow_only(own, ResourceType.TOPIC, own.topic("closed"), *READER)
+    refused = log.commit(RawMessage(own.topic("there"), b"a", b"1"), RawMessage(own.topic("closed"), b"a"))
+    log.commit(RawMessage(own.topic("there"), b"a", b"2"))
+    log.commit(RawMessage(own.topic("there"), b"b", b"3"))
+    log.flush()
+    own.wait_visible(2, "there")
+    assert sorted(_values(own, "there")) == [b"2", b"3"]
+    manifests, _ = _discarded(own)
+    assert {id_: manifest.reason for id_, manifest in manifests.items()} == {refused: DiscardReason.NOT_AUTHORIZED}
+    assert _values(own, "closed") == [b"before"]
+    assert "taken over anew" in relay.output(), "the relay knew the topic"
+
+
+# --- rights that a service cannot work without ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("service", "kind", "name", "missing"),
+    [
+        ("relay", ResourceType.GROUP, "{0}-relay", "READ on group {0}-relay"),
+        ("relay", ResourceType.TRANSACTIONAL_ID, "{0}-relay-0", "DESCRIBE and WRITE on transactional id {0}-relay-0"),
+        ("relay", ResourceType.TOPIC, "{0}.half", "READ on topic {0}.half"),
+        ("checker", ResourceType.GROUP, "{0}-checker", "READ on group {0}-checker"),
+        ("checker", ResourceType.TOPIC, "{0}.op", "WRITE on topic {0}.op"),
+    ],
+)
+def test_service_without_a_right_ends_and_names_it(
+    own: Site, service: str, kind: ResourceType, name: str, missing: str
+) -> None:
+    """It used to be ready, and to serve nothing (R43)."""
+    own.create(partitions=1)
+    describe = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS] if kind is ResourceType.TOPIC else []
+    allow_only(own, kind, name.format(own.name), *describe)
+    started = own.start(service)
+    wait_until(lambda: not started.running, explain=own.logs)
+    assert started.wait() == Exit.CONFIGURATION
+    assert missing.format(own.name) in started.output()
+
+
+def test_describe_on_the_relays_group_is_enough_to_look(own: Site) -> None:
+    """With READ a client could join the group, and move a checkpoint (R36)."""
+    own.create(partitions=1)
+    with Shop(own) as shop:
+        with shop.session() as session:
+            shop.publish(session, shop.topic(), "one")
+        relay = own.relay()
+        own.wait_settled()
+        relay.terminate()
+        allow_only(own, ResourceType.GROUP, own.channel.relay_group, AclOperation.DESCRIBE)
+        for words in (["doctor"], ["discarded", "list"], ["pending"], ["checker", "settlement"]):
+            done = run_command(own, *words)
+            assert done.returncode == Exit.OK, done.stdout + done.stderr
+        port = free_port()
+        own.checker(extra={"OUTBOX_SETTLEMENT_INTERVAL": "500", "OUTBOX_HTTP_PORT": str(port)})
+        for name in ("settlement_completed_seconds", "purge_completed_seconds"):
+            wait_until(partial(_is_known, port, f"outbox_checker_{name}"), explain=own.logs)
+        with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
+            _move_checkpoint(own)
+
+
+def _is_known(port: int, name: str) -> bool:
+    """Return whether a metric has a value."""
+    return any(found == name and value > 0 for (found, _), value in metrics(port).items())
+
+
+def _move_checkpoint(site: Site) -> None:
+    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
+    try:
+        consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 1)], asynchronous=False)
+    finally:
+        consumer.close()

@@ -1,0 +1,150 @@
+"""A half partition that cannot go on halts alone: the other ones deliver, and the relay is not ready (R36, R38)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from outbox import Message
+from outbox._service.exit_codes import Exit
+from outbox.protocol.partitioner import half_partition
+from tests.support.bulk import publish_bulk
+from tests.support.commands import run_command
+from tests.support.harness import Service, Site, wait_until
+from tests.support.probes import free_port, get, metric
+
+HALTED = "outbox_relay_partitions_halted"
+
+
+def key_of(partition: int, partitions: int = 2, group: str = "orders") -> str:
+    """Return an ordering key whose halves go to a half partition."""
+    keys = (f"key{number}" for number in range(1_000))
+    return next(key for key in keys if half_partition(group, key.encode(), b"", partitions) == partition)
+
+
+def publish(site: Site, values: Sequence[str], partition: int) -> None:
+    """Publish and commit messages through one half partition."""
+    with site.outbox(publish_timeout=20.0) as outbox:
+        key = key_of(partition)
+        publish_bulk(site, outbox, [Message(site.topic("orders"), value, key) for value in values])
+
+
+def delete_before(site: Site, topic: str, partition: int, offset: int) -> None:
+    """Remove the records of a partition below an offset, as retention does."""
+    (future,) = site.admin.delete_records([TopicPartition(topic, partition, offset)]).values()
+    future.result(20)
+
+
+def values(site: Site) -> list[str]:
+    """Return the values that are visible, sorted."""
+    return sorted((record.value or b"").decode() for record in site.read("orders"))
+
+
+def commit_damaged(site: Site, partition: int) -> None:
+    """Damage the checkpoint of a half partition."""
+    properties = {**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False}
+    consumer = Consumer(properties)
+    consumer.commit(offsets=[TopicPartition(site.channel.half_topic, partition, 0, "rubbish")], asynchronous=False)
+    consumer.close()
+
+
+def start_halted(site: Site, port: int, reason: str, **extra: str) -> Service:
+    """Start a relay and wait until one of its two partitions is halted for a reason."""
+    relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), **extra})
+    wait_until(lambda: "a half partition is halted" in relay.output(), explain=site.logs)
+    assert reason in relay.output()
+    wait_until(lambda: metric(port, HALTED) == 1, explain=site.logs)
+    code, text = get(port, "/readyz")
+    assert (code, reason in text) == (503, True), text
+    return relay
+
+
+def test_damaged_checkpoint_halts_only_its_partition(site: Site) -> None:
+    site.create("orders")
+    commit_damaged(site, 0)
+    publish(site, ["halted"], 0)
+    publish(site, ["goes on"], 1)
+    relay = start_halted(site, free_port(), "is damaged")
+    wait_until(lambda: values(site) == ["goes on"], explain=site.logs)
+    assert relay.running
+
+
+def test_newer_half_halts_only_its_partition(site: Site) -> None:
+    site.create("orders")
+    producer = Producer(site.kafka())
+    headers = {
+        "outbox-target": f"{site.topic('orders')}:-1",
+        "outbox-transaction": f"2;{uuid.uuid4()}/0;more",
+        "outbox-group": "orders;row",
+    }
+    producer.produce(site.channel.half_topic, b"x", None, 0, headers=list(headers.items()))
+    assert producer.flush(10) == 0
+    publish(site, ["halted"], 0)
+    publish(site, ["goes on"], 1)
+    relay = start_halted(site, free_port(), f"{site.channel.half_topic}/0 offset 0")
+    wait_until(lambda: values(site) == ["goes on"], explain=site.logs)
+    assert relay.running
+
+
+def test_newer_op_halts_only_its_partition(site: Site) -> None:
+    site.create("orders")
+    producer = Producer(site.kafka())
+    producer.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"2;producer")])
+    assert producer.flush(10) == 0
+    publish(site, ["goes on"], 1)
+    start_halted(site, free_port(), f"{site.channel.op_topic}/0 offset 0")
+    wait_until(lambda: values(site) == ["goes on"], explain=site.logs)
+
+
+def test_lost_halves_halt_their_partition_until_skip_lost(site: Site) -> None:
+    """What is still in the topic is delivered once; what is lost is counted."""
+    site.create("orders")
+    publish(site, ["lost 0", "lost 1", "kept"], 0)
+    delete_before(site, site.channel.half_topic, 0, 2)
+    publish(site, ["goes on"], 1)
+    relay = start_halted(site, free_port(), "OUTBOX_SKIP_LOST=0")
+    wait_until(lambda: values(site) == ["goes on"], explain=site.logs)
+    relay.terminate()
+    port = free_port()
+    skipping = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_SKIP_LOST": "0"})
+    wait_until(lambda: values(site) == ["goes on", "kept"], explain=site.logs)
+    assert "lost halves are skipped" in skipping.output()
+    assert metric(port, "outbox_relay_lost_halves_total") == 2
+    wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
+
+
+def test_lost_ops_are_decided_by_checks(site: Site) -> None:
+    """The relay begins where the op topic does; the checker finds what the lost ops said."""
+    site.create("orders")
+    publish(site, ["first", "second"], 0)
+    delete_before(site, site.channel.op_topic, 0, 1)
+    site.checker()
+    port = free_port()
+    relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_TRANSACTION_TIMEOUT": "500"})
+    wait_until(lambda: values(site) == ["first", "second"], explain=site.logs)
+    assert "ops are gone that were not read" in relay.output()
+    assert metric(port, "outbox_relay_lost_ops_total") >= 1
+
+
+@pytest.mark.parametrize("kind", ["half", "op"])
+def test_doctor_and_check_show_records_gone_before_a_checkpoint(site: Site, kind: str) -> None:
+    site.create("orders")
+    publish(site, ["first", "second"], 0)
+    topic = site.channel.half_topic if kind == "half" else site.channel.op_topic
+    delete_before(site, topic, 0, 2)
+    for words in (("doctor",), ("relay", "--check")):
+        found = run_command(site, *words)
+        assert found.returncode == Exit.FINDINGS, found.stdout
+        assert f"{topic}/0" in found.stdout
+
+
+def test_doctor_and_check_show_a_damaged_checkpoint(site: Site) -> None:
+    site.create("orders")
+    commit_damaged(site, 0)
+    for words in (("doctor",), ("relay", "--check")):
+        found = run_command(site, *words)
+        assert found.returncode == Exit.FINDINGS, found.stdout
+        assert "is damaged" in found.stdout

@@ -1,0 +1,272 @@
+"""Relays that are killed, stopped, joined and ended: nothing is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from outbox import Message, Outbox
+from outbox._service.membership import generation
+from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
+from outbox.testing import VisibleRecord
+from tests.support.bulk import publish_bulk
+from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.shop import Shop
+
+FAILPOINTS = ["relay.kafka.producer", "relay.produced", "relay.flushed", "relay.offsets_sent", "relay.committed"]
+# A dead relay is missed soon, and Kafka transactions are small, so that there are many of them to die in.
+QUICK = {
+    "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
+    "OUTBOX_BATCH_MESSAGES": "100",
+}
+
+
+@pytest.fixture
+def outbox(site: Site) -> Iterator[Outbox]:
+    """The library on a site whose channel has two partitions, with one real topic."""
+    site.create("orders")
+    with site.outbox(publish_timeout=20.0) as made:
+        yield made
+
+
+def numbered(site: Site, start: int, count: int, keys: int = 40) -> list[Message]:
+    """Messages numbered from `start`, in ascending order for each key."""
+    return [Message(site.topic("orders"), str(number), f"key{number % keys}") for number in range(start, start + count)]
+
+
+def _assert_exactly(found: Sequence[VisibleRecord], ids: Sequence[str]) -> None:
+    """Nothing lost, nothing doubled, nothing invented, and each key in order."""
+    assert not doubled(found)
+    assert Counter(record.message_id for record in found) == Counter(ids)
+    by_key = defaultdict(list)
+    for record in found:
+        by_key[record.key].append(int(record.value or b""))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def is_serving(relay: Service) -> bool:
+    """Whether a relay was given both partitions."""
+    return '"serving": [0, 1]' in relay.output()
+
+
+@pytest.mark.long
+def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site, outbox: Outbox) -> None:
+    chance = random.Random(7)
+    rounds = [name for name in FAILPOINTS for _ in range(3)] + [""] * 5
+    chance.shuffle(rounds)
+    site.checker()
+    ids: list[str] = []
+    for turn, name in enumerate(rounds):
+        relay = site.relay(failpoint=f"{name}:{chance.randint(1, 6)}" if name else "", extra=QUICK)
+        ids += publish_bulk(site, outbox, numbered(site, turn * 1_000, 1_000))
+        if not name:
+            visible = len(site.read("orders"))
+            wait_until(lambda so_far=visible: len(site.read("orders")) > so_far, explain=site.logs)  # type: ignore[misc]
+            relay.kill()
+        assert relay.wait() == -signal.SIGKILL
+    site.relay(extra=QUICK)
+    site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)
+    assert len(ids) == 20_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_relay_killed_forty_times_anywhere(site: Site, outbox: Outbox, seed: int) -> None:
+    chance = random.Random(seed)
+    site.checker()
+    ids: list[str] = []
+    for turn in range(40):
+        relay = site.relay(failpoint=f"{chance.choice(FAILPOINTS)}:{chance.randint(1, 9)}", extra=QUICK)
+        ids += publish_bulk(site, outbox, numbered(site, turn * 1_000, 1_000))
+        assert relay.wait() == -signal.SIGKILL
+    site.relay(extra=QUICK)
+    site.wait_settled(180)
+    _assert_exactly(site.read("orders"), ids)
+
+
+def _checkpoint(site: Site, topic_id: str, partition: int) -> HalfCheckpoint:
+    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "isolation.level": "read_committed"})
+    (place,) = consumer.committed([TopicPartition(site.channel.half_topic, partition)], 10)
+    consumer.close()
+    return parse_half_checkpoint(place.metadata or "", place.offset, topic_id, place.partition)
+
+
+def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -> None:
+    description = site.create(partitions=1)
+    with Shop(site) as shop:
+        topic, number = shop.topic(), shop.number()
+        site.checker()
+        relay = site.relay(extra=QUICK)
+        with shop.buyer(topic, number, "outbox.sealed:1:stop") as (process, pinned):
+            wait_until(lambda: len(site.halves()) == 1)
+            messages = [Message(site.topic(topic), str(index), f"key{index % 9}") for index in range(1_000)]
+            with site.outbox() as outbox:
+                ids = publish_bulk(site, outbox, messages)
+                _assert_exactly(site.wait_visible(1_000, topic), ids)
+                wait_until(lambda: _checkpoint(site, description.half.id, 0) == HalfCheckpoint(0, 1_001, runs_of([0])))
+                relay.kill()
+                site.relay(extra=QUICK)
+                ids += publish_bulk(site, outbox, [Message(site.topic(topic), "1000", "key0")])
+            _assert_exactly(site.wait_visible(1_001, topic), ids)
+            os.kill(process.pid, signal.SIGCONT)
+            assert process.wait(60) == 0
+        found = site.wait_visible(1_002, topic)
+        site.wait_settled()
+        assert not doubled(found)
+        assert {record.message_id for record in found} == {*ids, f"{pinned}/0"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["relay.flushed", *(pytest.param(name, marks=pytest.mark.long) for name in FAILPOINTS if name != "relay.flushed")],
+)
+def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
+    site: Site, outbox: Outbox, place: str
+) -> None:
+    site.checker()
+    zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
+    wait_until(lambda: is_serving(zombie), explain=site.logs)
+    ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
+    wait_until(lambda: is_stopped(zombie))
+    other = site.relay(extra=QUICK)
+    assert len(site.wait_visible(2_000, "orders")) == 2_000
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    wait_until(lambda: zombie.output().count("partitions assigned") >= 2, explain=site.logs)
+    ids += publish_bulk(site, outbox, numbered(site, 2_000, 2_000))
+    site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)
+    assert [zombie.terminate(), other.terminate()] == [0, 0]
+
+
+def is_stopped(service: Service) -> bool:
+    """Whether a process stopped itself."""
+    with open(f"/proc/{service.process.pid}/stat") as file:  # noqa: PTH123 - not a file
+        return file.read().rpartition(")")[2].split()[0] == "T"
+
+
+def _member(site: Site, protocol: str, name: str) -> dict[str, str]:
+    """Settings of a relay that shares partitions out by a protocol."""
+    if protocol == "classic":
+        return QUICK
+    if protocol == "static":
+        return {**QUICK, "OUTBOX_GROUP_INSTANCE_ID": name}
+    quick = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in (("consumer.heartbeat.interval.ms", "300"), ("consumer.session.timeout.ms", "1500"))
+    ]
+    group = ConfigResource(ResourceType.GROUP, site.channel.relay_group, incremental_configs=quick)
+    site.admin.incremental_alter_configs([group])[group].result(20)
+    return {"OUTBOX_GROUP_PROTOCOL": "consumer", "OUTBOX_BATCH_MESSAGES": QUICK["OUTBOX_BATCH_MESSAGES"]}
+
+
+def _serves_one(relay: Service) -> bool:
+    return '"serving": [1]' in relay.output() or '"serving": [0]' in relay.output()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["classic", "static", "consumer"])
+def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, protocol: str) -> None:
+    site.checker()
+    first = site.relay(extra=_member(site, protocol, "a"))
+    ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
+    second = site.relay(extra=_member(site, protocol, "b"))
+    ids += publish_bulk(site, outbox, numbered(site, 2_000, 2_000))
+    wait_until(lambda: _serves_one(second), explain=site.logs)
+    ids += publish_bulk(site, outbox, numbered(site, 4_000, 2_000))
+    assert first.terminate() == 0
+    ids += publish_bulk(site, outbox, numbered(site, 6_000, 2_000))
+    third = site.relay(extra=_member(site, protocol, "c"))
+    ids += publish_bulk(site, outbox, numbered(site, 8_000, 2_000))
+    second.kill()
+    ids += publish_bulk(site, outbox, numbered(site, 10_000, 2_000))
+    site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)
+    assert third.terminate() == 0
+
+
+def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: Outbox) -> None:
+    """Static membership (KIP-345): whoever comes back within the session time-out finds what it had."""
+    names = {"OUTBOX_KAFKA": '{"session.timeout.ms": "30000", "heartbeat.interval.ms": "300"}'}
+    relays = {}
+    for name in ("a", "b"):
+        relays[name] = site.relay(extra={**names, "OUTBOX_GROUP_INSTANCE_ID": name})
+        wait_until(lambda: '"serving": [' in relays[name].output(), explain=site.logs)  # noqa: B023 - called at once
+    wait_until(lambda: _serves_one(relays["a"]) and _serves_one(relays["b"]), explain=site.logs)
+    ids: list[str] = []
+    for name, other in (("a", "b"), ("b", "a")):
+        before = relays[other].output().count("partitions revoked")
+        assert relays[name].terminate() == 0
+        ids += publish_bulk(site, outbox, numbered(site, len(ids), 500))
+        relays[name] = site.relay(extra={**names, "OUTBOX_GROUP_INSTANCE_ID": name})
+        site.wait_settled()
+        assert relays[other].output().count("partitions revoked") == before
+    _assert_exactly(site.read("orders"), ids)
+
+
+def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: Outbox) -> None:
+    """For Kafka the later relay is the earlier one, started again: the earlier one is fenced."""
+    named = {**QUICK, "OUTBOX_GROUP_INSTANCE_ID": "a"}
+    site.checker()  # a decision that a relay has read and not obeyed yet ends with it
+    first = site.relay(extra=named)
+    wait_until(lambda: is_serving(first), explain=site.logs)
+    ids = publish_bulk(site, outbox, numbered(site, 0, 1_000))
+    second = site.relay(extra=named)
+    ids += publish_bulk(site, outbox, numbered(site, 1_000, 1_000))
+    wait_until(lambda: is_serving(second), explain=site.logs)
+    ids += publish_bulk(site, outbox, numbered(site, 2_000, 1_000))
+    assert len(site.wait_visible(3_000, "orders")) == 3_000
+    _assert_exactly(site.read("orders"), ids)
+
+
+def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbox) -> None:
+    idle = site.relay()
+    wait_until(lambda: is_serving(idle), explain=site.logs)
+    began = time.monotonic()
+    assert idle.terminate() == 0
+    assert time.monotonic() - began < 5
+    busy = site.relay(extra=QUICK)
+    wait_until(lambda: is_serving(busy), explain=site.logs)
+    publish_bulk(site, outbox, numbered(site, 0, 5_000))
+    began = time.monotonic()
+    assert busy.terminate() == 0
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in idle.output() + busy.output()
+
+
+@pytest.mark.long
+def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
+    site.create("orders", partitions=1)
+    with site.outbox(publish_timeout=30.0) as outbox:
+        ids = publish_bulk(site, outbox, numbered(site, 0, 30_000))
+        site.relay()
+        site.wait_settled()
+    _assert_exactly(site.read("orders"), ids)
+
+
+def test_the_generation_of_the_group_is_read_where_librdkafka_writes_it(site: Site) -> None:
+    """Without a generation the relay's commits would fence nobody; misread, it would commit nothing at all."""
+    site.create("orders")
+    generations = []
+    for _ in range(3):
+        consumer = Consumer({**site.kafka(), "group.id": site.name, "session.timeout.ms": 1_500})
+        consumer.subscribe([site.topic("orders")])
+        wait_until(lambda member=consumer: member.poll(0.1) is None and bool(member.assignment()))  # type: ignore[misc]
+        generations.append(generation(consumer.consumer_group_metadata()))
+        consumer.close()
+    # How many generations an empty group takes is the broker's affair; bytes read in the wrong order would be huge.
+    assert generations == sorted(set(generations))
+    assert 1 <= generations[0] < generations[-1] < 100
+    consumer = Consumer({**site.kafka(), "group.id": site.name})
+    consumer.assign([TopicPartition(site.topic("orders"), 0)])
+    assert generation(consumer.consumer_group_metadata()) == -1
+    consumer.close()

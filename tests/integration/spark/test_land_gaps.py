@@ -1,0 +1,157 @@
+"""`outbox land` on a real Kafka when one topic loses records or goes: the others go on by an explicit word only."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox._service.exit_codes import Exit
+from tests.support.harness import Site, wait_until
+from tests.support.land_job import Land, finish, start
+from tests.support.relaying import RelayedTopics
+
+
+class TwoTopics(Land):
+    """A job of two topics, with the default sink.
+
+    Args:
+        site: Where the topics are.
+        folder: Of the test.
+    """
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        super().__init__(site, folder, sink=None)
+        site.create_topics("stock", "old")
+        self.stock = site.topic("stock")
+        self.write_stock = RelayedTopics(site, [self.stock], number=1).write
+
+    def both(self, *more: str) -> tuple[str, ...]:
+        """Return the options of a run of both topics."""
+        return "--topics", f"{self.topic},{self.stock}", *more
+
+    def offsets(self, topic: str) -> list[tuple[int, int]]:
+        """Return partition and offset of each landed row of a topic."""
+        return [(row[1], row[2]) for row in self.landed() if row[0] == topic]
+
+    def visible_offsets(self, name: str) -> list[tuple[int, int]]:
+        """Return partition and offset of each record of a topic that Kafka has."""
+        return sorted((record.partition, record.offset) for record in self.site.read(name))
+
+    def retire(self, topic: str) -> str:
+        """Run `outbox land retire`; what it said."""
+        places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
+        return finish(start([sys.executable, "-m", "outbox", "land", "retire", topic, *places], {}), Exit.OK)
+
+
+def figures_of(file: Path) -> dict[str, float]:
+    """Return the accepted offsets by topic, as the file for Prometheus has them."""
+    families = text_string_to_metric_families(file.read_text())
+    samples = [sample for family in families for sample in family.samples]
+    name = "outbox_land_accepted_gap_offsets_total"
+    return {sample.labels["topic"]: sample.value for sample in samples if sample.name == name}
+
+
+@pytest.fixture
+def job(site: Site, tmp_path: Path) -> TwoTopics:
+    return TwoTopics(site, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Path) -> None:
+    job.produce(30)
+    job.write_stock(10)
+    job.run(*job.both())
+    landed = job.offsets(job.topic)
+    job.produce(30)
+    needed = job.manifests()[-1]["end"][job.topic]
+    ends = job.cut()
+    job.produce(30)
+    job.write_stock(10)
+    said = job.run(*job.both(), code=Exit.UNSAFE).splitlines()[-1]
+    assert f"start the job once with --accept-gap {job.topic}. Or end the landing of {job.topic}: " in said
+    figures = tmp_path / "land.prom"
+    options = ("--accept-gap", job.topic, "--max-offsets-per-trigger", "20", "--prometheus-file", str(figures))
+    said = job.run(*job.both(*options))
+    assert '"event": "gap accepted"' in said
+    assert job.offsets(job.topic) == sorted([*landed, *job.visible_offsets("orders")])
+    assert job.offsets(job.stock) == job.visible_offsets("stock")
+    [gap] = [manifest for manifest in job.manifests() if manifest["gaps"]]
+    expected = [(partition, needed[str(partition)], end - 1) for partition, end in sorted(ends.items())]
+    assert [(one["partition"], one["first_offset"], one["last_offset"]) for one in gap["gaps"]] == expected
+    lost = sum(last - first + 1 for _, first, last in expected)
+    counted = {job.topic: lost, job.stock: 0}
+    assert figures_of(figures) == counted
+    before = job.landed()
+    job.write_stock(3)
+    job.run(*job.both("--prometheus-file", str(figures)))
+    assert figures_of(figures) == counted
+    assert len(job.landed()) == len(before) + 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_gap_in_a_planned_batch_is_accepted(job: TwoTopics) -> None:
+    """The killed run has planned the batch and committed its records, which Kafka has no more."""
+    job.produce(30)
+    job.write_stock(10)
+    job.run(*job.both())
+    job.produce(30)
+    visible = job.visible_offsets("orders")
+    job.run(*job.both(), extra={FAILPOINT: "land.records_written"}, code=-signal.SIGKILL)
+    job.await_no_jvm()
+    job.produce(7)
+    job.cut()
+    job.write_stock(5)
+    job.run(*job.both(), code=Exit.UNSAFE)
+    job.run(*job.both("--accept-gap", job.topic))
+    assert job.offsets(job.topic) == visible
+    assert job.offsets(job.stock) == job.visible_offsets("stock")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_topic_that_is_gone_is_retired_and_the_other_goes_on(job: TwoTopics) -> None:
+    job.produce(20)
+    job.write_stock(10)
+    job.run(*job.both())
+    landed = job.offsets(job.stock)
+    for future in job.site.admin.delete_topics([job.stock]).values():
+        future.result(20)
+    wait_until(lambda: job.stock not in job.site.admin.list_topics(timeout=10).topics)
+    job.produce(20)
+    assert "outbox land retire TOPIC" in job.run(code=Exit.CONFIGURATION).splitlines()[-1]
+    assert "outbox land retire TOPIC" in job.run(*job.both(), code=Exit.CONFIGURATION).splitlines()[-1]
+    assert '"event": "topic retired"' in job.retire(job.stock)
+    job.run()
+    assert job.offsets(job.topic) == job.visible_offsets("orders")
+    assert job.offsets(job.stock) == landed
+    job.site.create_topics("stock")
+    said = job.run(*job.both(), code=Exit.CONFIGURATION).splitlines()[-1]
+    assert f"topic {job.stock} is retired from" in said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_old_topic_that_is_added_is_landed_from_its_beginning(job: TwoTopics) -> None:
+    """Spark refuses a topic that is new to its checkpoint and does not begin at offset 0."""
+    job.produce(10)
+    job.run()
+    old = job.site.topic("old")
+    write_old = RelayedTopics(job.site, [old], number=2).write
+    write_old(12)
+    futures = job.site.admin.delete_records([TopicPartition(old, partition, 2) for partition in range(3)])
+    cut = {place.partition: future.result(20).low_watermark for place, future in futures.items()}
+    write_old(6)
+    topics = ("--topics", f"{job.topic},{old}")
+    said = job.run(*topics, code=Exit.UNSAFE).splitlines()[-1]
+    assert f"{old}/0 0..{cut[0] - 1}" in said
+    job.run(*topics, "--accept-gap", old)
+    assert job.offsets(old) == job.visible_offsets("old")
+    assert job.offsets(job.topic) == job.visible_offsets("orders")

@@ -1,0 +1,110 @@
+"""`outbox land` at the edges of the real source: open transactions, markers, new partitions, a broker that dies."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from outbox._service.exit_codes import Exit
+from stack import Stack
+from tests.support.harness import Site, wait_until
+from tests.support.land_job import RUN_SECONDS, Land, finish
+from tests.support.relaying import RelayedTopics
+
+
+def grow(job: Land, partitions: int) -> None:
+    """Give the topic more partitions."""
+    for future in job.site.admin.create_partitions([NewPartitions(job.topic, partitions)]).values():
+        future.result(20)
+    wait_until(
+        lambda: len(job.site.admin.list_topics(job.topic, timeout=10).topics[job.topic].partitions) == partitions
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+def test_a_transaction_that_hangs_holds_back_what_is_behind_it_and_nothing_is_skipped(
+    site: Site, tmp_path: Path, *, commit: bool
+) -> None:
+    job = Land(site, tmp_path, partitions=1)
+    job.produce(5)
+    hanging = RelayedTopics(site, [job.topic], number=1)
+    hanging.begin(3)
+    job.produce(7)
+    job.run()
+    assert [row[2] for row in job.landed()] == [0, 1, 2, 3, 4]
+    hanging.end(commit=commit)
+    job.run()
+    assert len(job.landed()) == (15 if commit else 12)
+    assert job.landed() == job.visible()
+    assert all(before["end"] == after["start"] for before, after in pairwise(job.manifests()))
+
+
+@pytest.mark.long
+def test_markers_alone_are_a_batch_without_rows(site: Site, tmp_path: Path) -> None:
+    job = Land(site, tmp_path)
+    job.produce(9, commit=False)
+    job.run()
+    [manifest] = job.manifests()
+    assert manifest["rows"] == 0
+    assert sum(manifest["end"][job.topic].values()) > 9
+    assert job.landed() == []
+    job.produce(4)
+    job.run()
+    assert len(job.landed()) == 4
+    assert job.landed() == job.visible()
+
+
+@pytest.mark.long
+def test_partitions_that_are_added_are_landed_from_their_beginning(site: Site, tmp_path: Path) -> None:
+    job = Land(site, tmp_path)
+    job.produce(30)
+    job.run()
+    grow(job, 5)
+    wait_until(lambda: _fill(job, 4))
+    job.run()
+    assert job.landed() == job.visible()
+    process = job.start("--trigger-seconds", "0.2")
+    try:
+        wait_until(job.jvm_runs)
+        grow(job, 6)
+        wait_until(lambda: _fill(job, 5))
+        wait_until(lambda: job.landed() == job.visible(), RUN_SECONDS)
+        process.terminate()
+    finally:
+        finish(process, Exit.OK)
+    first_new = job.manifests()[1]
+    assert set(first_new["end"][job.topic]) - set(first_new["start"][job.topic]) == {"3", "4"}
+    assert {row[1] for row in job.landed()} == set(range(6))
+
+
+def _fill(job: Land, partition: int) -> bool:
+    """Write until a new partition has records, too: a producer sees it a moment later."""
+    job.produce(30)
+    return any(row[1] == partition for row in job.visible())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_broker_that_dies_under_a_running_job_costs_no_record(tmp_path: Path) -> None:
+    with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        job = Land(site, tmp_path)
+        job.produce(100)
+        process = job.start("--trigger-seconds", "0.2", "--max-offsets-per-trigger", "20")
+        try:
+            wait_until(lambda: bool(job.landed()), RUN_SECONDS)
+            stack.kafka.kill()
+            stack.kafka.start()
+            RelayedTopics(site, [job.topic], number=1).write(100)
+            wait_until(lambda: process.poll() is not None or len(job.landed()) == 200, RUN_SECONDS)
+            code = Exit.OK if process.poll() is None else Exit.FAILED
+            process.terminate()
+            finish(process, code)
+        finally:
+            process.kill()
+        job.run()
+        assert len(job.landed()) == 200
+        assert job.landed() == job.visible()

@@ -1,0 +1,1 @@
+"""Tests with one JVM, and no servers."""

@@ -1,0 +1,45 @@
+"""What a job says whose Spark lacks the jars that it needs: one line, with how to get them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from outbox.errors import ConfigurationError
+from spark_jobs.runtime.errors import SourceError
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.java_admin import JavaAdmin
+from spark_jobs.runtime.session import SPARK_LOCK, spark_session
+from spark_jobs.runtime.settings import LandSettings
+from spark_jobs.tables import delta
+from spark_jobs.tables.delta import DeltaSink
+from tests.support.spark import session
+
+
+def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path) -> None:
+    settings = LandSettings.model_validate(
+        {"bootstrap_servers": "localhost:1", "topics": "orders", "output": str(tmp_path), "checkpoint": str(tmp_path)}
+    )
+    with pytest.raises(SourceError, match=r'no Kafka source: .* --jars "\$\(outbox land jars\)"') as told:
+        JavaAdmin(session(), settings)
+    assert "\n" not in str(told.value)
+
+
+def test_without_delta_the_command_and_its_settings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "JavaPackage", object)  # what py4j gives for a class that is not there
+    with pytest.raises(ConfigurationError, match=r"outbox land jars\)\" --conf spark\.sql") as told:
+        DeltaSink(session(), Folder(session(), str(tmp_path)), lambda: "land")
+    assert "\n" not in str(told.value)
+
+
+def test_a_pyspark_that_does_not_fit_the_jars_is_named_with_the_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "3.5.1")
+    with (
+        pytest.raises(
+            ConfigurationError, match=r"PySpark 3\.5\.1 needs jars of its own version.*pip install 'pyspark=="
+        ),
+        spark_session("jars", {}, [SPARK_LOCK]),
+    ):
+        raise AssertionError("a session was made")

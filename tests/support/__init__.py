@@ -1,0 +1,1 @@
+"""What tests share: sites, servers, small applications, histories of messages."""

@@ -1,0 +1,28 @@
+"""An application in a process of its own: one local transaction, one message.
+
+    python -m tests.support.buyer <table> <number> <topic>
+
+It dies or stops where OUTBOX_FAILPOINT says.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from outbox import Message, Outbox
+
+
+def main(table: str, number: str, topic: str) -> None:
+    """Buy; print the transaction's id before COMMIT."""
+    url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
+    with Outbox.from_env() as outbox, Session(create_engine(url)) as session, session.begin():
+        session.execute(text(f"INSERT INTO {table} VALUES (:id, 0)"), {"id": int(number)})
+        print(outbox.publish(session, Message(topic, number, topic)).transaction_id, flush=True)  # noqa: T201 - see above
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

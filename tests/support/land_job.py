@@ -1,0 +1,122 @@
+"""A job `land` of one topic, run as the command that it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from outbox._service.exit_codes import Exit
+from spark_jobs.runtime.settings import SinkName
+from spark_jobs.tables.table_reader import read_landed, read_table
+from tests.support.harness import Site, wait_until
+from tests.support.relaying import RelayedTopics
+from tests.support.spark import SETTINGS, session
+
+RUN_SECONDS = 120
+DEAD_SECONDS = 30
+
+Landed = tuple[str, int, int, bytes | None, bytes | None, str | None]
+_COLUMNS = ("topic", "partition", "offset", "key", "value", "message_id")
+
+
+class Land:
+    """One topic of a site, and a job that lands it in a folder of the test.
+
+    Args:
+        site: Where the topic is.
+        folder: Of the test.
+        partitions: Of the topic.
+        sink: Of the job; None: the default of `outbox land`.
+    """
+
+    def __init__(self, site: Site, folder: Path, partitions: int = 3, sink: SinkName | None = SinkName.PARQUET) -> None:
+        site.create_topics("orders", partitions=partitions)
+        self.site = site
+        self.sink = sink
+        self.topic = site.topic("orders")
+        self.table = folder / "table"
+        self.checkpoint = folder / "checkpoint"
+        self.produce = RelayedTopics(site, [self.topic]).write
+
+    def arguments(self, *more: str) -> list[str]:
+        """The options of the command."""
+        places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
+        sink = [] if self.sink is None else ["--sink", self.sink]
+        return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *sink, *more]
+
+    def start(self, *more: str, extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start `outbox land`."""
+        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {})
+
+    def run(self, *more: str, extra: Mapping[str, str] | None = None, code: int = Exit.OK) -> str:
+        """Run `outbox land --available-now`; what it said."""
+        return finish(self.start("--available-now", *more, extra=extra), code)
+
+    def landed(self) -> list[Landed]:
+        """The table's rows, in order."""
+        if self.sink is SinkName.PARQUET:
+            rows = read_landed(str(self.table)).to_pylist()
+        else:
+            rows = read_table(session(), str(self.table)).select(*_COLUMNS).toArrow().to_pylist()
+        return sorted(
+            (row["topic"], row["partition"], row["offset"], row["key"], row["value"], row["message_id"]) for row in rows
+        )
+
+    def visible(self) -> list[Landed]:
+        """What a read_committed consumer sees of the topic."""
+        return sorted(
+            (record.topic, record.partition, record.offset, record.key, record.value, record.message_id)
+            for record in self.site.read("orders")
+        )
+
+    def manifests(self) -> list[dict[str, Any]]:
+        """The manifests in the order of batches."""
+        files = (self.table / "_manifests").glob("[0-9]*.json")
+        return sorted((json.loads(file.read_text()) for file in files), key=lambda found: int(found["batch_id"]))
+
+    def cut(self) -> dict[int, int]:
+        """Delete all records of the topic; where each partition begins then."""
+        cut = [TopicPartition(self.topic, partition, -1) for partition in range(3)]
+        futures = self.site.admin.delete_records(cut)
+        return {place.partition: future.result(20).low_watermark for place, future in futures.items()}
+
+    def jvm_runs(self) -> bool:
+        """Whether a JVM of this job is there."""
+        return any(f"spark.app.name=outbox-{self.site.name}" in command for command in commands())
+
+    def await_no_jvm(self) -> None:
+        """Wait until the JVM has followed its driver."""
+        wait_until(lambda: not self.jvm_runs(), DEAD_SECONDS)
+
+
+def start(command: Sequence[str], extra: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a command."""
+    environment = {**os.environ, "OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json", **extra}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str], code: int) -> str:
+    """Wait until it ends with a code; what it said."""
+    try:
+        output, _ = process.communicate(timeout=RUN_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code, output
+    return output
+
+
+def commands() -> Iterator[str]:
+    """The command lines of all processes."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue

@@ -1,0 +1,195 @@
+"""Applications for the contract suite: the same on an outbox in memory and on the real one."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine, event, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from outbox import Message, Outbox, Receipt
+from outbox.testing import InMemoryOutbox, read_committed
+from tests.support.shop import Shop
+
+PARTITIONS = 3
+
+
+class Place(ABC):
+    """An application with its database and its outbox.
+
+    Args:
+        engine: Of its database.
+        outbox: Its outbox.
+        table: Its table.
+    """
+
+    def __init__(self, engine: Engine, outbox: Outbox, table: str) -> None:
+        self.engine = engine
+        self.outbox = outbox
+        self.table = table
+
+    @abstractmethod
+    def topic(self) -> str:
+        """A new topic."""
+
+    @abstractmethod
+    def number(self) -> int:
+        """A number that no row has."""
+
+    @abstractmethod
+    def other_outbox(self, group: str) -> Outbox:
+        """Another outbox of the same kind."""
+
+    @abstractmethod
+    def async_engine(self) -> AsyncEngine:
+        """An async engine on the same database."""
+
+    @abstractmethod
+    def connect(self) -> psycopg.Connection[Any] | None:
+        """A connection of psycopg, if the database has such."""
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A session with its transaction, committed at the end of the block."""
+        with Session(self.engine) as session, session.begin():
+            yield session
+
+    def insert(self, session: Session | Connection, number: int) -> None:
+        """Write a row."""
+        session.execute(self.insertion(number))
+
+    def insertion(self, number: int) -> Any:
+        """The statement that writes a row."""
+        return text(f"INSERT INTO {self.table} VALUES ({number}, 0)")
+
+    def has(self, number: int) -> bool:
+        """Whether the row is there."""
+        with self.engine.connect() as connection:
+            return connection.execute(text(f"SELECT 1 FROM {self.table} WHERE id = {number}")).first() is not None
+
+    def publish(self, session: Session, topic: str, value: str, key: str | None = None) -> Receipt:
+        """Publish a message; without a key it has the topic's, and so an order."""
+        return self.outbox.publish(session, Message(topic, value, topic if key is None else key))
+
+    @abstractmethod
+    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+        """The values of all that is published on a topic, in its order, once nothing more can come.
+
+        Args:
+            topic: The topic.
+            outbox: Through which it was published; None: the application's.
+        """
+
+
+class MemoryPlace(Place):
+    """On an `InMemoryOutbox`.
+
+    Args:
+        engine: Of its database.
+        async_url: The same database for an async engine.
+        url: For psycopg, if it is Postgres.
+    """
+
+    def __init__(self, engine: Engine, async_url: str, url: str | None) -> None:
+        self._topics = [f"topic{number}" for number in range(50)]
+        outbox = InMemoryOutbox("orders", topics=dict.fromkeys(self._topics, PARTITIONS))
+        super().__init__(engine, outbox, f"stock_{uuid.uuid4().hex[:8]}")
+        self._async_url = async_url
+        self._url = url
+        self._numbers = itertools.count(1)
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)"))
+
+    def topic(self) -> str:
+        """A new topic."""
+        return self._topics.pop()
+
+    def number(self) -> int:
+        """A number that no row has."""
+        return next(self._numbers)
+
+    def other_outbox(self, group: str) -> Outbox:
+        """Another outbox of the same kind."""
+        return InMemoryOutbox(group)
+
+    def async_engine(self) -> AsyncEngine:
+        """An async engine."""
+        engine = create_async_engine(self._async_url, poolclass=NullPool)
+        if engine.dialect.name == "sqlite":
+            let_sqlite_have_savepoints(engine.sync_engine)
+        return engine
+
+    def connect(self) -> psycopg.Connection[Any] | None:
+        """A connection, if it is Postgres."""
+        return None if self._url is None else psycopg.connect(self._url)
+
+    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+        """The values on a topic."""
+        memory = outbox or self.outbox
+        assert isinstance(memory, InMemoryOutbox)
+        return [(message.value or b"").decode() for message in memory.published if message.topic == topic]
+
+
+class RealPlace(Place):
+    """On the real one, with relay and checker.
+
+    Args:
+        shop: The application.
+    """
+
+    def __init__(self, shop: Shop) -> None:
+        super().__init__(shop.engine, shop.outbox, shop.table)
+        self._shop = shop
+
+    def topic(self) -> str:
+        """A new topic."""
+        return self._shop.site.topic(self._shop.topic())
+
+    def number(self) -> int:
+        """A number that no row has."""
+        return self._shop.number()
+
+    def other_outbox(self, group: str) -> Outbox:
+        """Another outbox of the same kind."""
+        return self._shop.site.outbox(group)
+
+    def async_engine(self) -> AsyncEngine:
+        """An async engine."""
+        return create_async_engine(sqlalchemy_url(self._shop.site.postgres_url), poolclass=NullPool)
+
+    def connect(self) -> psycopg.Connection[Any] | None:
+        """A connection."""
+        return psycopg.connect(self._shop.site.postgres_url)
+
+    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+        """The values on a real topic."""
+        del outbox
+        self._shop.site.wait_settled()
+        return [(record.value or b"").decode() for record in read_committed(self._shop.site.kafka(), [topic])]
+
+
+def let_sqlite_have_savepoints(engine: Engine) -> None:
+    """What SQLAlchemy's manual says of pysqlite: by itself it begins no transaction at a SAVEPOINT."""
+
+    def connect(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    event.listen(engine, "connect", connect)
+    event.listen(engine, "begin", begin)
+
+
+def sqlalchemy_url(url: str) -> str:
+    """The same for SQLAlchemy."""
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)

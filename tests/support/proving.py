@@ -1,0 +1,281 @@
+"""Histories of messages as an audit reads them, made with the protocol's own encoders: correct ones, and faults."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
+from outbox.protocol.half import (
+    ANY_PARTITION,
+    NO_OPTIONS,
+    HalfControl,
+    HalfOptions,
+    Truth,
+    real_headers,
+)
+from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.names import LATE_HEADER
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from outbox.protocol.positions import Positions
+from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.records.callback_rows import COLUMNS, row_evidence
+from spark_jobs.records.delivered import real_evidence
+from spark_jobs.records.discards import discard_evidence
+from spark_jobs.records.evidence import evidence
+from spark_jobs.records.halves import half_evidence
+from spark_jobs.records.ops import op_evidence
+from tests.support.spark import KAFKA_SCHEMA, session
+
+TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
+OTHER_TOPIC_ID = "00000000-3c04-4e7b-9d36-0a1c2b3d4e5f"
+NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
+INCARNATION = "c0ffee00-1234-4abc-9def-0123456789ab"
+BEGIN = datetime(2026, 11, 22, 5, tzinfo=UTC)
+GRACE = 600_000
+START = 1_000
+"""Where the window begins in the half partition."""
+
+BEHIND = 1_000_000
+"""Where it ends; nothing is there."""
+
+HALF_END = 2_000_000
+
+BROKERS_TIME = 1
+
+Headers = Sequence[tuple[str, str | bytes | None]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    time: datetime
+    time_type: int = BROKERS_TIME
+
+    def row(self) -> tuple[Any, ...]:
+        """As Spark's Kafka source gives it."""
+        headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in self.headers]
+        place = (self.topic, self.partition, self.offset)
+        return (self.key, self.value, *place, self.time, self.time_type, headers)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A transaction of the history: its id and its halves."""
+
+    id: str
+    control: Sequence[HalfControl]
+    halves: Sequence[Record]
+
+    @property
+    def positions(self) -> Positions:
+        """All of its positions."""
+        return Positions.of(control.position for control in self.control)
+
+    @property
+    def first(self) -> int:
+        """Offset of its first half."""
+        return self.halves[0].offset
+
+    @property
+    def last(self) -> int:
+        """Offset of its last half."""
+        return self.halves[-1].offset
+
+    def message(self, position: int = 0) -> tuple[str, int | None]:
+        """Names one of its messages."""
+        return self.id, position
+
+
+@dataclass
+class History:
+    """Topics and rows, filled transaction by transaction.
+
+    Args:
+        topics: Real topics; messages go to them by turns.
+    """
+
+    topics: Sequence[str] = ("orders", "stock")
+    halves: list[Record] = field(default_factory=list)
+    ops: list[Record] = field(default_factory=list)
+    reals: list[Record] = field(default_factory=list)
+    discards: list[Record] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    unsettled: set[int] = field(default_factory=set)
+    told: list[Told] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        self._offsets = itertools.count(START)
+        self._numbers = itertools.count(1)
+
+    # --- a message's way, step by step
+
+    def tell(
+        self,
+        messages: int = 1,
+        *,
+        key: bytes | None = None,
+        group: str = "orders",
+        truth: Truth = Truth.ROW,
+        options: HalfOptions = NO_OPTIONS,
+        partition: int = ANY_PARTITION,
+    ) -> Told:
+        """The halves of a transaction; without a key each transaction has its own."""
+        number = next(self._numbers)
+        id_ = make_transaction_id(1_795_000_000_000 + number, number.to_bytes(10))
+        key = b"key-%d" % number if key is None else key
+        controls = [
+            HalfControl(self.topics[(number + place) % len(self.topics)], partition, id_, place, group, truth, options)
+            for place in range(messages)
+        ]
+        halves = [self._half(control, key, b"value-%d" % number) for control in controls]
+        self.told.append(Told(id_, controls, halves))
+        return self.told[-1]
+
+    def _half(self, control: HalfControl, key: bytes | None, value: bytes) -> Record:
+        offset = next(self._offsets)
+        headers: Headers = [*control.encode(), ("trace", b"x"), ("trace", None)]
+        record = Record("outbox.half", 0, offset, key, value, headers, self.time(offset))
+        self.halves.append(record)
+        return record
+
+    def time(self, offset: int) -> datetime:
+        """When the half of an offset was appended."""
+        return BEGIN + timedelta(milliseconds=100 * (offset - START))
+
+    def row(
+        self,
+        told: Told,
+        state: str = "C",
+        positions: Positions | str | None = None,
+        topic_id: str = TOPIC_ID,
+        *,
+        partition: int = 0,
+        shift: int = 0,
+    ) -> None:
+        """Its row; `shift` offsets away from where its halves are."""
+        listed = told.positions if positions is None else positions
+        place = (partition, told.first + shift, told.last + shift)
+        self.rows.append(("shop", told.id, told.control[0].group, state, topic_id, *place, str(listed)))
+
+    def op(
+        self,
+        told: Told,
+        kind: OpKind = OpKind.COMMIT,
+        source: OpSource = OpSource.PRODUCER,
+        after: timedelta = timedelta(milliseconds=7),
+        positions: Positions | None = None,
+    ) -> None:
+        """An op marker of it."""
+        listed = told.positions if positions is None else positions
+        entry = OpEntry(kind, told.id, TOPIC_ID, 0, listed, told.first, told.last)
+        value, headers = encode_op([entry], source)
+        time = told.halves[-1].time + after
+        self.ops.append(Record("outbox.op", 0, len(self.ops), None, value, headers, time))
+
+    def deliver(self, told: Told, positions: Sequence[int] | None = None, late: str = "") -> list[Record]:
+        """Its records on the real topics."""
+        made = []
+        for control, half in zip(told.control, told.halves, strict=True):
+            if positions is None or control.position in positions:
+                headers = real_headers(control, [*_pairs(half.headers)], 0, half.offset)
+                if late:
+                    headers.append((LATE_HEADER, late.encode()))
+                made.append(self.real(control.topic, half.key, half.value, headers, half.time))
+        return made
+
+    def real(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, half_time: datetime) -> Record:
+        """A record on partition 0 of a real topic."""
+        offset = sum(record.topic == topic for record in self.reals)
+        record = Record(topic, 0, offset, key, value, headers, half_time + timedelta(milliseconds=12))
+        self.reals.append(record)
+        return record
+
+    def change(self, record: Record, **fields: Any) -> None:
+        """Change a record of a real topic."""
+        self.reals[self.reals.index(record)] = replace(record, **fields)
+
+    def swap(self, one: Record, other: Record) -> None:
+        """Change the places of two records of one topic."""
+        self.change(one, offset=-1)
+        self.change(other, offset=one.offset)
+        self.change(replace(one, offset=-1), offset=other.offset)
+
+    def park(self, told: Told, reason: DiscardReason = DiscardReason.UNDECIDED, *, removed: bool = False) -> None:
+        """Its manifest in the discard topic, and the tombstone that removes it."""
+        control = told.control[0]
+        offsets = tuple((one.position, half.offset) for one, half in zip(told.control, told.halves, strict=True))
+        manifest = Manifest(
+            told.id, control.group, control.truth, TOPIC_ID, 0, reason, "", None, told.positions, offsets, 0
+        )
+        for value in [manifest.encode(), None] if removed else [manifest.encode()]:
+            at = len(self.discards)
+            self.discards.append(Record("outbox.discard", 0, at, manifest_key(told.id), value, [], BEGIN))
+
+    # --- whole transactions
+
+    def delivered(self, messages: int = 1, **options: Any) -> Told:
+        """One that went all the way."""
+        told = self.tell(messages, **options)
+        if told.control[0].truth is Truth.ROW:
+            self.row(told)
+        self.op(told)
+        self.deliver(told)
+        return told
+
+    def rolled_back(self, messages: int = 1, *, by_checker: bool = False, **options: Any) -> Told:
+        """One that was rolled back, by its producer or by the checker."""
+        told = self.tell(messages, **options)
+        if by_checker:
+            self.row(told, "R")
+        self.op(told, OpKind.ROLLBACK, OpSource.CHECKER if by_checker else OpSource.PRODUCER)
+        return told
+
+    # --- the audit
+
+    def judged(
+        self,
+        *,
+        grace: int = GRACE,
+        groups: tuple[str, ...] = ("*",),
+        purged: int = 0,
+        purged_until: int | None = None,
+        incomplete: tuple[str, ...] = (),
+        ordered: bool = True,
+    ) -> list[Row]:
+        """The verdicts."""
+        window = dict.fromkeys((0, 1), (START, BEHIND))
+        database = Database("shop", groups, INCARNATION, {0: purged}, purged_until)
+        frames = [
+            half_evidence(frame(self.halves), {0: [range(offset, offset + 1) for offset in sorted(self.unsettled)]}),
+            op_evidence(frame(self.ops), TOPIC_ID, window),
+            row_evidence(session().createDataFrame(self.rows, COLUMNS), TOPIC_ID, window),
+            real_evidence(frame(self.reals), window, {0: HALF_END}),
+            discard_evidence(frame(self.discards), TOPIC_ID),
+        ]
+        present = {control.group for told in self.told for control in told.control}
+        known = Circumstances(grace, [database], present, incomplete, ordered=ordered)
+        return judge(evidence(*frames), known).collect()
+
+
+def frame(records: Sequence[Record]) -> DataFrame:
+    """Records as Spark's Kafka source gives them."""
+    return session().createDataFrame([record.row() for record in records], KAFKA_SCHEMA)
+
+
+def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]

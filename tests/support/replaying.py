@@ -1,0 +1,87 @@
+"""Replays in tests: a landed table, and runs over it in the session of the test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.replaying.job import Prepared, replay
+from spark_jobs.replaying.settings import ReplaySettings
+from tests.support.harness import Site
+from tests.support.landing import Landing
+from tests.support.spark import Record, session
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+"""Topics take no timestamps that are far from now."""
+
+
+def landed(
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    key: bytes | None = b"key",
+    value: bytes | None = b"value",
+    headers: Iterable[tuple[str, bytes | None]] = (),
+    place: int = 0,
+) -> Record:
+    """A record as the relay has written it; its transaction is known by partition and offset.
+
+    Args:
+        topic: Its topic.
+        offset: Its offset.
+        partition: Its partition.
+        key: Its key.
+        value: Its value.
+        headers: The user's headers.
+        place: Its position in the transaction.
+    """
+    outbox = [
+        ("outbox-id", f"{transaction(partition, offset - place)}/{place}".encode()),
+        ("outbox-group", b"shop"),
+        ("outbox-origin", b"0/%d" % offset),
+    ]
+    time = NOW + timedelta(milliseconds=offset)
+    return Record(offset, [*headers, *outbox], topic, partition, key, value, time)
+
+
+def transaction(partition: int, offset: int) -> str:
+    """The id of the transaction whose first message lies there."""
+    return f"0192f3a4-5b6c-7d8e-9f00-{partition:04x}{offset:08x}"
+
+
+class Replaying:
+    """A table that `land` has written, and replays from it.
+
+    Args:
+        site: Where they go.
+        folder: Where the table is.
+    """
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.site = site
+        self.landing = Landing(folder)
+        self._batches = 0
+
+    def land(self, *records: Record) -> None:
+        """One more batch of the table."""
+        self.landing.plan(self._batches, self._batches + 1)
+        self.landing.land(self._batches, *records)
+        self.landing.commit(self._batches)
+        self._batches += 1
+
+    def settings(self, **given: Any) -> ReplaySettings:
+        """The settings of a replay from the table."""
+        wanted = {
+            "bootstrap_servers": self.site.bootstrap_servers,
+            "channel": self.site.name,
+            "replay_id": "again",
+            "table": str(self.landing.table),
+        }
+        return ReplaySettings(**{**wanted, **given})
+
+    def run(self, **given: Any) -> Prepared:
+        """Run a replay."""
+        return replay(session(), self.settings(**given))

@@ -1,0 +1,151 @@
+"""Callback rows, checkpoints and discard records made by hand: what a relay and an application would have left."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from checker.connection import connect
+from checker.rules.settlement import Progress, old_enough
+from checker.settings import DatabaseSettings
+from checker.upkeep.pages import database_ms
+from checker.upkeep.purge import OPTIONS, Purge, Purged, what_may_go
+from outbox._kafka.admin import end_offset
+from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.callback_table import CallbackTable
+from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
+from outbox.protocol.half import Truth
+from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+from relay.batching.outgoing_records import malformed
+from relay.state.half_records import Half
+from tests.support.harness import Site
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A row made by hand."""
+
+    transaction_id: str
+    offset: int
+
+
+def make_rows(
+    site: Site,
+    topic_id: str,
+    offsets: Sequence[int],
+    *,
+    state: str = "C",
+    partition: int = 0,
+    age_ms: int = 2 * DAY_MS,
+    group: str = "orders",
+    made: Sequence[Made] = (),
+) -> list[Made]:
+    """Insert a row of that age for each offset; or these, if some are given."""
+    made_ms = time.time_ns() // 1_000_000 - age_ms
+    rows = list(made) or [Made(make_transaction_id(made_ms, os.urandom(10)), offset) for offset in offsets]
+    with (
+        site.connect() as connection,
+        connection.cursor().copy(f"COPY {site.tables.transaction} FROM STDIN".encode()) as copy,
+    ):
+        for row in rows:
+            created = time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime(made_ms / 1000))
+            place = (topic_id, partition, row.offset, row.offset, "0")
+            copy.write_row((row.transaction_id, group, state, site.name, *place, created))
+    return rows
+
+
+def commit_checkpoint(
+    site: Site,
+    channel: ChannelDescription,
+    checkpoint: HalfCheckpoint,
+    *,
+    partition: int = 0,
+    text: str | None = None,
+    filled: bool = True,
+) -> None:
+    """Commit a checkpoint of a half partition, as its relay would; with another string, as nobody should.
+
+    Unless it says otherwise the half partition is as long as the checkpoint claims.
+    """
+    if filled:
+        _fill_half_partition(site, channel, partition, checkpoint.head)
+    metadata = checkpoint.encode(channel.half.id, partition) if text is None else text
+    offset = TopicPartition(channel.half.name, partition, checkpoint.offset, metadata)
+    consumer = Consumer({**site.kafka(), "group.id": channel.channel.relay_group})
+    with closing(consumer):
+        consumer.commit(offsets=[offset], asynchronous=False)
+
+
+def _fill_half_partition(site: Site, channel: ChannelDescription, partition: int, end: int) -> None:
+    """Let a half partition be as long as its checkpoint says, with what no relay is going to read."""
+    found = end_offset(site.admin, channel.half.name, partition)
+    assert found is not None
+    producer = Producer(site.kafka())
+    for _ in range(found, end):
+        producer.produce(channel.half.name, b"filler", partition=partition)
+    assert producer.flush(10) == 0
+
+
+def discard(site: Site, channel: ChannelDescription, row: Made, *, removed: bool = False) -> None:
+    """Write a transaction's manifest to the discard topic, or its tombstone."""
+    place = (channel.half.id, 0, DiscardReason.TOO_LARGE, "by hand", OpKind.COMMIT)
+    positions = (Positions.first(1), ((0, row.offset),), 0)
+    manifest = Manifest(row.transaction_id, "orders", Truth.ROW, *place, *positions)
+    producer = Producer(site.kafka())
+    value = None if removed else manifest.encode()
+    producer.produce(channel.channel.discard_topic, value, manifest_key(row.transaction_id), 0)
+    assert producer.flush(10) == 0
+
+
+def discard_malformed(site: Site, channel: ChannelDescription, offset: int) -> None:
+    """Write the manifest of a half that cannot be parsed, as a relay does: under an id of its own."""
+    manifest = malformed(Half(offset, 1, None, None, (), None, "no control headers"), channel.half.id, 0)
+    producer = Producer(site.kafka())
+    producer.produce(channel.channel.discard_topic, manifest.encode(), manifest_key(manifest.transaction_id), 0)
+    assert producer.flush(10) == 0
+
+
+def database_of(site: Site) -> DatabaseSettings:
+    """The site's database as the checker's settings name it."""
+    return DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+
+
+def purge(site: Site, progress: Progress, keep_settled: int = DAY_MS, keep_tombstones: int = 30 * DAY_MS) -> Purged:
+    """Purge once, as a checker would; what was deleted."""
+    settled = what_may_go(site.name, progress)
+    total = Purged()
+    with connect(database_of(site), "purge", OPTIONS) as connection:
+        old = old_enough(database_ms(connection), keep_settled, keep_tombstones)
+        assert Purge(CallbackTable(site.tables), threading.Event()).run(connection, settled, old, total.update)
+    return total
+
+
+def meta(site: Site) -> dict[str, str]:
+    """The meta rows but for incarnation and version."""
+    with site.connect() as connection:
+        query = f"SELECT key, value FROM {site.tables.meta} WHERE key LIKE 'purged%'"
+        return dict(connection.execute(query.encode()).fetchall())
+
+
+def watermark(site: Site, channel: ChannelDescription, partition: int = 0) -> int | None:
+    """The purge watermark of a half partition, None if there is none."""
+    found = meta(site).get(f"purged/{channel.half.id}/{partition}")
+    return None if found is None else int(found)
+
+
+def any_topic_id() -> str:
+    """The id of a topic that was deleted."""
+    return str(uuid.uuid4())

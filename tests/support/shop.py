@@ -1,0 +1,95 @@
+"""A small application for the tests: one business table, and sessions that publish."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from outbox import Message, Outbox, Receipt
+from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox.testing import VisibleRecord
+from tests.support.harness import Site
+
+
+class Shop:
+    """An application on a site.
+
+    Args:
+        site: Its channel, callback tables and topics exist.
+        publish_timeout: Of its outbox.
+    """
+
+    def __init__(self, site: Site, publish_timeout: float = 5.0) -> None:
+        self.site = site
+        self.table = f"{site.name}_stock"
+        self.engine: Engine = site.engine(pool_size=16)
+        self.outbox: Outbox = site.outbox(publish_timeout=publish_timeout)
+        self._numbers = itertools.count(1)
+        with site.connect() as connection:
+            connection.execute(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)".encode())
+
+    def topic(self) -> str:
+        """A new real topic of three partitions; its short name."""
+        name = f"topic{next(self._numbers)}"
+        self.site.create_topics(name)
+        return name
+
+    def number(self) -> int:
+        """A number that no other row has."""
+        return next(self._numbers)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A session with its transaction, committed at the end of the block."""
+        with Session(self.engine) as session, session.begin():
+            yield session
+
+    def insert(self, session: Session, number: int) -> None:
+        """Write a business row."""
+        session.execute(text(f"INSERT INTO {self.table} VALUES (:id, 0)"), {"id": number})
+
+    def publish(self, session: Session, topic: str, value: str, key: str | None = None) -> Receipt:
+        """Publish a message to a topic of this shop; without a key it has the topic's, and so an order."""
+        return self.outbox.publish(session, Message(self.site.topic(topic), value, topic if key is None else key))
+
+    @contextmanager
+    def buyer(self, topic: str, number: int, failpoint: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+        """An application in a process of its own that dies or stops at a failpoint, and the id of its transaction."""
+        command = [sys.executable, "-m", "tests.support.buyer", self.table, str(number), self.site.topic(topic)]
+        environment = {**self.site.environment(), FAILPOINT: failpoint}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process, process.stdout.readline().strip() if process.stdout else ""
+            finally:
+                process.kill()
+
+    def has(self, number: int) -> bool:
+        """Whether a business row is there."""
+        with self.site.connect() as connection:
+            query = f"SELECT 1 FROM {self.table} WHERE id = %s".encode()
+            return connection.execute(query, (number,)).fetchone() is not None
+
+    def delivered(self, count: int, topic: str) -> list[str]:
+        """Wait for so many messages; their values in the order of partition and offset."""
+        return [(record.value or b"").decode() for record in self.records(count, topic)]
+
+    def records(self, count: int, topic: str) -> list[VisibleRecord]:
+        """Wait for so many messages; no message may be there twice."""
+        found = self.site.wait_visible(count, topic)
+        assert len(found) == count
+        return found
+
+    def __enter__(self) -> Self:
+        """Use the shop as a context manager."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the outbox."""
+        self.outbox.close()

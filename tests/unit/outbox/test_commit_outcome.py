@@ -1,0 +1,185 @@
+"""What is said of a COMMIT whose end nobody saw: nothing. Case by case, on a connection that fails as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+
+from outbox import CommitOutcomeUnknown, Message, Receipt, UsageError
+from outbox._publish.draft import Draft
+from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement
+from outbox._publish.sqlalchemy_session import PublishedTransaction
+from outbox._publish.waiting import BLOCKING
+from tests.support.harness import NoWatcher
+
+LOST = psycopg.OperationalError("the connection is lost")
+
+
+class Connection(LocalConnection):
+    """In a transaction, until told otherwise."""
+
+    waiting = BLOCKING
+    status = TransactionStatus.INTRANS
+    driver = object()
+    closed = False
+
+    def execute(self, _statement: Statement, _parameters: Sequence[object] = ()) -> Result:
+        """Nothing is executed."""
+        raise NotImplementedError
+
+    def rollback(self) -> None:
+        """Acknowledged."""
+        self.status = TransactionStatus.IDLE
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+
+    def listen(self, _handler: NoticeHandler) -> None:
+        """There are no notices."""
+
+    def unlisten(self, _handler: NoticeHandler) -> None:
+        """There are no notices."""
+
+    @contextmanager
+    def autocommit(self, *, on: bool) -> Iterator[None]:
+        """Makes no difference."""
+        del on
+        yield
+
+
+class Part:
+    """What an outbox is told of the end of its part.
+
+    Args:
+        row: Whether its row is found.
+    """
+
+    def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
+        self.draft = Draft("0190b8c2-0000-7000-8000-000000000001", NoWatcher())
+        self.told: list[str] = []
+        self._row = row
+
+    def publish(self, message: Message, *, early: bool) -> Receipt:
+        """Add a message."""
+        del early
+        return self.draft.add(message)
+
+    def acknowledged_half(self) -> tuple[int, int]:
+        """None is eager."""
+        raise NotImplementedError
+
+    def seal(self, *, marked: bool = False) -> None:
+        """Sealed."""
+        del marked
+
+    def has_row(self, *, presumed: bool) -> bool | None:
+        """Whether the row is there."""
+        del presumed
+        return self._row
+
+    def committed(self) -> bool:
+        """Told so."""
+        self.told.append("committed")
+        return True
+
+    def rolled_back(self, _reason: str) -> None:
+        """Told so."""
+        self.told.append("rolled back")
+
+    def unknown(self) -> None:
+        """Told so."""
+        self.told.append("unknown")
+
+
+class Starter:
+    """Starts one part."""
+
+    def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
+        self.part = Part(row)
+
+    def connection(self, driver: object) -> LocalConnection:
+        """Not asked for."""
+        raise NotImplementedError(driver)
+
+    def start(self, _connection: LocalConnection) -> Part:
+        """The part."""
+        return self.part
+
+
+def sealed(connection: Connection, row: bool | None = None) -> tuple[PublishedTransaction, Part]:  # noqa: FBT001 - three values
+    """A transaction that was published in and sealed; COMMIT comes next."""
+    starter, published = Starter(row), PublishedTransaction(connection)
+    published.publish(starter, Message("orders", b"v"), 0, eager=False)
+    published.seal()
+    return published, starter.part
+
+
+def of_state(sqlstate: str) -> psycopg.Error:
+    """The server's own error with a SQLSTATE."""
+    return psycopg.errors.lookup(sqlstate)("told by the server")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (LOST, TransactionStatus.UNKNOWN),
+        (LOST, TransactionStatus.IDLE),
+        (of_state("08006"), TransactionStatus.IDLE),  # connection_failure
+        (of_state("57P01"), TransactionStatus.IDLE),  # admin_shutdown: the row may be committed and visible
+        (of_state("40003"), TransactionStatus.IDLE),  # statement_completion_unknown, as poolers say it
+        (of_state("23505"), TransactionStatus.UNKNOWN),  # the server is gone all the same
+    ],
+)
+def test_nothing_is_said_where_the_outcome_of_commit_is_not_known(
+    error: psycopg.Error, status: TransactionStatus
+) -> None:
+    """A rollback marker would be obeyed, whatever the row says (R6)."""
+    connection = Connection()
+    published, part = sealed(connection)
+    connection.status = status
+    assert isinstance(published.commit_failed(error), CommitOutcomeUnknown)
+    assert part.told == ["unknown"]
+
+
+@pytest.mark.parametrize("sqlstate", ["23505", "40001", "P0001"])
+def test_what_the_server_refused_is_rolled_back(sqlstate: str) -> None:
+    connection = Connection()
+    published, part = sealed(connection)
+    connection.status = TransactionStatus.IDLE
+    assert published.commit_failed(of_state(sqlstate)) is None
+    assert part.told == ["rolled back"]
+
+
+@pytest.mark.parametrize(("row", "told"), [(True, "committed"), (False, "rolled back"), (None, "unknown")])
+def test_an_idle_connection_is_no_proof_of_a_commit(row: bool | None, told: str) -> None:  # noqa: FBT001 - a parameter
+    """COMMIT may have failed, and somebody else's handler may have been first: the row says it (R5)."""
+    connection = Connection()
+    published, part = sealed(connection, row)
+    connection.status = TransactionStatus.IDLE
+    published.look()
+    assert part.told == [told]
+
+
+def test_a_connection_that_is_not_idle_was_not_seen_to_commit() -> None:
+    connection = Connection()
+    published, part = sealed(connection, row=True)
+    connection.status = TransactionStatus.INERROR
+    published.look(told=True)
+    assert part.told == ["unknown"]
+
+
+@pytest.mark.parametrize("status", [TransactionStatus.IDLE, TransactionStatus.INERROR])
+def test_what_is_outside_its_transaction_or_in_a_failed_one_is_not_sealed(status: TransactionStatus) -> None:
+    """The row would begin another transaction, and commit without what belongs to it (R5)."""
+    connection = Connection()
+    starter, published = Starter(row=None), PublishedTransaction(connection)
+    published.publish(starter, Message("orders", b"v"), 0, eager=False)
+    connection.status = status
+    with pytest.raises(UsageError):
+        published.seal()
+    assert starter.part.told == ["rolled back"]

@@ -1,0 +1,494 @@
+"""What the outbox in memory has beyond the real one: what it shows, and failures on demand.
+
+That it behaves like the real one is tested by `tests/integration/library/test_outbox_contract.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from psycopg import sql
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from outbox import (
+    CommitOutcomeUnknown,
+    Message,
+    MessageRefused,
+    NotVisible,
+    Outcome,
+    PublishFailed,
+    RolledBack,
+    TransactionFenced,
+    TransactionsRejected,
+    UsageError,
+    VisibleAt,
+)
+from outbox.async_outbox import AsyncOutbox
+from outbox.listener import HalfMessage, LocalTransactionState
+from outbox.recorder import CommitOutcome, NoRecorder
+from outbox.settings import Settings
+from outbox.testing import InMemoryOutbox, PublishedMessage
+from outbox.testing._memory.connection import commit_now
+from outbox.testing._memory.participant import MemoryStarter
+from outbox.testing._memory.sender import MemorySender
+from outbox.testing._memory.state import Memory
+from outbox.transactional_producer import TransactionalProducer
+from tests.support.listeners import Scripted
+
+MESSAGE = Message("orders", "v", "k")
+
+
+@pytest.fixture
+def engine(tmp_path: Any) -> Iterator[Engine]:
+    """As users make it, without the savepoint recipe of SQLAlchemy's manual."""
+    made = create_engine(f"sqlite:///{tmp_path / 'test.db'}")
+    with made.begin() as connection:
+        connection.execute(text("CREATE TABLE things (id int)"))
+    yield made
+    made.dispose()
+
+
+def _values(messages: list[PublishedMessage]) -> list[bytes | None]:
+    return [message.value for message in messages]
+
+
+def _rows(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM things")).scalar_one())
+
+
+def _commit_one(engine: Engine, outbox: InMemoryOutbox, message: Message = MESSAGE) -> str:
+    """Insert a row and publish; the transaction's id."""
+    with Session(engine) as session:
+        session.execute(text("INSERT INTO things VALUES (1)"))
+        receipt = outbox.publish(session, message)
+        session.commit()
+    return receipt.transaction_id
+
+
+# --- what was published -------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_all_of_a_message(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    id_ = _commit_one(engine, outbox, Message("orders", "v", b"k", [("a", "1"), ("a", None)], 3, 1_000))
+    headers = (("a", b"1"), ("a", None))
+    assert outbox.published == [PublishedMessage("orders", b"k", b"v", headers, 3, 1_000, id_, f"{id_}/0")]
+    with pytest.raises(AttributeError):
+        outbox.published[0].topic = "other"  # type: ignore[misc]  # that is what is tested
+
+
+def test_what_is_open_is_seen_apart_and_a_test_suite_that_rolls_back_can_look_at_it(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with engine.connect() as connection, connection.begin() as outer:
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            outbox.publish(session, Message("orders", "kept"))
+            nested = session.begin_nested()
+            outbox.publish(session, Message("orders", "struck"))
+            nested.rollback()
+            session.commit()
+        assert _values(outbox.uncommitted) == [b"kept"]
+        assert outbox.published == []
+        outer.rollback()
+    assert outbox.uncommitted == []
+    assert outbox.published == []
+
+
+def test_clear_forgets_what_was_published_and_what_was_to_fail(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    _commit_one(engine, outbox)
+    outbox.fail_next_publish()
+    outbox.fail_next_commit()
+    with Session(engine) as session:
+        outbox.clear()
+        outbox.publish(session, Message("orders", "open"))
+        outbox.clear()
+        assert _values(outbox.uncommitted) == [b"open"]
+        session.commit()
+    assert _values(outbox.published) == [b"open"]
+
+
+def test_the_list_is_a_copy(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    _commit_one(engine, outbox)
+    outbox.published.clear()
+    assert len(outbox.published) == 1
+
+
+# --- SQLite as it comes -------------------------------------------------------------------------------------------
+
+
+def test_sqlite_that_begins_no_transaction_at_a_savepoint(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with Session(engine) as session, session.begin():
+        with session.begin_nested():
+            outbox.publish(session, Message("orders", "1"))
+        nested = session.begin_nested()
+        outbox.publish(session, Message("orders", "struck"))
+        nested.rollback()
+        outbox.publish(session, Message("orders", "2"))
+    assert _values(outbox.published) == [b"1", b"2"]
+
+
+def test_a_commit_that_fails_for_good_is_known_to_have_failed(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE parents (id int PRIMARY KEY)"))
+        reference = "parent int REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED"
+        connection.execute(text(f"CREATE TABLE children ({reference})"))
+    with Session(engine) as session:
+        session.execute(text("PRAGMA foreign_keys = ON"))
+        session.execute(text("INSERT INTO children VALUES (7)"))
+        receipt = outbox.publish(session, MESSAGE)
+        with pytest.raises(IntegrityError):
+            session.commit()
+    with pytest.raises(RolledBack, match="COMMIT failed"):
+        receipt.wait_visible(0)
+    assert outbox.published == []
+
+
+def _raise(_connection: Connection) -> None:
+    raise ZeroDivisionError
+
+
+def _work_in_a_session(connection: Connection, outbox: InMemoryOutbox) -> None:
+    connection.begin()
+    with Session(connection, join_transaction_mode="control_fully") as session:
+        session.execute(text("INSERT INTO things VALUES (1)"))
+        outbox.publish(session, MESSAGE)
+        session.commit()
+
+
+def _work_in_a_transaction(connection: Connection, outbox: InMemoryOutbox) -> None:
+    with outbox.transaction(connection) as tx:
+        connection.execute(text("INSERT INTO things VALUES (1)"))
+        tx.publish(MESSAGE)
+
+
+@pytest.mark.parametrize("work", [_work_in_a_session, _work_in_a_transaction])
+def test_a_listener_of_the_users_that_raises_after_the_seal(
+    engine: Engine, work: Callable[[Connection, InMemoryOutbox], None]
+) -> None:
+    outbox = InMemoryOutbox()
+    with engine.connect() as connection:
+        work(connection, outbox)
+        event.listen(connection, "commit", _raise)
+        with pytest.raises(ZeroDivisionError):
+            work(connection, outbox)
+    assert len(outbox.published) == _rows(engine) == 1
+
+
+def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with Session(engine) as session:
+        for raises in (False, True, False):
+            session.execute(text("INSERT INTO things VALUES (1)"))
+            outbox.publish(session, MESSAGE)
+            if raises:
+                event.listen(session.connection(), "commit", _raise)
+                with pytest.raises(ZeroDivisionError):
+                    session.commit()
+                session.rollback()
+            else:
+                session.commit()
+    assert len(outbox.published) == _rows(engine) == 2
+
+
+# --- topics, switches, life ---------------------------------------------------------------------------------------
+
+
+def test_topics_that_are_declared(engine: Engine) -> None:
+    outbox = InMemoryOutbox(topics={"orders": 3})
+    with Session(engine) as session:
+        with pytest.raises(MessageRefused, match="'payments' does not exist"):
+            outbox.publish(session, Message("payments", "v"))
+        with pytest.raises(MessageRefused, match="names partition 3"):
+            outbox.publish(session, Message("orders", "v", partition=3))
+    with Session(engine) as session:
+        by_key = outbox.publish(session, Message("orders", "v", "21"))
+        named = outbox.publish(session, Message("orders", "v", "21", partition=2))
+        session.commit()
+    assert by_key.wait_visible(0) == VisibleAt("orders", (-973932308 & 0x7FFFFFFF) % 3, 0)  # as Java hashes it
+    assert named.wait_visible(0).partition == 2
+
+
+def test_topics_may_be_names_and_without_any_all_exist(engine: Engine) -> None:
+    with Session(engine) as session:
+        InMemoryOutbox(topics=["orders"]).publish(session, Message("orders", "v"))
+        InMemoryOutbox().publish(session, Message("anything", "v", partition=700))
+        with pytest.raises(MessageRefused):
+            InMemoryOutbox(topics=[]).publish(session, Message("orders", "v"))
+
+
+def test_transactions_are_rejected(engine: Engine) -> None:
+    with Session(engine) as session, pytest.raises(TransactionsRejected):
+        InMemoryOutbox(reject_transactions=True).publish(session, MESSAGE)
+
+
+def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:
+    environment = {"OUTBOX_GROUP": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"}
+    with InMemoryOutbox.from_env(environment) as outbox:
+        _commit_one(engine, outbox)
+        assert outbox.settings.group == "billing"
+        assert len(outbox.published) == 1
+
+
+def test_after_close_it_refuses_and_still_shows(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    _commit_one(engine, outbox)
+    outbox.ping()
+    outbox.close()
+    outbox.close()
+    assert len(outbox.published) == 1
+    with pytest.raises(UsageError, match="closed"):
+        outbox.ping()
+    with Session(engine) as session, pytest.raises(UsageError, match="closed"):
+        outbox.publish(session, MESSAGE)
+
+
+def test_it_serves_no_checks() -> None:
+    with pytest.raises(UsageError, match="check_local_transaction"):
+        InMemoryOutbox().serve_checks(Scripted())
+
+
+def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+
+    def execute(half: HalfMessage) -> LocalTransactionState:
+        assert half.value == "v"
+        return LocalTransactionState.COMMIT
+
+    producer = TransactionalProducer(outbox, Scripted(execute), serve_checks=False)
+    with Session(engine) as session:
+        result = producer.send_message_in_transaction(MESSAGE, session=session)
+    assert [message.message_id for message in outbox.published] == [result.message_id]
+    with pytest.raises(UsageError, match="has no Kafka"):
+        producer.send_message_in_transaction(MESSAGE)
+
+
+# --- receipts -----------------------------------------------------------------------------------------------------
+
+
+def test_a_receipt_of_an_open_transaction_is_waited_for(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with Session(engine) as session:
+        receipt = outbox.publish(session, MESSAGE)
+        with pytest.raises(NotVisible, match="still open"):
+            receipt.wait_visible(0)
+        waiting = threading.Thread(target=lambda: places.append(receipt.wait_visible(30)))
+        places: list[VisibleAt] = []
+        waiting.start()
+        session.commit()
+        waiting.join()
+    assert places == [receipt.wait_visible(0)]
+
+
+def test_two_transactions_find_their_places_one_behind_the_other(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with Session(engine) as session:
+        first = outbox.publish(session, MESSAGE)
+        session.commit()
+        second = outbox.publish(session, MESSAGE)
+        session.commit()
+    assert (first.wait_visible(0).offset, second.wait_visible(0).offset) == (0, 1)
+
+
+# --- failures on demand -------------------------------------------------------------------------------------------
+
+
+def test_the_next_publish_fails(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    outbox.fail_next_publish()
+    with Session(engine) as session:
+        with pytest.raises(PublishFailed):
+            outbox.publish(session, MESSAGE)
+        session.rollback()
+        outbox.publish(session, MESSAGE)
+        session.commit()
+    assert len(outbox.published) == 1
+
+
+def _fail(outbox: InMemoryOutbox) -> None:
+    outbox.fail_next_commit()
+
+
+def _fence(outbox: InMemoryOutbox) -> None:
+    outbox.fence_next_commit()
+
+
+@pytest.mark.parametrize(("ask", "error"), [(_fail, PublishFailed), (_fence, TransactionFenced)])
+def test_the_next_commit_fails_and_all_is_rolled_back(
+    engine: Engine, ask: Callable[[InMemoryOutbox], None], error: type[Exception]
+) -> None:
+    outbox = InMemoryOutbox()
+    ask(outbox)
+    with Session(engine) as session:
+        session.execute(text("INSERT INTO things VALUES (1)"))
+        session.commit()  # without a message: it goes on
+    with pytest.raises(error):
+        _commit_one(engine, outbox)
+    assert (outbox.published, _rows(engine)) == ([], 1)
+    _commit_one(engine, outbox)
+    assert (len(outbox.published), _rows(engine)) == (1, 2)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool) -> None:
+    outbox = InMemoryOutbox()
+    outbox.lose_next_commit(committed=committed)
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        _commit_one(engine, outbox)
+    expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
+    assert outbox.outcome(caught.value.transaction_id, engine) is expected
+    assert (len(outbox.published), _rows(engine)) == ((1, 1) if committed else (0, 0))
+
+
+def test_a_lost_reply_and_receipts(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with Session(engine) as session:
+        outbox.lose_next_commit(committed=True)
+        receipt = outbox.publish(session, MESSAGE)
+        with pytest.raises(CommitOutcomeUnknown):
+            session.commit()
+        assert receipt.wait_visible(0).topic == "orders"
+        session.rollback()
+        outbox.lose_next_commit(committed=False)
+        receipt = outbox.publish(session, MESSAGE)
+        with pytest.raises(CommitOutcomeUnknown):
+            session.commit()
+        with pytest.raises(RolledBack, match="the checker decided ROLLBACK"):
+            receipt.wait_visible(0)
+
+
+def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engine) -> None:
+    outbox = InMemoryOutbox()
+    with Session(engine) as session:
+        receipt = outbox.publish(session, MESSAGE)
+        assert outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
+        with pytest.raises(TransactionFenced):
+            session.commit()
+    assert outbox.published == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
+    outbox = InMemoryOutbox()
+
+    async def body() -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
+        async with engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE things (id int)"))
+        outbox.fail_next_commit()
+        outbox.lose_next_commit(committed=committed)
+        for error in (PublishFailed, CommitOutcomeUnknown):
+            async with AsyncSession(engine) as session:
+                await session.execute(text("INSERT INTO things VALUES (1)"))
+                await AsyncOutbox.over(outbox).publish(session, MESSAGE)
+                with pytest.raises(error):
+                    await session.commit()
+        async with engine.connect() as connection:
+            count = await connection.scalar(text("SELECT count(*) FROM things"))
+        assert (count, len(outbox.published)) == ((1, 1) if committed else (0, 0))
+        await engine.dispose()
+
+    asyncio.run(body())
+
+
+# --- recorder -----------------------------------------------------------------------------------------------------
+
+
+class _Ears(NoRecorder):
+    """Hears how transactions end."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[CommitOutcome] = []
+
+    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+        """Remember."""
+        del group
+        self.outcomes.append(outcome)
+
+
+def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
+    ears = _Ears()
+    outbox = InMemoryOutbox(recorder=ears)
+    _commit_one(engine, outbox)
+    with Session(engine) as session:
+        outbox.publish(session, MESSAGE)
+    outbox.fence_next_commit()
+    with pytest.raises(TransactionFenced):
+        _commit_one(engine, outbox)
+    outbox.lose_next_commit(committed=True)
+    with pytest.raises(CommitOutcomeUnknown):
+        _commit_one(engine, outbox)
+    assert ears.outcomes == [
+        CommitOutcome.COMMITTED,
+        CommitOutcome.ROLLED_BACK,
+        CommitOutcome.FENCED,
+        CommitOutcome.UNKNOWN,
+    ]
+
+
+# --- connections of other drivers ---------------------------------------------------------------------------------
+
+
+class _Driver:
+    """Of a database that nobody knows.
+
+    Args:
+        fails: Whether ROLLBACK fails.
+    """
+
+    def __init__(self, *, fails: bool) -> None:
+        self.calls: list[str] = []
+        self._fails = fails
+
+    def commit(self) -> None:
+        """COMMIT."""
+        self.calls.append("commit")
+
+    def rollback(self) -> None:
+        """ROLLBACK."""
+        self.calls.append("rollback")
+        if self._fails:
+            raise ConnectionError
+
+    def close(self) -> None:
+        """Close."""
+        self.calls.append("close")
+
+
+def test_a_connection_whose_rollback_fails_is_closed() -> None:
+    """So that the pool cannot lend it to somebody who would commit what failed."""
+    driver = _Driver(fails=True)
+    connection = MemoryStarter(*_parts()).connection(driver)
+    with pytest.raises(ConnectionError):
+        connection.roll_back()
+    assert driver.calls == ["rollback", "close"]
+    assert connection.closed
+
+
+def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
+    driver = _Driver(fails=False)
+    connection = MemoryStarter(*_parts()).connection(driver)
+    connection.require_healthy(begun=not connection.idle)
+    commit_now(connection)
+    assert connection.roll_back()
+    assert driver.calls == ["commit", "rollback"]
+    assert not connection.closed
+    with pytest.raises(UsageError, match="runs no statements"):
+        connection.execute(sql.SQL("SELECT 1"))
+
+
+def _parts() -> tuple[Settings, MemorySender, Memory]:
+    settings = Settings("test", {"bootstrap.servers": "localhost:0"})
+    sender = MemorySender(settings)
+    return settings, sender, Memory(sender.partitions)

@@ -1,0 +1,62 @@
+"""Messages that no half could carry are refused when they are made, and spoil no other."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from outbox import Message, MessageRefused
+from outbox._publish.draft import Draft
+from outbox.protocol.half import HalfControl, parse_half
+from tests.support.protocol_documents import TRANSACTION
+
+INCARNATION = "018f0000-0000-7000-8000-000000000000"
+
+
+class Queue(IntEnum):
+    """A partition by its name."""
+
+    SECOND = 1
+
+
+def _half(message: Message) -> HalfControl:
+    """What a relay reads."""
+    draft = Draft(TRANSACTION, Mock())
+    draft.add(message)
+    ((_, half),) = draft.take_unsent("orders", INCARNATION)
+    return parse_half([(name, value if isinstance(value, bytes) else None) for name, value in half.headers])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"timestamp": 1_700_000_000_000.5}, "the timestamp is float: give a whole number"),
+        ({"timestamp": True}, "the timestamp is bool: give a whole number"),
+        ({"timestamp": "1700000000000"}, "the timestamp is str: give a whole number"),
+        ({"partition": True}, "the partition is bool: give a whole number"),
+        ({"partition": 1.0}, "the partition is float: give a whole number"),
+        ({"partition": None}, "the partition is NoneType: give a whole number"),
+        ({"topic": ["orders"]}, "the topic is list: it must be text"),
+        ({"headers": {3: b"x"}}, "the name of a header is int: it must be text"),
+    ],
+)
+def test_what_no_relay_could_read_is_refused(given: dict[str, Any], says: str) -> None:
+    """Else its transaction would commit, and lie in the discard topic as malformed."""
+    with pytest.raises(MessageRefused, match=says):
+        Message(**({"topic": "orders", "value": b"x"} | given))
+
+
+def test_a_number_of_another_type_is_written_in_digits() -> None:
+    assert _half(Message("orders", partition=Queue.SECOND, timestamp=Queue.SECOND)).partition == 1
+
+
+def test_what_was_refused_spoils_no_other_message() -> None:
+    """`True`, `1` and `1.0` are one key of a dict, and what halves have in common is remembered."""
+    for partition in (True, 1.0):
+        with pytest.raises(MessageRefused):
+            Message("remembered", partition=partition)  # type: ignore[arg-type]  # mistakes of a user
+    control = _half(Message("remembered", partition=1))
+    assert (control.topic, control.partition) == ("remembered", 1)

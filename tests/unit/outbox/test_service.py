@@ -1,0 +1,200 @@
+"""What the services share: help, exit codes, logs, progress, looks from time to time."""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from rich.console import Console
+from typer.testing import CliRunner
+
+import checker.cli
+import relay.cli
+from checker.settings import CheckerSettings
+from outbox._service import progress
+from outbox._service.exit_codes import Exit, UnsafeError, guarded
+from outbox._service.health import Health
+from outbox._service.logs import configure_logs
+from outbox._service.periodic import Periodic
+from outbox._service.settings import ServiceSettings
+from outbox._service.settings_help import describe_settings
+from outbox.errors import ChannelError, KafkaUnreachable, OutboxError
+from relay.progress import RelayProgress
+from relay.settings import RelaySettings
+from tests.support.harness import wait_until
+
+
+@pytest.fixture
+def logs() -> Iterator[None]:
+    """Logs as they were before."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+# --- help ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("app", "settings"), [(relay.cli.app, RelaySettings), (checker.cli.app, CheckerSettings)], ids=["relay", "checker"]
+)
+def test_help_shows_each_setting_with_variable_default_unit_and_meaning(
+    app: object, settings: type[ServiceSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    said = CliRunner().invoke(app, ["--help"]).stdout  # type: ignore[arg-type]  # two applications of typer
+    for row in describe_settings(settings):
+        (line,) = [line for line in said.splitlines() if line.startswith(f"{row.name} ")]
+        assert all(word in line for word in (row.default, row.unit, row.meaning))
+        assert row.variable in said
+
+
+# --- exit codes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnsafeError("it is gone"), Exit.UNSAFE),
+        (ChannelError("it is gone"), Exit.CONFIGURATION),
+        (KafkaUnreachable("it is gone"), Exit.CONFIGURATION),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_expected_error_is_one_line_and_a_code(
+    error: OutboxError, code: Exit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as caught:
+        guarded(command)
+    assert caught.value.code == code
+    assert capsys.readouterr().err == "outbox: it is gone\n"
+
+
+# --- logs and progress ------------------------------------------------------------------------------------------------
+
+
+def _registry() -> tuple[CollectorRegistry, Counter, Gauge]:
+    registry = CollectorRegistry()
+    messages = Counter("outbox_relay_messages", "m", registry=registry)
+    pending = Gauge("outbox_relay_pending", "p", ["partition"], registry=registry)
+    outcomes = Counter("outbox_relay_transactions", "t", ["outcome"], registry=registry)
+    outcomes.labels("rolled_back").inc(3)
+    outcomes.labels("delivered").inc(9)
+    for name in ("held", "lag", "partitions_served"):
+        Gauge(f"outbox_relay_{name}", "g", registry=registry).set(1)
+    discarded = Gauge("outbox_relay_discarded", "d", ["kind"], registry=registry)
+    discarded.labels("undecided").set(2)
+    discarded.labels("undeliverable").set(5)
+    return registry, messages, pending
+
+
+def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() -> None:
+    registry, messages, pending = _registry()
+    now = iter([10.0, 12.0, 14.0])
+    figures = RelayProgress(registry, lambda: next(now))
+    messages.inc(1_000)
+    pending.labels("0").set(4)
+    pending.labels("1").set(7)
+    first = dict(figures())
+    assert (first["delivered"], first["per_second"], first["pending"]) == (1_000, 500, 11)
+    assert (first["rolled_back"], first["held"], first["lag"], first["discarded"]) == (3, 1, 1, 7)
+    assert figures()["per_second"] == 0
+
+
+def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
+    del logs
+    screen = io.StringIO()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(
+        "outbox._service.logs.Console", lambda **_: Console(file=screen, force_terminal=True, width=120)
+    )
+    terminal = configure_logs("info", "auto")
+    assert terminal is not None
+    with progress.told(lambda: {"delivered": 12345, "per_second": 7}, terminal):
+        structlog.get_logger().info("something", transaction="t1")
+        wait_until(lambda: "delivered 12,345  per second 7" in screen.getvalue())
+    assert "something" in screen.getvalue()
+    assert "t1" in screen.getvalue()
+
+
+def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
+    del logs
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stderr", said)
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.01)
+    assert configure_logs("info", "auto") is None
+    values = iter([1, 1, 1, 2])
+    last = [1]
+
+    def figures() -> dict[str, int]:
+        last[0] = next(values, last[0])
+        return {"delivered": last[0]}
+
+    with progress.told(figures, None):
+        wait_until(lambda: "delivered" in said.getvalue())
+    (line,) = said.getvalue().splitlines()
+    assert '"delivered": 2' in line
+    assert '"event": "progress"' in line
+
+
+# --- looks ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_that_the_cluster_does_not_answer_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox._service.periodic.PAUSE_SECONDS", 0.01)
+    looks = threading.Semaphore(0)
+
+    def look() -> None:
+        looks.release()
+        raise KafkaUnreachable("it sleeps")
+
+    periodic = Periodic("test", look, 3_600)
+    periodic.start()
+    periodic.soon()
+    assert looks.acquire(timeout=10)
+    assert looks.acquire(timeout=10), "it looks again, though the pause is an hour"
+    periodic.check()
+    periodic.stop()
+
+
+@pytest.mark.parametrize("error", [UnsafeError("grown"), RuntimeError("a bug")])
+def test_what_ends_the_looks_is_raised_where_somebody_reads_it(error: Exception) -> None:
+    def look() -> None:
+        raise error
+
+    periodic = Periodic("test", look, 0.01)
+    periodic.start()
+
+    def failed() -> bool:
+        try:
+            periodic.check()
+        except (UnsafeError, RuntimeError) as found:
+            return found is error
+        return False
+
+    wait_until(failed, 10)
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_main_loop_that_stands_still_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("outbox._service.health.time.monotonic", lambda: now[0])
+    health = Health()
+    health.turned()
+    now[0] += 29
+    assert health.not_live() is None
+    now[0] += 2
+    assert health.not_live() == "the main loop has not turned for 31 s"

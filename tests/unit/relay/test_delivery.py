@@ -1,0 +1,185 @@
+"""Kafka transactions of the relay when an EndTxn of the old protocol comes late (KAFKA-17754), or it is fenced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from functools import partial
+from unittest.mock import Mock
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+import relay.kafka.producer
+import relay.kafka.transactional_delivery
+from outbox.protocol.record import Record
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import TransactionalDelivery, rest_ms
+from tests.support.transaction_model import Coordinator, Producer
+
+MESSAGES = [b"%d" % number for number in range(9)]
+BATCH = 3
+GROUP = "outbox-relay"
+SLOW = 1.5
+REQUESTS = range(1, 9)
+"""A transaction of three messages is seven requests: two registrations, three messages, offsets, end."""
+
+
+def delivery(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> TransactionalDelivery:
+    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(Producer, coordinator))
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
+    return TransactionalDelivery({}, "outbox-relay-0")
+
+
+def write(found: TransactionalDelivery, start: int) -> None:
+    """One batch, as a partition's worker writes it."""
+    records = [Record("real", -1, None, message, [], 0) for message in MESSAGES[start : start + BATCH]]
+    found.commit(records, [TopicPartition("outbox.half", 0, start + len(records))], b"")
+
+
+def deliver_all(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is visible in the end: after an error the partition is taken over anew, from the committed offset."""
+    found, position = delivery(coordinator, monkeypatch), 0
+    while position < len(MESSAGES):
+        try:
+            write(found, position)
+        except DeliveryError:
+            found = delivery(coordinator, monkeypatch)
+            position = coordinator.offset
+        else:
+            position += BATCH
+    return coordinator.visible
+
+
+@pytest.mark.parametrize("late_at", REQUESTS)
+def test_a_late_end_of_a_transaction_never_costs_a_message(late_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody noticed that EndTxn was sent twice; it may cost duplicates (R15)."""
+    visible = deliver_all(Coordinator(late_at), monkeypatch)
+    assert set(visible) == set(MESSAGES)
+    assert max(Counter(visible).values()) <= 2
+
+
+@pytest.mark.parametrize("late_at", REQUESTS)
+def test_after_a_slow_commit_a_late_end_changes_nothing(late_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh producer has another epoch: the late request is refused (R17)."""
+    coordinator = Coordinator(late_at, SLOW)
+    assert deliver_all(coordinator, monkeypatch) == MESSAGES
+    assert coordinator.epoch == 2
+
+
+def test_without_a_slow_commit_the_producer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    assert deliver_all(coordinator, monkeypatch) == MESSAGES
+    assert coordinator.epoch == 1
+
+
+@pytest.mark.parametrize("is_stable", [True, False])
+def test_slow_commit_whose_checkpoint_hangs_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch, *, is_stable: bool
+) -> None:
+    """The next transaction, if it is aborted, would take the checkpoint along (R51)."""
+    delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
+    committed = Mock(return_value=is_stable)
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "is_committed", committed)
+    found = TransactionalDelivery({}, "outbox-relay-0", group=GROUP)
+    with nullcontext() if is_stable else pytest.raises(DeliveryError, match="does not return it"):
+        write(found, 0)
+    asked = [(group, [place.offset for place in places]) for (_, group, places), _ in committed.call_args_list]
+    assert asked == [(GROUP, [BATCH])]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_who_was_fenced_hears_of_it_and_writes_nothing(monkeypatch: pytest.MonkeyPatch, *, masked: bool) -> None:
+    """In either way in which confluent-kafka raises a fatal error."""
+    coordinator = Coordinator(masked=masked)
+    former = delivery(coordinator, monkeypatch)
+    write(former, 0)
+    write(delivery(coordinator, monkeypatch), 3)
+    with pytest.raises(DeliveryError) as caught:
+        write(former, 3)
+    assert caught.value.fenced
+    assert coordinator.visible == MESSAGES[:6]
+
+
+class _Fenced(Producer):
+    """Was fenced before its first message: librdkafka then refuses messages with no more than "fatal"."""
+
+    def produce(self, *_: object) -> None:
+        """Refuse."""
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def begin_transaction(self) -> None:
+        """Tell what has befallen it, but not at the beginning of the transaction."""
+        if self.begun:
+            raise KafkaException(KafkaError(KafkaError._FENCED))
+        self.begun = True
+
+    begun = False
+
+
+def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(_Fenced, coordinator))
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
+    with pytest.raises(DeliveryError) as caught:
+        write(TransactionalDelivery({}, "outbox-relay-0"), 0)
+    assert caught.value.fenced
+
+
+def test_a_delivery_whose_new_producer_cannot_be_had_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction has ended, late, and then the coordinator goes away."""
+    found = delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
+    monkeypatch.setattr(relay.kafka.transactional_delivery, "take_over", _unreachable)
+    with pytest.raises(DeliveryError, match="no coordinator"):
+        write(found, 0)
+    found.close()
+
+
+def _unreachable(_config: object) -> None:
+    raise DeliveryError("no coordinator")
+
+
+def test_what_is_written_to_be_aborted_is_sent_and_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that was thrown away before it is sent would end nothing on its partition."""
+    coordinator = Coordinator()
+    sent: list[bytes] = []
+    produce = coordinator.produce
+
+    def note(epoch: int, value: bytes) -> KafkaError | None:
+        sent.append(value)
+        return produce(epoch, value)
+
+    monkeypatch.setattr(coordinator, "produce", note)
+    found = delivery(coordinator, monkeypatch)
+    found.write_and_abort(Record("real", 2, None, b"again", [], 0))
+    assert sent == [b"again"]
+    write(found, 0)
+    assert coordinator.visible == MESSAGES[:BATCH]
+
+
+def test_after_an_abort_its_producer_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abort that is sent twice could end the next transaction: the messages gone, their checkpoint there."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    found.write_and_abort(Record("real", 2, None, b"again", [], 0))
+    assert (coordinator.epoch, found.take_overs) == (2, 1)
+
+
+def test_an_abort_during_which_a_connection_was_lost_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not have ended what hangs there either."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    abort = coordinator.abort
+
+    def lose(epoch: int) -> None:
+        found._producer.complaints.trouble = True
+        abort(epoch)
+
+    monkeypatch.setattr(coordinator, "abort", lose)
+    with pytest.raises(DeliveryError, match="a connection was lost"):
+        found.write_and_abort(Record("real", 2, None, b"again", [], 0))
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(0.0, 0), (0.0004, 2), (0.002, 6), (0.005, 15), (1.0, 20)])
+def test_the_next_transaction_rests_as_long_as_the_broker_may_take_to_end_this_one(seconds: float, rest: int) -> None:
+    assert rest_ms(seconds) == rest

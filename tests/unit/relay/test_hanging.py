@@ -1,0 +1,335 @@
+"""How a hanging transaction was decided, by what its coordinator wrote, and which checkpoint is not gone on from."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from unittest.mock import Mock
+
+import pytest
+from confluent_kafka import Message, TopicPartition
+
+import relay.recovery.hanging_checkpoint
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._service.exit_codes import UnsafeError
+from outbox.errors import KafkaUnreachable
+from outbox.protocol.checkpoint import HalfCheckpoint
+from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.recovery.checkpoint_hold import Held, Hold
+from relay.recovery.hanging_checkpoint import TOPIC, decided, end_hanging, refuse_undone_end
+from relay.recovery.transaction_state import Decision, Outcome, State, UndecidedError, key_of, parse_state, partition_of
+from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
+
+ID = CHANNEL.transactional_id(2)
+EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
+OLD, NEW = 7, 8
+"""Producer ids."""
+DESCRIPTION = ChannelDescription(
+    CHANNEL,
+    TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {}),
+    4,
+)
+CHECKPOINT = HalfCheckpoint(7, 10, (range(7, 8), range(9, 10)))
+"""It owes halves 7 and 9, and all from 10 on."""
+HALF, NOTE = (CHANNEL.half_topic, 2), (CHANNEL.discard_topic, 2)
+
+
+REAL = "orders"
+PLAIN = struct.pack(">ih6siiih18sii", 2, 6, b"orders", 2, 0, 2, 18, b"__consumer_offsets", 1, 7)
+PLACES = ((REAL, 0), (REAL, 2), ("__consumer_offsets", 7))
+
+
+def _flexible() -> bytes:
+    """Places as version 1 has them: lengths are varints of one more, and each structure ends with its tags."""
+    orders = b"\x07orders" + b"\x03" + struct.pack(">ii", 0, 2) + b"\x00"
+    offsets = b"\x13__consumer_offsets" + b"\x02" + struct.pack(">i", 7) + b"\x00"
+    return b"\x03" + orders + offsets
+
+
+def _value(status: int, producer_id: int = OLD, version: int = 0, places: bytes | None = None) -> bytes:
+    found = (_flexible() if version else PLAIN) if places is None else places
+    if status in {COMPLETE_COMMIT, COMPLETE_ABORT, EMPTY}:
+        found = b"\x01" if version else bytes(4)
+    return struct.pack(">hqhib", version, producer_id, 3, 15_000, status) + found + struct.pack(">qq", 1, 2)
+
+
+class Coordinator:
+    """Stands in for the reader of `__transaction_state`: its records, by offset."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, bytes | None]] = []
+
+    def write(self, *states: int | bytes | None, of: str = ID) -> None:
+        """Write states of a transactional id: a status, a whole value, or a tombstone."""
+        self.records += [(of, _value(state) if isinstance(state, int) else state) for state in states]
+
+    def reader(self, _kafka: object, topic: str, partition: int, _group: str, isolation: str) -> Coordinator:
+        """Stands in for an `OffsetReader`."""
+        assert (topic, partition, isolation) == (TOPIC, partition_of(ID, 50), "read_uncommitted")
+        return self
+
+    def bounds(self) -> tuple[int, int]:
+        """Begin behind what was compacted."""
+        return 5, 5 + len(self.records)
+
+    def read_on(self, offset: int) -> Iterator[Message]:
+        """The records from an offset on."""
+        for number, (id_, value) in enumerate(self.records, 5):
+            if number >= offset:
+                yield Message(TOPIC, 0, number, key_of(id_), value, None, None, (1, 1_000))
+
+    def close(self) -> None:
+        """Done."""
+
+
+class Group:
+    """Stands in for the committed offsets of the relay's group."""
+
+    def __init__(self) -> None:
+        self.offsets = {HALF: TopicPartition(*HALF, 7, CHECKPOINT.encode(TOPIC_ID, 2))}
+        self.takes_notes = True
+
+    def read(
+        self, _kafka: object, _group: str, places: list[tuple[str, int]], *, stable: bool
+    ) -> dict[tuple[str, int], TopicPartition]:
+        """Stands in for `committed_checkpoints`."""
+        assert not stable
+        return {place: self.offsets[place] for place in places if place in self.offsets}
+
+    def commit(self, _records: object, offsets: list[TopicPartition], _metadata: bytes) -> None:
+        """Take what is committed by the writer of notes."""
+        if self.takes_notes:
+            self.offsets |= {(place.topic, place.partition): place for place in offsets}
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    """The coordinator's log; a span of it is three records."""
+    made = Coordinator()
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "OffsetReader", made.reader)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(
+        relay.recovery.hanging_checkpoint, "describe_topics", lambda _admin, _names: {TOPIC: Mock(partitions=50)}
+    )
+    return made
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Group:
+    """The group."""
+    made = Group()
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "committed_checkpoints", made.read)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "_group_metadata", lambda _kafka, _group: b"of no member")
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(Hold, "of", lambda _self, _places: {Held.SEEN})
+    return made
+
+
+@pytest.fixture
+def deliveries(group: Group, monkeypatch: pytest.MonkeyPatch) -> dict[str, Mock]:
+    """The producers, by transactional id."""
+    made: dict[str, Mock] = {}
+
+    def make(_kafka: object, transactional_id: str) -> Mock:
+        made[transactional_id] = Mock(spec=TransactionalDelivery, commit=Mock(side_effect=group.commit))
+        return made[transactional_id]
+
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "TransactionalDelivery", make)
+    return made
+
+
+def _decided() -> Decision:
+    return decided({}, Mock(), CHANNEL.relay_group, ID)
+
+
+def _end(word: relay.recovery.hanging_checkpoint.Word = "decide") -> None:
+    end_hanging({}, Mock(), DESCRIPTION, 2, word)
+
+
+def _ended(deliveries: dict[str, Mock]) -> bool:
+    """Return whether the one transaction that was written for its end was committed."""
+    (call,) = deliveries[ID].end_hanging.call_args_list
+    is_committed: bool = call.kwargs["is_committed"]
+    return is_committed
+
+
+def test_partition_of_transactional_id_is_that_of_kafka() -> None:
+    """As `Utils.abs(transactionalId.hashCode()) % 50` in Java says."""
+    assert [partition_of(id_, 50) for id_ in ("", "a", "outbox-relay-0", "polygenelubricants")] == [0, 47, 4, 0]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_state_of_each_known_version_is_read(version: int) -> None:
+    assert parse_state(_value(PREPARE_ABORT, NEW, version)) == State(NEW, Outcome.ABORTED, PLACES)
+    assert parse_state(_value(PREPARE_COMMIT, NEW, version)) == State(NEW, Outcome.COMMITTED, PLACES)
+    assert parse_state(_value(COMPLETE_COMMIT, OLD, version)) == State(OLD, Outcome.COMMITTED)
+    assert parse_state(_value(ONGOING, OLD, version)) == State(OLD)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", _value(PREPARE_COMMIT)[:16], _value(PREPARE_COMMIT)[:40], _value(PREPARE_COMMIT, version=2)]
+)
+def test_state_of_unknown_form_is_refused(value: bytes) -> None:
+    with pytest.raises(UndecidedError, match="cannot be read"):
+        parse_state(value)
+
+
+@pytest.mark.parametrize(
+    ("states", "decision"),
+    [
+        ([EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT], Decision(Outcome.COMMITTED, PLACES)),
+        ([EMPTY, PREPARE_ABORT, COMPLETE_ABORT, EMPTY, EMPTY, EMPTY, EMPTY], Decision(Outcome.ABORTED, PLACES)),
+        ([PREPARE_ABORT, COMPLETE_ABORT, ONGOING, PREPARE_COMMIT, EMPTY], Decision(Outcome.COMMITTED, PLACES)),
+        ([PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING, PREPARE_ABORT, EMPTY], Decision(Outcome.ABORTED, PLACES)),
+        # Compaction has left no more.
+        ([COMPLETE_COMMIT, EMPTY], Decision(Outcome.COMMITTED, None)),
+        ([EMPTY, COMPLETE_COMMIT, EMPTY], Decision(Outcome.COMMITTED, None)),
+        ([PREPARE_ABORT, COMPLETE_COMMIT, EMPTY], Decision(Outcome.COMMITTED, None)),
+    ],
+)
+def test_last_decision_of_the_coordinator_counts(
+    coordinator: Coordinator, states: list[int], decision: Decision
+) -> None:
+    coordinator.write(*states)
+    coordinator.write(EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, of="outbox-relay-22")
+    assert _decided() == decision
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [],
+        [EMPTY, EMPTY],
+        [PREPARE_COMMIT, None, EMPTY],  # the transactional id expired
+        [PREPARE_COMMIT, COMPLETE_COMMIT, _value(EMPTY, NEW)],
+        [PREPARE_COMMIT, _value(EMPTY, version=2)],
+    ],
+)
+def test_decision_that_is_not_written_is_not_guessed(
+    coordinator: Coordinator, states: list[int | bytes | None]
+) -> None:
+    coordinator.write(*states)
+    with pytest.raises(UndecidedError):
+        _decided()
+
+
+def test_aborted_transaction_is_ended_as_aborted(
+    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
+) -> None:
+    coordinator.write(PREPARE_ABORT, EMPTY)
+    _end()
+    assert not _ended(deliveries)
+    assert NOTE not in group.offsets
+    deliveries[ID].close.assert_called_once_with()
+
+
+def test_committed_transaction_is_ended_after_a_note(
+    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
+) -> None:
+    """If the end is cut off, the checkpoint before the hanging one is not gone on from."""
+    coordinator.write(PREPARE_COMMIT, EMPTY)
+    _end()
+    assert _ended(deliveries)
+    with pytest.raises(UnsafeError, match="committed and is lost"):
+        refuse_undone_end({}, DESCRIPTION, 2, group.offsets[HALF], "decide")
+    refuse_undone_end({}, DESCRIPTION, 2, group.offsets[HALF], "abort")
+    refuse_undone_end({}, DESCRIPTION, 2, TopicPartition(*HALF, 9, "2;h;of a later one"), "decide")
+
+
+@pytest.mark.parametrize(
+    ("held", "is_committed"),
+    [
+        ({Held.ITSELF}, False),  # nobody has seen anything of it
+        (set(), False),
+        ({Held.ITSELF, Held.SEEN}, True),
+        ({Held.SEEN, Held.BY_OTHERS}, True),
+        ({Held.ITSELF, Held.BY_OTHERS}, True),
+    ],
+)
+def test_commit_that_nobody_has_seen_is_aborted(
+    held: set[Held],
+    coordinator: Coordinator,
+    deliveries: dict[str, Mock],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_committed: bool,
+) -> None:
+    """Its messages are delivered again; what hangs of a commit on real topics, a later abort could lose."""
+    of = Mock(return_value=held)
+    monkeypatch.setattr(Hold, "of", of)
+    coordinator.write(PREPARE_COMMIT, COMPLETE_COMMIT, EMPTY)
+    _end()
+    assert _ended(deliveries) is is_committed
+    of.assert_called_once_with([(REAL, 0), (REAL, 2)])
+
+
+def test_what_hangs_before_it_is_waited_for(
+    coordinator: Coordinator, deliveries: dict[str, Mock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hold, "of", lambda _self, _places: {Held.ITSELF, Held.BY_OTHERS})
+    coordinator.write(PREPARE_COMMIT, EMPTY)
+    with pytest.raises(KafkaUnreachable, match="waited for"):
+        end_hanging({}, Mock(), DESCRIPTION, 2, "decide", may_wait=True)
+    deliveries[ID].end_hanging.assert_not_called()
+
+
+def test_commit_whose_places_are_forgotten_is_committed(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
+    coordinator.write(COMPLETE_COMMIT, EMPTY)
+    _end()
+    assert _ended(deliveries)
+
+
+def test_without_its_note_a_commit_is_not_ended(
+    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
+) -> None:
+    coordinator.write(PREPARE_COMMIT, EMPTY)
+    group.takes_notes = False
+    with pytest.raises(KafkaUnreachable, match="not committed yet"):
+        _end()
+    deliveries[ID].end_hanging.assert_not_called()
+    deliveries[ID].close.assert_called_once_with()
+
+
+def test_cut_off_end_that_hangs_is_committed_again(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
+    """The coordinator aborted it; what it was to end had been committed."""
+    coordinator.write(PREPARE_COMMIT, EMPTY)
+    _end()
+    deliveries.clear()
+    coordinator.write(ONGOING, PREPARE_ABORT, EMPTY)
+    _end()
+    assert _ended(deliveries)
+    assert deliveries.keys() == {ID}
+
+
+@pytest.mark.parametrize(("word", "is_committed"), [("abort", False), ("commit", True)])
+def test_word_of_an_operator_decides(
+    word: relay.recovery.hanging_checkpoint.Word,
+    coordinator: Coordinator,
+    deliveries: dict[str, Mock],
+    *,
+    is_committed: bool,
+) -> None:
+    coordinator.write(EMPTY)
+    _end(word)
+    assert _ended(deliveries) is is_committed
+
+
+def test_half_partition_without_checkpoint_is_left_alone(
+    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
+) -> None:
+    coordinator.write(PREPARE_COMMIT, EMPTY)
+    group.offsets.clear()
+    with pytest.raises(UndecidedError, match="no checkpoint before"):
+        _end()
+    deliveries[ID].end_hanging.assert_not_called()
+
+
+def test_producer_is_closed_after_an_end_that_failed(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
+    coordinator.write(EMPTY)
+    with pytest.raises(UndecidedError):
+        _end()
+    deliveries[ID].close.assert_called_once_with()

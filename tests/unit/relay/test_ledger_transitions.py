@@ -1,0 +1,85 @@
+"""The table of what may happen to a transaction: all of it happens, and nothing else does."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.state.message_transaction import TRANSITIONS, Event, Finding, State, Transaction
+from tests.support.ledger_model import entry, half, new_ledger, op, transaction_id
+
+OPS = [
+    (entry(kind, 1, positions, 0, last), source)
+    for kind, source, (positions, last) in itertools.product(
+        (OpKind.COMMIT, OpKind.ROLLBACK, OpKind.UNKNOWN),
+        (OpSource.PRODUCER, OpSource.LISTENER, OpSource.CHECKER),
+        (("0-1", 8), ("0", 9)),
+    )
+]
+
+
+def outcome(ops: tuple[tuple[OpEntry, OpSource], ...]) -> OpEntry | None:
+    """The decision that stands after these ops, by the rule: who saw the row wins, among the others all must agree."""
+    decisions = [(found, source) for found, source in ops if found.kind is not OpKind.UNKNOWN]
+    wise = [found for found, source in decisions if source is OpSource.CHECKER]
+    if wise:
+        return wise[-1]
+    kinds = {(found.kind, str(found.positions) if found.kind is OpKind.COMMIT else "") for found, _ in decisions}
+    return decisions[-1][0] if len(kinds) == 1 else None
+
+
+def test_whatever_ops_say_the_row_wins_and_without_it_nothing_is_decided_that_is_disputed() -> None:
+    """All sequences of three ops on a transaction whose last half was not read yet."""
+    for ops in itertools.product(OPS, repeat=3):
+        ledger = new_ledger()
+        ledger.read_halves([half(0, 1)])
+        ledger.read_ops(op(offset, found, source=source) for offset, (found, source) in enumerate(ops))
+        transaction = ledger._pending[transaction_id(1)]
+        expected = outcome(ops)
+        if expected is None:
+            assert (transaction.decision, transaction.state) == (None, State.PENDING)
+        else:
+            assert transaction.decision is not None
+            assert transaction.decision.kind is expected.kind
+            assert expected.kind is OpKind.ROLLBACK or transaction.decision == expected
+            assert transaction.state is (State.COMMITTED if expected.kind is OpKind.COMMIT else State.ROLLED_BACK)
+
+
+def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[tuple[State, Event]] = set()
+    move = Transaction.move
+
+    def spy(transaction: Transaction, event: Event) -> None:
+        seen.add((transaction.state, event))
+        move(transaction, event)
+
+    monkeypatch.setattr(Transaction, "move", spy)
+    test_whatever_ops_say_the_row_wins_and_without_it_nothing_is_decided_that_is_disputed()
+    ledger = new_ledger()
+    ledger.read_halves([half(0, 1), half(1, 2)])
+    ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0", 0, 0), entry(OpKind.COMMIT, 2, "-", -1, -1))])
+    (transaction,) = ledger.take_ready(1)
+    for number, kind in enumerate((OpKind.DELIVER, OpKind.ROLLBACK), 1):
+        ledger.refuse(transaction, Finding(DiscardReason.TOPIC_MISSING, ""))
+        ledger.read_ops([op(number, entry(kind, 1, "0", 0, 0), source=OpSource.OPERATOR)])
+        transaction = next(iter(ledger.take_ready(1)), transaction)
+    ledger.read_halves([half(2, 3)])
+    ledger.ops_read_until(10**12)
+    ledger.take_parked(10**12, 1)
+    assert seen == set(TRANSITIONS)
+
+
+def test_ready_is_the_end_unless_pre_flight_refuses_it() -> None:
+    assert [pair for pair in TRANSITIONS if pair[0] is State.READY] == [(State.READY, Event.REFUSED)]
+    assert set(TRANSITIONS.values()) == set(State)
+
+
+@pytest.mark.parametrize(("state", "event"), sorted(set(itertools.product(State, Event)) - set(TRANSITIONS)))
+def test_what_is_not_in_the_table_is_an_error(state: State, event: Event) -> None:
+    transaction = Transaction(transaction_id(1), "orders", Truth.ROW, None, None, 0, state=state)
+    with pytest.raises(KeyError):
+        transaction.move(event)

@@ -1,0 +1,360 @@
+"""The worker of a partition: how it reads, when it commits, and that it ends at the first error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from unittest.mock import Mock
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+import relay.partition
+import relay.state.ledger
+import relay.state.unsettled
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.topic_cache import TopicCache
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.half import HalfControl, Truth
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from relay.batching.pacing import BatchPolicy
+from relay.batching.topic_gate import Gate, GatePolicy
+from relay.kafka.check_sender import CheckSender
+from relay.kafka.decode import Decoder
+from relay.kafka.discard_reader import DiscardReader
+from relay.kafka.error_policy import Remedy, Undelivered
+from relay.kafka.half_reader import HalfReader
+from relay.kafka.producer import DeliveryError
+from relay.kafka.refusals import PAUSE_MS_MIN
+from relay.kafka.transactional_delivery import Delivery
+from relay.lessons import Lessons
+from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
+from relay.recovery.hanging_transactions import Leftovers, NoLeftovers
+from relay.state.discard_index import to_manifest
+from relay.state.ledger import Ledger
+from relay.state.message_transaction import Finding, Transaction
+from relay.state.parking import ParkingPolicy
+from tests.support.ledger_model import (
+    CHANNEL,
+    GROUP,
+    OP_TOPIC_ID,
+    PARTITION,
+    TOPIC_ID,
+    entry,
+    half,
+    new_ledger,
+    transaction_id,
+)
+
+WINDOW = 4
+EARLY = 2
+HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
+OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
+CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
+DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "4194304"})
+REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"})
+
+
+@dataclass
+class Clock:
+    """Stands in for the module `time`."""
+
+    now: float = 1_000.0
+
+    def monotonic(self) -> float:
+        """In s."""
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        """In ns."""
+        return int(self.now * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The worker's clock."""
+    made = Clock()
+    monkeypatch.setattr(relay.partition, "time", made)
+    return made
+
+
+@pytest.fixture
+def delivery() -> Mock:
+    """Takes Kafka transactions."""
+    return Mock(spec=Delivery, rest_ms=0, timed_out=False)
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A ledger with little room."""
+    monkeypatch.setattr(relay.state.unsettled, "WINDOW", WINDOW)
+    monkeypatch.setattr(relay.state.unsettled, "FAR", WINDOW)
+    monkeypatch.setattr(relay.state.ledger, "EARLY_OPS", EARLY)
+    return new_ledger()
+
+
+@pytest.fixture
+def lessons() -> Lessons:
+    """What outlasts a worker."""
+    return Lessons(BatchPolicy(messages=100), CHANNEL.discard_topic, request_seconds=5.0)
+
+
+def _worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
+    return PartitionWorker(
+        PARTITION,
+        ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4),
+        ledger,
+        delivery,
+        Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
+        Decoder(DISCARD.max_message_bytes),
+        Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
+        NoLeftovers(),
+        Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}}),
+        Gate(GatePolicy(), CHANNEL, PARTITION),
+        group_metadata=Mock(),
+        checks=Mock(spec=CheckSender, **{"room.return_value": 100}),
+        policy=BatchPolicy(messages=100),
+        lessons=lessons,
+        began=clock.now,
+    )
+
+
+@pytest.fixture
+def worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
+    """A worker whose thread does not run: a test calls what it would. One real topic exists."""
+    return _worker(ledger, delivery, clock, lessons)
+
+
+@pytest.fixture
+def make_worker(delivery: Mock, clock: Clock, lessons: Lessons) -> Callable[[], PartitionWorker]:
+    """Makes workers one after the other, each from the same checkpoint, as after a failure."""
+    return lambda: _worker(new_ledger(), delivery, clock, lessons)
+
+
+def halves(*numbers: int) -> list[Message]:
+    """Half messages of one transaction each, whose number is the offset."""
+    return [
+        Message("outbox.half", PARTITION, found.offset, found.key, found.value, list(found.headers), None, (2, 1_000))
+        for found in (half(number, number) for number in numbers)
+    ]
+
+
+def commits(first_offset: int, *numbers: int) -> list[Message]:
+    """Op records of one COMMIT each."""
+    return [
+        _op(offset, entry(OpKind.COMMIT, number, "0", number, number))
+        for offset, number in enumerate(numbers, first_offset)
+    ]
+
+
+def _op(offset: int, decision: OpEntry) -> Message:
+    value, headers = encode_op([decision], OpSource.PRODUCER)
+    return Message("outbox.op", PARTITION, offset, None, value, list(headers), None, (2, 1_000))
+
+
+def taken(ledger: Ledger) -> list[int]:
+    return [_number(transaction) for transaction in ledger.take_ready(100)]
+
+
+def _number(transaction: Transaction) -> int:
+    return int(transaction.id[-12:], 16)
+
+
+def test_ops_are_read_on_while_the_half_partition_stands_still(worker: PartitionWorker, ledger: Ledger) -> None:
+    """It stands at its window; the ops that free it lie behind more early ops than there is room for."""
+    worker.feed(halves(0, 1, 2, 3, 4, 5, 6), commits(0, 5, 6))
+    worker._read()
+    assert ledger.half_checkpoint().head == WINDOW
+    assert ledger.early_ops_full()
+    worker.feed([], commits(2, 4, 0, 1, 2, 3))
+    worker._read()
+    assert taken(ledger) == [0, 1, 2, 3]
+    worker._read()
+    assert taken(ledger) == [5, 6]
+    assert ledger.pending() == 1, "its op was passed, the checker will say it"
+
+
+def test_ops_for_halves_ahead_wait_while_halves_can_be_read(worker: PartitionWorker, ledger: Ledger) -> None:
+    worker.feed([], commits(0, 1, 2))
+    worker._read()
+    assert ledger.early_ops_full()
+    worker.feed(halves(0), commits(2, 3, 0))
+    worker._read()
+    assert taken(ledger) == []
+    assert ledger.counts["op_passed"] == 0
+    worker.feed(halves(1, 2, 3), [])
+    worker._read()
+    worker._read()
+    assert taken(ledger) == [1, 2, 3, 0]
+
+
+def test_it_ends_at_the_first_error(worker: PartitionWorker, delivery: Mock) -> None:
+    """The ledger holds for settled what it has handed out: whoever went on would lose it (R17)."""
+    error = DeliveryError("a Kafka transaction failed")
+
+    def fail_once(*_: object) -> None:
+        delivery.commit.side_effect = stop
+        raise error
+
+    def stop(*_: object) -> None:
+        worker._stopping = True
+
+    delivery.commit.side_effect = fail_once
+    worker.feed(halves(0), commits(0, 0))
+    worker.run()
+    assert worker.failure is error
+    assert delivery.commit.call_count == 1
+
+
+def test_an_idle_partition_commits_hourly(
+    ledger: Ledger, delivery: Mock, clock: Clock, worker: PartitionWorker
+) -> None:
+    """Or its offsets and its transactional id would expire (R22)."""
+    clock.now += HEARTBEAT_SECONDS - 1
+    worker._settle()
+    assert delivery.commit.call_count == 0
+    clock.now += 2
+    worker._settle()
+    worker._settle()
+    assert delivery.commit.call_count == 1
+    records, (half_place, op_place), _ = delivery.commit.call_args.args
+    assert records == []
+    assert half_place.metadata == ledger.half_checkpoint().encode(TOPIC_ID, PARTITION)
+    assert op_place.metadata == ledger.op_checkpoint().encode(OP_TOPIC_ID, PARTITION)
+
+
+def test_progress_without_a_delivery_is_committed_soon(worker: PartitionWorker, delivery: Mock, clock: Clock) -> None:
+    worker.feed(halves(0), [])
+    worker._read()
+    worker._settle()
+    assert delivery.commit.call_count == 0
+    clock.now += PROGRESS_SECONDS
+    worker._settle()
+    worker._settle()
+    assert delivery.commit.call_count == 1
+
+
+def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: PartitionWorker, ledger: Ledger) -> None:
+    """A parked transaction leaves the index before its topic was ever looked at; another one has it looked at first."""
+    asked: list[set[int]] = []
+
+    def end(_topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
+        asked.append(set(in_hand))
+        return {}
+
+    before = new_ledger()
+    before.read_halves([half(0, 7)])
+    (parked,) = before._pending.values()
+    ledger.restore_discards([to_manifest(parked, Finding(DiscardReason.UNDECIDED, ""), TOPIC_ID, PARTITION)])
+    worker._leftovers = Mock(spec=Leftovers, end=end, **{"take_stale.return_value": ()})
+    worker.feed(halves(1), [*commits(0, 1), _op(1, entry(OpKind.COMMIT, 7, "0", 0, 0))])
+    worker._read()
+    worker._take_ready()
+    assert {0} in asked
+
+
+def test_no_more_is_asked_than_can_be_sent_and_the_rest_stays_due(
+    worker: PartitionWorker, ledger: Ledger, clock: Clock
+) -> None:
+    worker.feed(halves(0, 1, 2), [])
+    worker._read()
+    clock.now += 60
+    ledger.ops_read_until(60_000)
+    asked: list[CheckRequest] = []
+    worker._checks = Mock(spec=CheckSender, ask=asked.extend)
+    for room, expected in ((0, range(0)), (2, range(2)), (2, range(3)), (2, range(3))):
+        worker._checks.room.return_value = room
+        worker._ask_overdue()
+        assert [int(request.transaction_id[-12:], 16) for request in asked] == list(expected)
+
+
+def _topics(*names: str) -> Mock:
+    found = {name: replace(REAL, name=name) for name in names}
+    return Mock(spec=TopicCache, **{"look_up.return_value": found, "look_again.return_value": found})
+
+
+def _to(topic: str, number: int) -> Message:
+    control = HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    return Message("outbox.half", PARTITION, number, topic.encode(), b"value", list(control.encode()), None, (2, 1_000))
+
+
+def test_refused_topic_waits_and_the_others_go_on(
+    make_worker: Callable[[], PartitionWorker], delivery: Mock, clock: Clock
+) -> None:
+    """After the failure another worker begins at the same checkpoint; it leaves out the topic to blame."""
+    failed = DeliveryError("failed", Remedy.ABORT, [Undelivered("sick", KafkaError(KafkaError.INVALID_RECORD))])
+    records = [_to("sick", 0), _to("healthy", 1)]
+    written: list[list[str]] = []
+
+    def turn(worker: PartitionWorker, *error: DeliveryError) -> None:
+        delivery.commit.side_effect = error or None
+        worker._settle()
+        written.append([record.topic for record in delivery.commit.call_args.args[0]])
+
+    def start() -> PartitionWorker:
+        worker = make_worker()
+        worker._topics = _topics("sick", "healthy")
+        worker.feed(records, commits(0, 0, 1))
+        worker._read()
+        return worker
+
+    with pytest.raises(DeliveryError):
+        turn(start(), failed)
+    worker = start()
+    turn(worker)
+    assert worker._gate.waiting() == 1
+    assert written.pop() == ["healthy"]
+    clock.now += 2 * PAUSE_MS_MIN / 1_000 + 6
+    turn(worker)
+    assert written.pop() == ["sick"]
+    assert not worker._lessons.refusals
+
+
+def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], PartitionWorker], delivery: Mock) -> None:
+    """The limit outlasts the worker, which ends with the failure."""
+    numbers = range(WINDOW)
+    delivery.commit.side_effect = DeliveryError(
+        "failed", Remedy.ABORT, [Undelivered("real", KafkaError(KafkaError._MSG_TIMED_OUT))]
+    )
+    for expected in (4, 2, 1, 1):
+        worker = make_worker()
+        worker.feed(halves(*numbers), commits(0, *numbers))
+        worker._read()
+        with pytest.raises(DeliveryError):
+            worker._settle()
+        assert len(delivery.commit.call_args.args[0]) == expected
+    assert worker._lessons.volume.patience == 4
+
+
+# --- a group at its limit (R44) -----------------------------------------------------------------------------------
+
+
+def test_worker_reads_many_halves_in_one_turn(
+    worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger allows few at a time, and more as soon as it has read these: others wait for each turn."""
+    monkeypatch.setattr(relay.state.unsettled, "FEW", 3)
+    monkeypatch.setattr(relay.state.unsettled, "FAR", 10_000)
+    worker.feed(halves(*range(100)), [])
+    assert ledger.read_limit(0) == WINDOW
+    worker._read()
+    assert (ledger.head(), worker.inbox()) == (100, (0, 0))
+
+
+def test_worker_reads_deferred_halves_again(delivery: Mock, clock: Clock, lessons: Lessons) -> None:
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=2))
+    worker = _worker(ledger, delivery, clock, lessons)
+    worker.feed(halves(*range(5)), [])
+    worker._read()
+    assert (ledger.pending(), ledger.deferred()) == (2, 3)
+    reader = worker._half_reader
+    reader.read.side_effect = lambda offsets: [[half(at, at) for at in offsets]]  # type: ignore[attr-defined]  # a Mock
+    worker.feed([], commits(0, *range(5)))
+    for _ in range(4):
+        worker._read()
+        worker._settle()
+    assert (ledger.pending(), ledger.deferred(), ledger.head()) == (0, 0, 5)
+    written = [record for call in delivery.commit.call_args_list for record in call.args[0]]
+    assert len(written) == 5

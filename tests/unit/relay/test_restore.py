@@ -1,0 +1,94 @@
+"""Where a relay begins to read: at committed checkpoints, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from unittest.mock import Mock
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+
+import relay.recovery.restore
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.channel import ChannelDescription
+from outbox._service.exit_codes import UnsafeError
+from outbox.errors import KafkaUnreachable
+from relay.recovery.restore import read_checkpoints, verify_discards
+from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
+
+HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
+OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
+CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
+DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {})
+DESCRIPTION = ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4)
+
+
+class Group:
+    """Stands in for a consumer: what is committed in its group.
+
+    Args:
+        offsets: By topic.
+    """
+
+    def __init__(self, **offsets: int | KafkaError) -> None:
+        self._offsets = {CHANNEL.half_topic: offsets["half"], CHANNEL.op_topic: offsets["op"]}
+
+    def committed(self, places: Sequence[TopicPartition], _timeout: float) -> list[TopicPartition]:
+        """The committed offsets."""
+        return [self._at(place, self._offsets[place.topic]) for place in places]
+
+    @staticmethod
+    def _at(place: TopicPartition, found: int | KafkaError) -> TopicPartition:
+        if isinstance(found, int):
+            return TopicPartition(place.topic, place.partition, found)
+        return _Failed(place.topic, place.partition, found)  # type: ignore[return-value]  # librdkafka alone sets an error
+
+
+class _Failed:
+    """A place whose offset cannot be told."""
+
+    def __init__(self, topic: str, partition: int, error: KafkaError) -> None:
+        self.topic, self.partition, self.offset, self.error = topic, partition, OFFSET_INVALID, error
+
+
+def read(group: Group) -> list[tuple[str, int, int]]:
+    found = read_checkpoints(group, DESCRIPTION, 2)  # type: ignore[arg-type]  # it has the one method that is called
+    return [(place.topic, place.partition, place.offset) for place in found]
+
+
+def test_it_begins_at_the_committed_offsets() -> None:
+    assert read(Group(half=7, op=0)) == [(CHANNEL.half_topic, 2, 7), (CHANNEL.op_topic, 2, 0)]
+
+
+@pytest.mark.parametrize(("half", "op"), [(OFFSET_INVALID, OFFSET_INVALID), (OFFSET_INVALID, 7), (7, OFFSET_INVALID)])
+def test_a_partition_without_a_checkpoint_is_not_served(half: int, op: int) -> None:
+    """Starting at a guess would lose or double (R22)."""
+    with pytest.raises(UnsafeError, match="has no checkpoint"):
+        read(Group(half=half, op=op))
+
+
+def test_offsets_that_cannot_be_told_now_are_no_missing_ones() -> None:
+    with pytest.raises(KafkaException, match="COORDINATOR_NOT_AVAILABLE"):
+        read(Group(half=7, op=KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)))
+
+
+@pytest.mark.parametrize(
+    ("end", "stable", "told"),
+    [
+        (9, 9, None),
+        (9, 8, "back from offset 8"),
+        (None, 9, "does not answer"),
+        (9, None, "does not answer"),
+    ],
+)
+def test_what_lies_in_the_discard_topic_must_be_told_whole(
+    end: int | None, stable: int | None, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What readers do not see there would be taken for settled, and lost; of other partitions nothing is wanted."""
+    both = Mock(side_effect=[end, stable])
+    monkeypatch.setattr(relay.recovery.restore, "end_offset", both)
+    with pytest.raises(KafkaUnreachable, match=told) if told else nullcontext():
+        verify_discards(Mock(), DESCRIPTION, 2)
+    assert [call.args[1:] for call in both.call_args_list] == [(CHANNEL.discard_topic, 2)] * 2
+    assert [call.kwargs for call in both.call_args_list] == [{}, {"stable": True}]

@@ -1,0 +1,127 @@
+"""A replay's plan, its progress, and how its records are cut into Kafka transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox._kafka.admin import TopicDescription
+from outbox.errors import ConfigurationError
+from spark_jobs.replaying.lane_writer import cut
+from spark_jobs.replaying.plan import Lane, Part, Place, Plan, Progress, Share, Target, advanced
+from spark_jobs.replaying.target_check import changed, closed_topics, complaints, internal_topics, warnings
+from spark_jobs.tables.manifest import Checksum
+from tests.support.writing_lanes import landed_records
+
+NOW = 1_795_000_000_000
+DAY = 86_400_000
+TARGETS = {"orders": Target("id", 3)}
+
+
+def part(
+    lane: int = 0,
+    partition: int = 0,
+    last: int = 9,
+    rows: int = 10,
+    *,
+    oldest: int = NOW,
+    newest: int = NOW,
+    largest: int = 100,
+    keyless: int = 0,
+) -> Part:
+    places = Checksum.of(rows)
+    return Part(
+        Lane("orders", lane), "orders", partition, rows, 0, last, oldest, newest, 1000, largest, keyless, places
+    )
+
+
+def topic(partitions: int = 3, lacks: str = "", **settings: str) -> dict[str, TopicDescription]:
+    defaults = {"max.message.bytes": "1000000", "cleanup.policy": "delete"}
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    return {"orders": TopicDescription("orders", "id", partitions, 1, {**defaults, **given}, lacks)}
+
+
+def test_a_plan_adds_up_what_goes_to_a_lane_and_notes_how_far_it_takes_each_partition() -> None:
+    plan = Plan.of([part(0, 0, 9), part(0, 1, 20), part(2, 1, 17)], TARGETS)
+    assert plan.lanes == {Lane("orders", 0): Share(20, Checksum(20)), Lane("orders", 2): Share(10, Checksum(10))}
+    assert plan.lasts == {("orders", 0): 9, ("orders", 1): 20}
+    assert plan.rows == 30
+
+
+def test_the_ledger_gives_back_what_it_was_given() -> None:
+    plan = Plan.of([part(0, 0), part(1, 2)], TARGETS)
+    assert Plan.parse(plan.encode()) == plan
+    progress = Progress(3, Checksum(2**64 - 1), Place("orders", 1, 2**40))
+    assert Progress.parse(progress.encode()) == progress
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"1", b'{"version":1}', b'{"version":2,"rows":1}'])
+def test_what_is_none_of_this_version_is_refused(value: bytes) -> None:
+    with pytest.raises(ConfigurationError, match="the replay ledger holds"):
+        Plan.parse(value)
+    with pytest.raises(ConfigurationError, match="the replay ledger holds"):
+        Progress.parse(value)
+
+
+def test_progress_adds_up_whatever_the_parts() -> None:
+    written = [(Place("orders", 0, offset), -(2**62) * offset) for offset in range(5)]
+    at_once = advanced(None, written)
+    assert at_once.last == Place("orders", 0, 4)
+    assert advanced(advanced(None, written[:2]), written[2:]) == at_once
+    assert at_once.checksum == Checksum.of(sum(hashed for _, hashed in written))
+
+
+def test_records_are_cut_by_number_and_by_size() -> None:
+    records = landed_records(7)
+    assert [len(one) for one in cut(records, 3, 1_000)] == [3, 3, 1]
+    assert [len(one) for one in cut(records, 100, 10)] == [2, 2, 2, 1]
+    assert [len(one) for one in cut(records, 100, 1)] == [1] * 7
+    assert [record for one in cut(records, 2, 1_000) for record in one] == records
+    assert list(cut([], 2, 1_000)) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "settings", "complaint"),
+    [
+        (part(3), topic(), "has 3 partitions, and no partition 3"),
+        (part(largest=999_900), topic(), "the largest has 999900 bytes, and the topic takes 1000000"),
+        (part(keyless=2), topic(cleanup_policy="compact"), "2 have no key, and the topic is compacted"),
+        (part(oldest=0), topic(), "no timestamp, or one before 1970"),
+        (part(oldest=NOW - DAY), topic(message_timestamp_before_max_ms="1000"), "86400000 ms ago, .* takes 1000 ms"),
+        (part(newest=NOW + DAY), topic(message_timestamp_after_max_ms="1000"), "86400000 ms ahead, .* takes 1000 ms"),
+    ],
+)
+def test_what_kafka_would_refuse_is_told_before(
+    bad: Part, settings: dict[str, TopicDescription], complaint: str
+) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        assert not list(complaints([bad], settings, NOW))
+
+
+def test_what_kafka_takes_is_not_complained_about() -> None:
+    assert not list(complaints([part(2), part(keyless=1)], topic(), NOW))
+    stamped = topic(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="1000")
+    assert not list(complaints([part(oldest=0)], stamped, NOW))
+
+
+def test_records_that_kafka_may_soon_delete_are_warned_about() -> None:
+    old = [part(oldest=NOW - DAY), part(1)]
+    assert len(list(warnings(old, topic(retention_ms="1000"), NOW))) == 1
+    assert not list(warnings(old, topic(retention_ms="-1"), NOW))
+    assert not list(warnings(old, topic(cleanup_policy="compact", retention_ms="1000"), NOW))
+    assert not list(warnings(old, topic(retention_ms="1000", message_timestamp_type="LogAppendTime"), NOW))
+
+
+def test_a_target_that_is_gone_or_was_made_again_is_seen() -> None:
+    assert changed(TARGETS, topic()) == []
+    assert changed(TARGETS, {}) == ["orders"]
+    assert changed({"orders": Target("another id", 3)}, topic()) == ["orders"]
+
+
+def test_a_topic_that_this_client_may_not_write_to_is_named_with_the_right() -> None:
+    assert closed_topics(topic()) == []
+    assert closed_topics(topic(lacks="WRITE")) == ["orders (WRITE)"]
+
+
+def test_topics_of_channels_and_of_kafka_are_internal() -> None:
+    found = internal_topics(["orders", "a.half", "b.replay-ledger", "__consumer_offsets", "a.half"])
+    assert found == ["__consumer_offsets", "a.half", "b.replay-ledger"]

@@ -15,7 +15,7 @@ from outbox._service.run import check_service, run_service
 from outbox._service.settings_help import Check, with_settings
 from outbox._service.signals import stop_on_signals
 from relay import metrics
-from relay.progress import RelayProgress
+from relay.figures import RelayProgress
 from relay.self_check import examine
 from relay.service import RelayService
 from relay.settings import RelaySettings

@@ -13,10 +13,10 @@ from outbox._jars.fetch import fetch as fetch_jars
 from outbox._jars.fetch import jar_cache, make_lock
 from outbox._service.exit_codes import guarded
 from outbox._service.signals import stop_on_signals
+from stack.fetch_progress import shown
 from stack.locks import all_locks
 from stack.ports import HOST
 from stack.postgres import DATABASE, ROLE
-from stack.progress import shown
 from stack.servers import Stack
 
 _CHECK_SECONDS = 1.0

@@ -20,9 +20,9 @@ from outbox._service.rights import refuse_missing_right
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.batching.batch_size import BatchSize
+from relay.kafka.commit_check import is_committed
 from relay.kafka.error_policy import Fault, Remedy, Step, remedy
 from relay.kafka.producer import SETTINGS, BatchProducer, DeliveryError, delivery_error
-from relay.recovery.commit_check import is_committed
 
 TRANSACTION_TIMEOUT_MS = 15_000
 TAKE_OVER_SECONDS = 10.0

@@ -19,7 +19,7 @@ from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.recorder import CommitOutcome
 from outbox.settings import Settings
-from outbox.testing._memory.connection import AnyConnection, commit_now
+from outbox.testing._memory.any_connection import AnyConnection, commit_now
 from outbox.testing._memory.sender import MemorySender
 from outbox.testing._memory.state import CommitFailure, Memory
 from outbox.testing.published import PublishedMessage

@@ -75,7 +75,7 @@ def test_no_distribution_has_a_pytest_plugin(wheels: dict[str, Path]) -> None:
 
 
 def test_every_service_command_names_its_extra(wheels: dict[str, Path]) -> None:
-    commands = _entry_points(wheels["kafka_transactional_outbox_services"])["outbox._cli"]
+    commands = _entry_points(wheels["kafka_transactional_outbox_services"])["outbox.commands"]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(commands) == set(cli._EXTRAS)
     assert set(cli._EXTRAS.values()) <= set(extras)

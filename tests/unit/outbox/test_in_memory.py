@@ -36,7 +36,7 @@ from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.settings import Settings
 from outbox.testing import InMemoryOutbox, PublishedMessage
-from outbox.testing._memory.connection import commit_now
+from outbox.testing._memory.any_connection import commit_now
 from outbox.testing._memory.participant import MemoryStarter
 from outbox.testing._memory.sender import MemorySender
 from outbox.testing._memory.state import Memory

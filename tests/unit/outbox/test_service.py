@@ -24,7 +24,7 @@ from outbox._service.periodic import Periodic
 from outbox._service.settings import ServiceSettings
 from outbox._service.settings_help import describe_settings
 from outbox.errors import ChannelError, KafkaUnreachable, OutboxError
-from relay.progress import RelayProgress
+from relay.figures import RelayProgress
 from relay.settings import RelaySettings
 from tests.support.harness import wait_until
 

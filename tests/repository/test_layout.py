@@ -1,0 +1,99 @@
+"""The floor plan: small folders, one role for a file name, no circle, small classes and functions."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("outbox", "relay", "checker", "spark_jobs", "stack")
+MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+MOST_MODULES = 16
+MOST_CLASS_LINES = 300
+MOST_FUNCTION_LINES = 50
+MOST_PARAMETERS = 8
+
+ROLES = {"cli", "settings", "service", "metrics", "job", "options", "errors", "self_check"}
+"""File names that stand for one role, which several parts have."""
+
+COMMANDS = {"channel", "discarded", "doctor", "inbox", "skip", "table"}
+"""A command in `outbox/_cli` has the name of what it works on."""
+
+DOUBLES = {"outbox", "participant", "sender"}
+"""A double in `outbox/testing/_memory` has the name of what it takes the place of."""
+
+LARGE: dict[str, str] = {
+    "outbox/_publish/sender.py Sender lines": "to be split",
+    "relay/partition.py PartitionWorker lines": "to be split",
+    "relay/partition.py PartitionWorker parameters": "to be split",
+    "relay/service.py RelayService lines": "to be split",
+    "relay/service.py _serve lines": "to be split",
+    "relay/state/ledger.py Ledger lines": "to be split",
+    "spark_jobs/auditing/cli.py run lines": "each line is an option",
+    "spark_jobs/landing/cli.py run lines": "each line is an option",
+    "spark_jobs/replaying/cli.py run lines": "each line is an option",
+    "spark_jobs/watching/cli.py run lines": "each line is an option",
+    "outbox/outbox.py Outbox parameters": "its parameters are the settings that users give",
+    "stack/servers.py Stack parameters": "its parameters are the options that users give",
+}
+"""What is larger than the bounds, and why."""
+
+
+def _is_double(path: Path) -> bool:
+    return (path.parts[:2] == ("outbox", "_cli") and path.stem in COMMANDS) or (
+        path.parts[:3] == ("outbox", "testing", "_memory") and path.stem in DOUBLES
+    )
+
+
+def test_no_folder_has_more_than_16_modules() -> None:
+    folders = Counter(path.parent for path in MODULES if not path.stem.startswith("__"))
+    assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == {}
+
+
+def test_file_name_stands_for_one_role() -> None:
+    places = defaultdict(list)
+    for path in MODULES:
+        if not path.stem.startswith("__") and path.stem not in ROLES and not _is_double(path):
+            places[path.stem].append(str(path))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_modules_import_each_other_in_one_direction(package: str) -> None:
+    graph = grimp.build_graph(package, exclude_type_checking_imports=True)
+    circles = graph.nominate_cycle_breakers(package)
+    modules = {name for name in graph.modules if name.startswith(package)}
+    loops = [name for name in modules if name in graph.find_upstream_modules(name)]
+    assert (sorted(circles), loops) == ([], [])
+
+
+def _large(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.ClassDef):
+            if _lines(node) > MOST_CLASS_LINES:
+                yield f"{path} {node.name} lines"
+            if any(_parameters(found) > MOST_PARAMETERS for found in node.body if isinstance(found, ast.FunctionDef)):
+                yield f"{path} {node.name} parameters"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > MOST_FUNCTION_LINES:
+            yield f"{path} {node.name} lines"
+
+
+def _lines(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _parameters(function: ast.FunctionDef) -> int:
+    """Return how many arguments a constructor takes without `self`; 0 for any other method."""
+    given = function.args
+    return len(given.args) + len(given.kwonlyargs) - 1 if function.name == "__init__" else 0
+
+
+def test_no_class_and_no_function_is_large() -> None:
+    large = {found for path in MODULES for found in _large(path)}
+    assert large == set(LARGE)

@@ -16,7 +16,7 @@ NOT_PINNED := --no-emit-package kafka-transactional-outbox --no-emit-package kaf
 BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo demo-report test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format stack tables lock clean
+.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ demo: setup ## Run the flights demo, audit it and reconcile it (ROWS=25000, or R
 
 demo-report: setup ## Keep the audit's report of the last demo, and its charts, in docs/audit
 	$(BIN)/python -m examples.flights keep
+
+unit: $(VENV)/.installed ## Run the tests that need no process, socket or JVM (under a minute on 2 cores)
+	OUTBOX_TEST_EXAMPLES_PERCENT=10 $(BIN)/pytest tests/unit -n 2
+
+spark: setup ## Run the tests that need a JVM and no servers
+	$(BIN)/pytest tests/spark
 
 # Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
 test: setup ## Run all tests but the long ones, on three workers with servers of their own (under 12 minutes on 2 cores)

@@ -21,5 +21,5 @@ MUTANT = Mutant(
     Harm.STUCK,
     Circuit.failed,
     failed,
-    ("tests/unit/outbox/test_circuit.py::test_circuit_opens_at_the_first_silence",),
+    ("tests/process/test_circuit.py::test_circuit_opens_at_the_first_silence",),
 )

@@ -13,8 +13,9 @@ from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, HalfOptions, Header, OutgoingHeaders, Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.positions import MAX_POSITION, Positions
+from tests.support.examples import examples
 
-relaxed = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 """A busy machine makes no test fail."""
 
 

@@ -18,6 +18,7 @@ from outbox._receipts.transaction_end import TransactionEnd
 from outbox._receipts.visibility import Visibility
 from outbox.errors import ConfigurationError, NotVisible, RolledBack, UsageError
 from outbox.protocol.names import Channel
+from tests.support.examples import examples
 
 # --- the memory ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Reading(RuleBasedStateMachine):
 
 
 TestReading = Reading.TestCase
-TestReading.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestReading.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)
 
 
 def test_one_who_comes_after_another_does_not_send_the_reader_back() -> None:

@@ -16,6 +16,7 @@ from outbox.protocol import checkpoint
 from relay.batching.topic_gate import GatePolicy
 from relay.state.body_cache import KEEP, BodyPolicy
 from relay.state.parking import DEFAULT, ParkingPolicy
+from tests.support.examples import examples
 from tests.support.ledger_model import FLOODED, IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
@@ -226,7 +227,7 @@ class _History(RuleBasedStateMachine):
 
 TestHistory = _History.TestCase
 TestHistory.settings = settings(
-    max_examples=500,
+    max_examples=examples(500),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

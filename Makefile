@@ -16,7 +16,7 @@ NOT_PINNED := --no-emit-package kafka-transactional-outbox --no-emit-package kaf
 BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format stack tables lock clean
+.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,12 @@ format: setup ## Format the code
 
 stack: setup ## Start Kafka and Postgres, print how to connect, stop with Ctrl-C
 	$(BIN)/outbox stack up
+
+docs: $(VENV)/.installed ## Build the site of the documents into build/site; a broken link fails
+	$(BIN)/mkdocs build --strict -q
+
+coverage: setup ## Run unit and Spark tests, and list the lines of each module that none of them runs
+	$(BIN)/pytest tests/unit tests/process tests/spark --cov=outbox --cov=relay --cov=checker --cov=spark_jobs --cov=stack --cov-report=term-missing:skip-covered --cov-report=html:build/coverage
 
 tables: setup ## Write the tables of docs/operations.md that the code gives
 	$(BIN)/python -m tests.documents

@@ -28,7 +28,7 @@ _KNOWN = {
 class VisibleAt(NamedTuple):
     """Where a message is visible to read_committed readers.
 
-    Args:
+    Attributes:
         topic: Its real topic.
         partition: Partition of it.
         offset: Offset in the partition.

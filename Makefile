@@ -16,7 +16,7 @@ NOT_PINNED := --no-emit-package kafka-transactional-outbox --no-emit-package kaf
 BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock clean
+.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock dist hooks clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,14 @@ lock: setup ## Pin every dependency anew
 	$(COMPILE) --all-extras --group dev pyproject.toml services/pyproject.toml requirements.in requirements-build.in $(NOT_PINNED) -o requirements.txt
 	$(COMPILE) --extra relay --extra checker -c requirements.txt pyproject.toml $(NOT_PINNED) -o requirements-services.txt
 	$(COMPILE) requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
+
+dist: $(VENV)/.installed ## Build wheels and source archives of both distributions into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory $(CURDIR)/dist
+	cd services && ../$(BIN)/python -m hatchling build --directory $(CURDIR)/dist
+
+hooks: $(VENV)/.installed ## Run ruff, mypy and a check of the subject at each commit of this clone
+	$(BIN)/pre-commit install
 
 clean: ## Remove what was built (not the user cache of jars)
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,74 @@
+"""What `make dist` builds, installed into a fresh environment outside the checkout, runs the quickstart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import Site, wait_until
+from tests.support.servers import Servers
+
+ROOT = Path(__file__).parents[3]
+EXTRAS = "kafka-transactional-outbox[binary,relay,checker]"
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a fresh environment with the library, relay and checker."""
+    folder = tmp_path_factory.mktemp("fresh")
+    for project in (ROOT, ROOT / "services"):
+        build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "dist")]
+        subprocess.run(build, cwd=project, check=True, capture_output=True, timeout=120)
+    venv.create(folder / "venv", with_pip=True)
+    install = [str(folder / "venv/bin/pip"), "install", "-q", "--find-links", str(folder / "dist"), EXTRAS]
+    subprocess.run(install, cwd=folder, check=True, timeout=900)
+    return folder
+
+
+@contextmanager
+def _running(fresh: Path, site: Site, *words: str) -> Iterator[None]:
+    """Run a service from the fresh environment."""
+    command = [str(fresh / "venv/bin/outbox"), *words]
+    process = subprocess.Popen(command, cwd=fresh, env=site.environment())
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def _run(fresh: Path, site: Site, *words: str | Path, **environ: str) -> str:
+    environment = {**site.environment(), **environ}
+    done = subprocess.run(
+        [str(fresh / "venv/bin" / words[0]), *map(str, words[1:])],
+        cwd=fresh,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_wheels_in_a_fresh_environment_run_the_quickstart(fresh: Path, servers: Servers) -> None:
+    with Site(servers.bootstrap_servers, servers.postgres_url, name="outbox") as site:
+        site.create_named_topics("orders")
+        with site.connect() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS orders (id integer, what text)")
+        _run(fresh, site, "outbox", "channel", "create", "--partitions", "2", "--replication", "1")
+        _run(fresh, site, "outbox", "table", "create")
+        url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        with _running(fresh, site, "relay"), _running(fresh, site, "checker"):
+            printed = _run(fresh, site, "python", ROOT / "examples/quickstart.py", DATABASE_URL=url)
+            _, message_id = printed.split()
+            wait_until(lambda: "visible: readers see" in _run(fresh, site, "outbox", "trace", message_id))

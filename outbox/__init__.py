@@ -1,4 +1,4 @@
-"""Transactional messages for Kafka and Postgres: change the database and tell others, both or neither.
+"""Transactional messages for Kafka and Postgres: commit a database change and publish its messages, both or neither.
 
 outbox = Outbox(group="orders", kafka={"bootstrap.servers": "localhost:9092"})
 with Session(engine) as session, session.begin():
@@ -74,7 +74,7 @@ _HOMES = {
     "outbox.transaction": ("Transaction",),
     "outbox.transactional_producer": ("TransactionalProducer", "TransactionSendResult"),
 }
-"""Where the names come from when they are asked for: services share this package, and need little of it."""
+"""The module of each public name, imported at its first use: services share this package and need little of it."""
 
 __all__ = [
     "CallbackTableError",

@@ -1,8 +1,8 @@
-"""Failpoints: named places where a test lets the process die with SIGKILL. Without the variable they do nothing.
+"""Failpoints: named places where a test kills the process with SIGKILL. Without the variable they do nothing.
 
 `OUTBOX_FAILPOINT=relay.flushed:3` kills the process the third time that it passes `relay.flushed`;
-`relay.flushed:3:stop` stops it there, until somebody sends SIGCONT. Failpoints sit per batch or per transaction, never
-per message.
+`relay.flushed:3:stop` stops it there until it receives SIGCONT. Failpoints are passed per batch or per transaction,
+never per message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def failpoint(name: str) -> None:
-    """Die or stop here if the environment says so."""
+    """Kill or stop the process if OUTBOX_FAILPOINT names this failpoint."""
     if name == _name:
         _hit()
 

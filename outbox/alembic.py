@@ -1,6 +1,6 @@
 """Alembic operations for the callback tables and the inbox table; the extra `alembic` brings Alembic.
 
-Import this module in `env.py`; then a migration says
+Import this module in `env.py`. Then write in a migration:
 
     def upgrade() -> None:
         op.create_outbox_tables(application_roles=["shop"], checker_roles=["outbox_checker"])
@@ -10,9 +10,9 @@ Import this module in `env.py`; then a migration says
         op.drop_outbox_inbox()
         op.drop_outbox_tables()
 
-The operations run online and print in offline mode (`alembic upgrade --sql`). They hold the SQL of `outbox table sql`
-and `outbox inbox sql`, and running it again changes nothing. `include_name` keeps `--autogenerate` from proposing to
-drop the tables, which are in nobody's metadata.
+The operations run online and print SQL in offline mode (`alembic upgrade --sql`). It is the SQL of `outbox table sql`
+and `outbox inbox sql`; running it again has no effect. `include_name` keeps `--autogenerate` from proposing to drop the
+tables, which are in no metadata of the application.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from outbox.settings import TableNames
 @Operations.register_operation("create_outbox_inbox")
 @Operations.register_operation("drop_outbox_inbox")
 class OutboxTables(MigrateOperation):
-    """Statements that make or drop tables of the outbox.
+    """Statements that create or drop tables of the outbox.
 
     Args:
-        statements: They are run one by one.
+        statements: SQL statements, executed one by one.
     """
 
     def __init__(self, statements: Iterable[sql.Composable]) -> None:
@@ -52,17 +52,17 @@ class OutboxTables(MigrateOperation):
         application_roles: Sequence[str] = (),
         checker_roles: Sequence[str] = (),
     ) -> None:
-        """Make the callback tables, and their schema if there is none, and give rights on them.
+        """Create the callback tables, and their schema if it is missing, and grant privileges on them.
 
         Args:
-            operations: Alembic's.
-            schema: Their schema.
-            prefix: Beginning of their names.
-            application_roles: Roles that get what the library's statements need.
-            checker_roles: Roles that get what the checker needs.
+            operations: Alembic's operations.
+            schema: Schema of the tables.
+            prefix: Prefix of the table names.
+            application_roles: Roles that get the privileges for the library.
+            checker_roles: Roles that get the privileges for the checker.
 
         Raises:
-            ConfigurationError: A name is not allowed.
+            ConfigurationError: A name is not valid.
         """
         table = CallbackTable(TableNames(schema, prefix))
         grants = [*map(table.application_grant, application_roles), *map(table.checker_grant, checker_roles)]
@@ -70,12 +70,12 @@ class OutboxTables(MigrateOperation):
 
     @classmethod
     def drop_outbox_tables(cls, operations: Operations, schema: str = "public", prefix: str = "outbox") -> None:
-        """Drop the callback tables. Do it when nothing is open: with them go the decisions. Their schema stays.
+        """Drop the callback tables, and with them all decisions; the schema remains. Call it when nothing is pending.
 
         Args:
-            operations: Alembic's.
-            schema: Their schema.
-            prefix: Beginning of their names.
+            operations: Alembic's operations.
+            schema: Schema of the tables.
+            prefix: Prefix of the table names.
         """
         operations.invoke(cls(CallbackTable(TableNames(schema, prefix)).drop_statements()))
 
@@ -88,17 +88,17 @@ class OutboxTables(MigrateOperation):
         consumer_roles: Sequence[str] = (),
         purger_roles: Sequence[str] = (),
     ) -> None:
-        """Make the inbox table, and its schema if there is none, and give rights on it.
+        """Create the inbox table, and its schema if it is missing, and grant privileges on it.
 
         Args:
-            operations: Alembic's.
-            schema: Its schema.
-            prefix: Beginning of its name.
-            consumer_roles: Roles that get what a consumer needs.
-            purger_roles: Roles that get what the clean-up needs.
+            operations: Alembic's operations.
+            schema: Schema of the table.
+            prefix: Prefix of the table name.
+            consumer_roles: Roles that get the privileges for consumers.
+            purger_roles: Roles that get the privileges for the clean-up.
 
         Raises:
-            ConfigurationError: A name is not allowed.
+            ConfigurationError: A name is not valid.
         """
         table = InboxTable(TableNames(schema, prefix))
         grants = [*map(table.consumer_grant, consumer_roles), *map(table.purger_grant, purger_roles)]
@@ -106,12 +106,12 @@ class OutboxTables(MigrateOperation):
 
     @classmethod
     def drop_outbox_inbox(cls, operations: Operations, schema: str = "public", prefix: str = "outbox") -> None:
-        """Drop the inbox table: what comes again is then taken for new. Its schema stays.
+        """Drop the inbox table; the schema remains. Messages delivered again are then handled as new.
 
         Args:
-            operations: Alembic's.
-            schema: Its schema.
-            prefix: Beginning of its name.
+            operations: Alembic's operations.
+            schema: Schema of the table.
+            prefix: Prefix of the table name.
         """
         operations.invoke(cls(InboxTable(TableNames(schema, prefix)).drop_statements()))
 
@@ -123,20 +123,20 @@ def _execute(operations: Operations, tables: OutboxTables) -> None:
         if context.as_sql:
             context.impl.static_output(f"{statement};")  # execute() would double percent signs in some environments
         else:
-            operations.execute(text(statement.replace(":", r"\:")))  # a colon alone would begin a parameter
+            operations.execute(text(statement.replace(":", r"\:")))  # an unescaped colon would begin a parameter
 
 
 def include_name(
     schema: str = "public", prefix: str = "outbox"
 ) -> Callable[[str | None, str, Mapping[str, str | None]], bool]:
-    """A filter for `context.configure(include_name=…)`: the outbox's tables are not for `--autogenerate` to drop.
+    """Return a filter for `context.configure(include_name=…)`, so that `--autogenerate` ignores the outbox's tables.
 
     Args:
-        schema: Their schema.
-        prefix: Beginning of their names.
+        schema: Schema of the tables.
+        prefix: Prefix of the table names.
 
     Returns:
-        A function that says no to these tables and yes to everything else.
+        A function that returns False for these tables and True for any other name.
     """
     names = TableNames(schema, prefix)
     ours = {names.transaction, names.meta, names.fence, InboxTable(names).name}

@@ -1,6 +1,6 @@
-"""`AsyncOutbox`: the same for asyncio. What waits for Kafka or Postgres never holds up the event loop.
+"""`AsyncOutbox`: the outbox for asyncio. Waiting for Kafka or Postgres never blocks the event loop.
 
-The implementation is the blocking one, run in SQLAlchemy's greenlet: where it must wait, only the task waits.
+It runs the blocking implementation in SQLAlchemy's greenlet, where only the current task waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-import greenlet  # type: ignore[import-untyped]  # noqa: F401 - untyped; SQLAlchemy 2.0 misses it at the first await only
+import greenlet  # type: ignore[import-untyped]  # noqa: F401 - untyped; without it SQLAlchemy 2.0 fails at the first await only
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
@@ -33,7 +33,7 @@ class AsyncTransaction:
     """An open local transaction.
 
     Args:
-        transaction: The blocking one, for the greenlet.
+        transaction: The blocking transaction.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -49,19 +49,19 @@ class AsyncTransaction:
         return await greenlet_spawn(self._transaction.publish, message, eager=eager)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
+        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
         return _in_greenlet(self._transaction.savepoint())
 
 
 class AsyncOutbox:
     """Publishes messages with local transactions of asyncio applications; needs the extra `asyncio`.
 
-    One object serves a whole process, also several event loops one after the other.
+    One object serves a whole process, also with several event loops one after the other.
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties; `bootstrap.servers` is needed.
-        options: As those of `Outbox`: `channel`, `tables`, `publish_timeout`, …
+        kafka: librdkafka properties; `bootstrap.servers` is required.
+        options: The other arguments of `Outbox`: `channel`, `tables`, `publish_timeout`, …
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -72,7 +72,7 @@ class AsyncOutbox:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
-        """An outbox from the environment, as `Outbox.from_env()`.
+        """Create an outbox from the environment, as `Outbox.from_env()`.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -81,7 +81,7 @@ class AsyncOutbox:
 
     @classmethod
     def over(cls, outbox: Outbox) -> Self:
-        """The asyncio face of an outbox; both may be used side by side."""
+        """Return the asyncio interface of an outbox; both may be used side by side."""
         made = cls.__new__(cls)
         made.sync = outbox
         return made
@@ -96,8 +96,8 @@ class AsyncOutbox:
     ) -> Receipt:
         """Publish a message with the transaction of a session or a connection; as `Outbox.publish()`.
 
-        In a listener of flush events, which is no coroutine, use `outbox.sync.publish(session, …)` with the session
-        that the event hands over.
+        In a listener of flush events, which is not a coroutine, call `outbox.sync.publish(session, …)` with the
+        session that the event passes.
 
         Example:
             async with AsyncSession(engine) as session, session.begin():
@@ -108,8 +108,8 @@ class AsyncOutbox:
             session = session()
         if not isinstance(session, AsyncSession | AsyncConnection):
             raise UsageError(
-                f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}: "
-                "for a connection of psycopg use outbox.transaction(connection)"
+                f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. "
+                "For a connection of psycopg use outbox.transaction(connection)."
             )
         inner = session.sync_session if isinstance(session, AsyncSession) else _unwrapped(session)
         return await greenlet_spawn(self.sync.publish, inner, message, eager=eager, bind_arguments=bind_arguments)
@@ -130,7 +130,7 @@ class AsyncOutbox:
     def transaction(
         self, connection: psycopg.AsyncConnection[Any] | AsyncConnection, *, eager: bool | None = None
     ) -> AbstractAsyncContextManager[AsyncTransaction]:
-        """A local transaction on an async connection of psycopg or of SQLAlchemy; as `Outbox.transaction()`.
+        """Run a local transaction on an async connection of psycopg or SQLAlchemy; as `Outbox.transaction()`.
 
         Example:
             async with outbox.transaction(connection) as tx:
@@ -145,17 +145,17 @@ class AsyncOutbox:
             yield AsyncTransaction(transaction)
 
     async def outcome(self, transaction_id: str, database: AsyncEngine | psycopg.AsyncConnection[Any]) -> Outcome:
-        """What became of a local transaction, for sure; as `Outbox.outcome()`."""
+        """Return the outcome of a local transaction; as `Outbox.outcome()`."""
         inner = database.sync_engine if isinstance(database, AsyncEngine) else database
         return await greenlet_spawn(self.sync.ask_outcome, transaction_id, inner)
 
     async def ping(self) -> None:
-        """Ask Kafka for the channel; as `Outbox.ping()`."""
+        """Check that Kafka answers and the channel exists; as `Outbox.ping()`."""
         sender = self.sync._sender  # noqa: SLF001 - the same library, and no part of its public surface
         await greenlet_spawn(sender.ping, EVENT_LOOP)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it bounds librdkafka's flush
-        """Flush op markers; as `Outbox.close()`."""
+        """Flush op markers and refuse further publications; as `Outbox.close()`."""
         await in_thread(partial(self.sync.close, timeout))
 
     async def __aenter__(self) -> Self:
@@ -165,19 +165,19 @@ class AsyncOutbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the outbox."""
         await self.close()
 
 
 def _unwrapped(connection: object) -> object:
     if isinstance(connection, AsyncConnection):
         if connection.sync_connection is None:
-            raise UsageError("the connection is not open: use `async with engine.connect() as connection`")
+            raise UsageError("The connection is not open. Use `async with engine.connect() as connection`.")
         return connection.sync_connection
     if isinstance(connection, psycopg.AsyncConnection):
         return connection
     raise UsageError(
-        f"outbox.transaction() takes an async connection of psycopg or of SQLAlchemy, not {type(connection).__name__}"
+        f"outbox.transaction() takes an async connection of psycopg or of SQLAlchemy, not {type(connection).__name__}."
     )
 
 

@@ -1,7 +1,7 @@
-"""CloudEvents in binary mode, as the Kafka protocol binding has them; needs the extra `cloudevents`.
+"""CloudEvents in binary mode of the Kafka protocol binding; needs the extra `cloudevents`.
 
 The attributes are headers (`ce_id`, `ce_source`, `ce_type`, …, `content-type`), the data is the value, and the
-extension `partitionkey` is the key. The official SDK (`cloudevents` 2) does the marshalling and reads it back.
+extension `partitionkey` is the key. The official SDK (`cloudevents` 2) marshals events and can read them back.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ try:
     from cloudevents.core.formats.json import JSONFormat
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "outbox.cloudevents needs an extra: pip install 'kafka-transactional-outbox[cloudevents]'", name=error.name
+        "outbox.cloudevents needs an extra. Run pip install 'kafka-transactional-outbox[cloudevents]'", name=error.name
     ) from error
 
 
 class _Data(JSONFormat):
-    """The SDK's format, but strict: what is no bytes, text or JSON would become what `str()` makes of it."""
+    """The SDK's JSON format, but strict: the SDK would convert other objects with `str()`."""
 
     _to_json = JsonSerializer()
 
     def write_data(self, data: Any, datacontenttype: str | None) -> bytes:
-        """The data as bytes; none at all is an empty value, because null would be a tombstone."""
+        """Return the data as bytes; an empty value for None, because null would be a tombstone."""
         if data is None or isinstance(data, bytes | bytearray | str):
             return super().write_data(bytes(data) if isinstance(data, bytearray) else data, datacontenttype)
         if not _is_json(datacontenttype or self.DEFAULT_CONTENT_TYPE):
             raise MessageRefused(
-                f"the data of the event, of type {type(data).__name__}, cannot become {datacontenttype}: "
-                "give it as bytes or text"
+                f"The data of the event, of type {type(data).__name__}, cannot be converted to {datacontenttype}. "
+                "Give it as bytes or text."
             )
         try:
             return self._to_json(data) or b""
         except SerializationError as error:
-            raise MessageRefused(f"the data of the event cannot become JSON: {error.args[0]}") from None
+            raise MessageRefused(f"The data of the event cannot be converted to JSON: {error.args[0]}.") from None
 
 
 def _is_json(content_type: str) -> bool:
@@ -63,19 +63,19 @@ def event_message(
     timestamp: int | None = None,
     check_immunity: float | None = None,
 ) -> Message:
-    """A message for a CloudEvent.
+    """Return a message for a CloudEvent.
 
     Args:
         topic: Real topic.
-        event: The event; its data is bytes, text, or something that JSON has a form for.
-        key: Key of the message; by default the event's extension `partitionkey`, or none.
-        headers: More headers, after those of the event.
+        event: The event; its data is bytes, text, or an object that JSON can represent.
+        key: Key of the message; by default the event's extension `partitionkey`, if it has one.
+        headers: Further headers, after those of the event.
         partition: As for `Message`.
-        timestamp: As for `Message`, ms since 1970; the event's own time is in its header.
+        timestamp: As for `Message`, ms since 1970; the event's own time is in the header `ce_time`.
         check_immunity: As for `Message`, seconds.
 
     Raises:
-        MessageRefused: The data cannot become what the content type says, or `Message` refuses the rest.
+        MessageRefused: The data cannot be converted to its content type, or `Message` refuses another argument.
 
     Example:
         event = CloudEvent({"source": "/orders", "type": "order.created", "partitionkey": "42"}, {"total": 7})
@@ -90,7 +90,7 @@ def event_message(
 
 
 def _exceptions(event: BaseCloudEvent) -> dict[str, bytes]:
-    """Attributes that the SDK does not write as the CloudEvents type system says: "true" and "false", Base64."""
+    """Return the attributes that the SDK does not encode by the CloudEvents type system: "true" and "false", Base64."""
     exceptions = {}
     for name, value in event.get_attributes().items():
         if isinstance(value, bool):

@@ -6,13 +6,13 @@
     │   ├── CallbackTableError  the callback table is missing or wrong
     │   └── KafkaUnreachable    the cluster does not answer
     ├── MessageRefused          the message cannot be published; nothing was written
-    ├── TransactionsRejected    the outbox was told to reject transactions; nothing was written
+    ├── TransactionsRejected    the setting `reject_transactions` is on; nothing was written
     ├── UsageError              the call does not fit the state of the session or connection
     ├── PublishFailed           Kafka did not answer in time; the local transaction was, or must be, rolled back
     ├── TransactionFenced       the checker decided ROLLBACK before the local transaction committed; all is rolled back
-    ├── CommitOutcomeUnknown    COMMIT was sent and its outcome is not known; nothing more was sent
+    ├── CommitOutcomeUnknown    COMMIT was sent and its outcome is unknown; no op marker was sent
     ├── RolledBack              a receipt's message will never be visible: its local transaction ended without COMMIT
-    ├── Discarded               a receipt's message could not be delivered; it lies in the discard topic
+    ├── Discarded               a receipt's message could not be delivered; it is in the discard (dead-letter) topic
     └── NotVisible              a receipt's message was not visible in time
 
 No message of an error carries a payload, a key or a password.
@@ -22,11 +22,11 @@ from __future__ import annotations
 
 
 class OutboxError(Exception):
-    """Base of everything that the library raises on its own account."""
+    """Base class of all errors that the library raises."""
 
 
 class ConfigurationError(OutboxError):
-    """Settings, channel, table or connection are not what the library needs; the message says what to change."""
+    """A setting, the channel, a table or the connection is wrong; the message names what to change."""
 
 
 class ChannelError(ConfigurationError):
@@ -37,19 +37,19 @@ class CallbackTableError(ConfigurationError):
     """The callback table is missing or wrong."""
 
 
-class KafkaUnreachable(ConfigurationError):  # noqa: N818 - it names what is the matter with Kafka
-    """The cluster does not answer: it is down, or the network, or `bootstrap.servers` names somebody else."""
+class KafkaUnreachable(ConfigurationError):  # noqa: N818 - the name describes the state of Kafka
+    """The cluster does not answer: it is down, the network is, or `bootstrap.servers` names another machine."""
 
 
-class MessageRefused(OutboxError, ValueError):  # noqa: N818 - it names what happened to the message
-    """The message cannot be published: its topic is unknown, it is too large, a header is reserved, and the like.
+class MessageRefused(OutboxError, ValueError):  # noqa: N818 - the name describes what happened to the message
+    """The message cannot be published: its topic does not exist, it is too large, a header is reserved and so on.
 
-    Nothing was written, and the local transaction goes on.
+    Nothing was written. The local transaction is still open and can be committed.
     """
 
 
-class TransactionsRejected(OutboxError):  # noqa: N818 - it names what happened to the message
-    """The outbox was told to reject transactions (RocketMQ: `rejectTransactionMessage`). Nothing was written."""
+class TransactionsRejected(OutboxError):  # noqa: N818 - the name describes what happened to the message
+    """The setting `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`). Nothing was written."""
 
 
 class UsageError(OutboxError, RuntimeError):
@@ -59,17 +59,17 @@ class UsageError(OutboxError, RuntimeError):
 class PublishFailed(OutboxError):  # noqa: N818 - as above
     """Kafka did not answer within `publish_timeout`.
 
-    At COMMIT the local transaction was rolled back; out of `publish()` itself, it is still yours to roll back. Safe to
-    retry: the next attempt has a new transaction id.
+    Raised at COMMIT, the local transaction was rolled back. Raised by `publish()`, the caller must roll it back. It is
+    safe to retry: the next attempt has a new transaction id.
     """
 
 
 class TransactionFenced(OutboxError):  # noqa: N818 - as above
-    """The checker had decided ROLLBACK before this transaction committed; all of it is rolled back. Safe to retry."""
+    """The checker decided ROLLBACK before this transaction committed; all of it is rolled back. It is safe to retry."""
 
 
 class CommitOutcomeUnknown(OutboxError):  # noqa: N818 - as above
-    """COMMIT was sent and its outcome is not known. Nothing more was sent; the checker will decide.
+    """COMMIT was sent and its outcome is unknown. No op marker was sent; the checker will decide.
 
     Args:
         transaction_id: The transaction.
@@ -95,13 +95,13 @@ class RolledBack(OutboxError):  # noqa: N818 - as above
 
 
 class Discarded(OutboxError):  # noqa: N818 - as above
-    """A receipt's message could not be delivered: its whole transaction lies in the discard topic.
+    """A receipt's message could not be delivered: its whole transaction is in the discard (dead-letter) topic.
 
     An operator may resume it; then the message becomes visible after all.
 
     Args:
         transaction_id: The transaction.
-        reason: Why, as the discard topic says it: `TOPIC_MISSING`, `TOO_LARGE`, `UNDECIDED` and so on.
+        reason: The reason in the discard topic: `TOPIC_MISSING`, `TOO_LARGE`, `UNDECIDED` and so on.
         message: What happened.
     """
 
@@ -112,7 +112,7 @@ class Discarded(OutboxError):  # noqa: N818 - as above
 
 
 class NotVisible(OutboxError, TimeoutError):  # noqa: N818 - as above
-    """A receipt's message was not visible in time. It may still become so: nothing was decided by waiting.
+    """A receipt's message was not visible in time. It may still become visible: waiting decides nothing.
 
     Args:
         transaction_id: The transaction.

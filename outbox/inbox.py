@@ -1,15 +1,15 @@
-"""For consumers: remember which messages were handled, in the transaction that handles them.
+"""Deduplication for consumers: store the ids of handled messages in the transaction that handles them.
 
-Kafka gives a message again when a consumer dies before it has committed its offsets, when offsets are set back, and
-when a relay lost its checkpoint's metadata. The id in the header `outbox-id` stays the same, so a consumer that writes
-it down in its own transaction handles each message once:
+Kafka delivers a message again when a consumer dies before it commits its offsets, when offsets are reset, and when a
+relay lost its checkpoint's metadata. The id in the header `outbox-id` stays the same. A consumer that stores it in its
+own transaction handles each message once:
 
     inbox = Inbox("billing")
     with Session(engine) as session, session.begin():
         if inbox.once(session, message):
             session.add(Invoice(...))
 
-The offsets are committed afterwards, never before.
+Commit the offsets after that transaction, never before.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _UNDEFINED_TABLE = "42P01"
 
 
 class Inbox:
-    """What one consumer group has handled, in one database.
+    """The messages that one consumer group has handled, in one database.
 
     Args:
         group: The consumer group; each group handles each message once.
-        tables: Where the table is: its name is `<prefix>_inbox`. `outbox inbox create` makes it.
+        tables: Schema and prefix of the table `<prefix>_inbox`, which `outbox inbox create` creates.
 
     Raises:
         ConfigurationError: The group's name is empty or longer than 255 characters.
@@ -55,14 +55,14 @@ class Inbox:
 
     def __init__(self, group: str, tables: TableNames | None = None) -> None:
         if not fits(group):
-            raise ConfigurationError(f"consumer group {group!r} is not allowed: use 1 to {MAX_CHARACTERS} characters")
+            raise ConfigurationError(f"Consumer group {group!r} is not valid. Use 1 to {MAX_CHARACTERS} characters.")
         self.group = group
         self._table = InboxTable(tables or TableNames())
         self._insert = text(self._table.insert_statement(sql.SQL(":consumer_group"), sql.SQL(":message_id")))
         self._psycopg_insert = self._table.insert_statement(sql.Placeholder(), sql.Placeholder()).encode()
 
     def __repr__(self) -> str:
-        """Group and table."""
+        """Return group and table."""
         return f"Inbox(group={self.group!r}, table={self._table.full_name!r})"
 
     def once(
@@ -70,25 +70,25 @@ class Inbox:
         session: Session | scoped_session[Any] | Connection | psycopg.Connection[Any],
         message: ConsumedRecord | str,
     ) -> bool:
-        """Remember a message in the caller's transaction, and say whether it is new.
+        """Store a message's id in the caller's transaction and return whether the message is new.
 
-        Handle it in the same transaction if it is new, and pass it over if not. If another transaction handles the same
-        message at this moment, this one waits for its end: after its COMMIT the message is not new, after its ROLLBACK
-        it is. In REPEATABLE READ or SERIALIZABLE, Postgres refuses instead of waiting in vain (40001): roll back, and
-        take the message again.
+        Handle a new message in the same transaction; skip any other. If another transaction is handling the same
+        message, this call waits for its end: after its COMMIT the message is not new, after its ROLLBACK it is. In
+        REPEATABLE READ or SERIALIZABLE the call fails after that COMMIT with SQLSTATE 40001: roll back and process the
+        message again.
 
         Args:
-            session: A SQLAlchemy session or connection, or a psycopg connection; its transaction begins if there is
-                none. The handling must run on the same one.
-            message: The record as it was consumed by confluent-kafka, aiokafka, kafka-python or FastStream; or an id as
-                text, at most 255 characters, for records that did not come through an outbox, such as
+            session: A SQLAlchemy session or connection, or a psycopg connection. Its transaction begins if none is
+                open. Handle the message on the same one.
+            message: The record as consumed by confluent-kafka, aiokafka, kafka-python or FastStream. For records that
+                did not come through an outbox: an id of at most 255 characters, such as
                 `f"{topic}/{partition}/{offset}"`.
 
         Returns:
             Whether this consumer group has not handled it before.
 
         Raises:
-            UsageError: The record has no header `outbox-id`, the connection is in autocommit, or it is none.
+            UsageError: The record has no header `outbox-id`, or `session` is in autocommit or of another type.
             ConfigurationError: The table does not exist.
         """
         id_ = message_id_of(message)
@@ -100,11 +100,11 @@ class Inbox:
             session = session.connection()
         if not isinstance(session, Connection):
             raise UsageError(
-                f"once() takes a session or a connection of SQLAlchemy or psycopg, not {type(session).__name__}"
+                f"once() takes a session or a connection of SQLAlchemy or psycopg, not {type(session).__name__}."
             )
         if getattr(session.connection.dbapi_connection, "autocommit", False):
             raise _autocommit()
-        with self._told_if_missing():
+        with self._missing_table():
             return session.execute(self._insert, {"consumer_group": self.group, "message_id": id_}).first() is not None
 
     async def once_async(
@@ -112,7 +112,7 @@ class Inbox:
         session: AsyncSession | async_scoped_session[Any] | AsyncConnection | psycopg.AsyncConnection[Any],
         message: ConsumedRecord | str,
     ) -> bool:
-        """Like `once()`, for asyncio; the event loop is never blocked.
+        """Store a message's id as `once()` does, without blocking the event loop.
 
         Args:
             session: SQLAlchemy's AsyncSession or AsyncConnection, or a psycopg AsyncConnection.
@@ -132,57 +132,56 @@ class Inbox:
         if not hasattr(one, "run_sync"):
             raise UsageError(
                 "once_async() takes an async session or connection of SQLAlchemy or psycopg, "
-                f"not {type(session).__name__}"
+                f"not {type(session).__name__}."
             )
         return bool(await one.run_sync(self.once, id_))
 
     def _once_on_psycopg(self, connection: psycopg.Connection[Any], id_: str) -> bool:
         _require_transaction(connection)
-        with self._told_if_missing():
-            cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # the connection's own factories are the user's
+        with self._missing_table():
+            cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # not the application's factory
             return cursor.execute(self._psycopg_insert, (self.group, id_)).fetchone() is not None
 
     async def _once_on_async_psycopg(self, connection: psycopg.AsyncConnection[Any], id_: str) -> bool:
         _require_transaction(connection)
-        with self._told_if_missing():
+        with self._missing_table():
             cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
             await cursor.execute(self._psycopg_insert, (self.group, id_))
             return await cursor.fetchone() is not None
 
     def purge(self, database: Engine | psycopg.Connection[Any], keep: timedelta, batch: int = PURGE_BATCH) -> int:
-        """Delete what this consumer group handled longer ago than a given age.
+        """Delete the ids that this consumer group stored longer ago than a given age.
 
-        The age must exceed the longest time after which a message can come again: when its row is gone, it is taken for
-        new and handled twice. It can come again as long as its record is in its topic (offsets that are set back, a
-        consumer that was down), and as long as its half is in the half topic (a relay without its checkpoint's
-        metadata). So keep at least the longer of both retentions; `outbox channel create` gives the half topic 14 days.
-        Nothing but what is a duplicate is ever decided by age here.
+        A message that is delivered again after its row was deleted is handled twice. It can be delivered again as long
+        as its record is in its topic (offsets reset, consumer down), and as long as its half is in the half topic (a
+        relay that lost its checkpoint's metadata). Keep at least the longer of both retentions; `outbox channel create`
+        sets 14 days for the half topic.
 
         Args:
             database: A SQLAlchemy engine, or a psycopg connection outside a transaction.
-            keep: Age that is kept, by the database's clock.
-            batch: Rows that are deleted in one transaction.
+            keep: Minimum age of the rows to delete, by the database's clock.
+            batch: Rows to delete per transaction.
 
         Returns:
-            How many rows were deleted.
+            The number of deleted rows.
 
         Raises:
             UsageError: The age or the batch is not above 0, or the connection is in a transaction.
             ConfigurationError: The table does not exist.
         """
-        with self._told_if_missing():
+        with self._missing_table():
             return self._table.purge(database, keep, self.group, batch)
 
     @contextmanager
-    def _told_if_missing(self) -> Iterator[None]:
+    def _missing_table(self) -> Iterator[None]:
         try:
             yield
         except (psycopg.errors.UndefinedTable, ProgrammingError) as error:
             if getattr(getattr(error, "orig", error), "sqlstate", None) != _UNDEFINED_TABLE:
                 raise
             raise ConfigurationError(
-                f"table {self._table.full_name} does not exist in this database: "
-                "run `outbox inbox create`, or the SQL of `outbox inbox sql`"
+                f"Table {self._table.full_name} does not exist in this database. "
+                "Run `outbox inbox create`, or the SQL of `outbox inbox sql`."
             ) from error
 
 
@@ -193,6 +192,6 @@ def _require_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConn
 
 def _autocommit() -> UsageError:
     return UsageError(
-        "the connection is in autocommit: the message would be remembered even if its handling failed; "
-        "open a transaction around both"
+        "The connection is in autocommit mode, where the id would be stored even if handling the message fails. "
+        "Call once() and handle the message in one transaction."
     )

@@ -1,6 +1,6 @@
-"""The listener API, with RocketMQ's names: what an application implements that is asked what became of a transaction.
+"""The listener API, with RocketMQ's names: applications implement it to run local transactions and answer check-backs.
 
-`TransactionalProducer` runs the local transaction through it; `outbox.serve_checks()` asks it when no op marker came.
+`TransactionalProducer` runs the local transaction through it. `outbox.serve_checks()` calls it when no op marker came.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outbox.protocol.identifiers import message_id
 
 
 class LocalTransactionState(enum.Enum):
-    """What became of a local transaction (RocketMQ: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW)."""
+    """State of a local transaction (RocketMQ: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW)."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -25,12 +25,12 @@ class LocalTransactionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HalfMessage(Message):
-    """A message whose half is stored; what `execute_local_transaction()` is given.
+    """A message whose half is stored; the argument of `execute_local_transaction()`.
 
     Args:
-        transaction_id: Id of its transaction, a UUIDv7. Store it, or something of the message, in the local
-            transaction: `check_local_transaction()` must find it again.
-        position: Place of the message in it: 0, unless a session published others before.
+        transaction_id: Id of its transaction, a UUIDv7. Store it, or data of the message, in the local transaction:
+            `check_local_transaction()` must find it again.
+        position: Index of the message in its transaction: 0, unless the session published others before.
     """
 
     transaction_id: str = ""
@@ -38,7 +38,7 @@ class HalfMessage(Message):
 
     @classmethod
     def of(cls, message: Message, transaction_id: str, position: int = 0) -> HalfMessage:
-        """A message with its place in a transaction."""
+        """Return a message with its transaction id and its position."""
         values: dict[str, Any] = {field.name: getattr(message, field.name) for field in fields(Message) if field.init}
         return cls(**values, transaction_id=transaction_id, position=position)
 
@@ -50,19 +50,19 @@ class HalfMessage(Message):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TransactionCheck:
-    """The question what became of a transaction; it carries the whole message, so that any instance can judge.
+    """A check-back of a transaction. It carries the whole message, so that any instance can answer.
 
     Args:
         transaction_id: Id of the transaction.
         message_id: Id of the message.
         group: Producer group.
         topic: Real topic.
-        partition: Real queue id, or -1 for "by key".
+        partition: Partition of the real topic, or -1 for "by key".
         key: Key of the message, or None.
-        value: Its body, or None for a tombstone.
-        headers: The user's own headers, order and repeats kept.
+        value: Body of the message, or None for a tombstone.
+        headers: Headers of the application, in order and with repeated names.
         timestamp: When the broker stored the half, ms since 1970.
-        check: Number of this check, from 1. It rises with each answer UNKNOWN.
+        check: Number of this check, from 1. It increases with each answer UNKNOWN.
     """
 
     transaction_id: str
@@ -77,7 +77,7 @@ class TransactionCheck:
     check: int
 
     def __repr__(self) -> str:
-        """Ids and numbers only: no payload, key or header value ever reaches a log."""
+        """Return ids and numbers only, so that no payload, key or header value reaches a log."""
         return (
             f"TransactionCheck(transaction_id={self.transaction_id!r}, group={self.group!r}, topic={self.topic!r}, "
             f"check={self.check})"
@@ -85,7 +85,7 @@ class TransactionCheck:
 
 
 class TransactionListener(abc.ABC):
-    """Runs local transactions, and knows what became of them (RocketMQ's class of this name).
+    """Runs local transactions and answers check-backs (RocketMQ's class of this name).
 
     Both methods may be called from several threads and processes at once.
 
@@ -107,23 +107,23 @@ class TransactionListener(abc.ABC):
     def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState | None:
         """Run the local transaction of a message whose half is stored.
 
-        It is called in the thread that sends the message. An exception reaches the caller unchanged.
+        It is called in the thread that sends the message. An exception is raised to the caller unchanged.
 
         Args:
             message: The message.
-            arg: What the caller gave to `send_message_in_transaction()`.
+            arg: The argument `arg` of `send_message_in_transaction()`.
 
         Returns:
-            What became of it, or with a session what is to become of it. UNKNOWN and None leave the decision open.
+            The state of the local transaction; with a session, how to end it. UNKNOWN and None leave the decision open.
         """
 
     @abc.abstractmethod
     def check_local_transaction(self, check: TransactionCheck) -> LocalTransactionState | None:
-        """Say what became of a local transaction, perhaps of another instance that has died since.
+        """Return the state of a local transaction, which another instance may have run.
 
-        It is called in a thread of its own. A transaction that is still running is UNKNOWN: ROLLBACK must only be said
-        of one that can no longer commit.
+        It is called in a thread of its own. Return UNKNOWN for a transaction that is still running, and ROLLBACK only
+        for one that can no longer commit.
 
         Returns:
-            What became of it. UNKNOWN, None and an exception mean that it is asked for again later.
+            The state. After UNKNOWN, None or an exception the transaction is checked again later.
         """

@@ -1,4 +1,4 @@
-"""Messages as applications write them."""
+"""`Message`: what applications publish."""
 
 from __future__ import annotations
 
@@ -15,43 +15,47 @@ HeadersInput = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | st
 
 
 MAX_IMMUNITY_SECONDS = 3_600
-"""RocketMQ's proxy allows as much (`maxTransactionRecoverySecond`)."""
+"""The limit of RocketMQ's proxy (`maxTransactionRecoverySecond`)."""
 
 
 def _stored(what: str, value: object) -> bytes | None:
-    """A key or value as Kafka stores it; what it cannot store is refused, and no part of it is shown."""
+    """Return a key or value as Kafka stores it.
+
+    Raises:
+        MessageRefused: It is neither bytes nor text. The error shows its type only, never its content.
+    """
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return _stored_text(what, value)
     raise MessageRefused(
-        f"the {what} is {type(value).__name__}: give bytes or text, or use outbox.serialization for objects"
+        f"The {what} is of type {type(value).__name__}. Give bytes or text, or use outbox.serialization for objects."
     )
 
 
 def _stored_name(name: object) -> bytes:
-    """The name of a header; names that the client would cut (at a NUL) or that would crash it are refused."""
+    """Return a header's name as UTF-8; refuse names that Kafka's client would cut (at a NUL) or that crash it."""
     return _checked_name(_text("name of a header", name))
 
 
 def _text(what: str, given: object) -> str:
     if not isinstance(given, str):
-        raise MessageRefused(f"the {what} is {type(given).__name__}: it must be text")
+        raise MessageRefused(f"The {what} is of type {type(given).__name__}. It must be text.")
     return given
 
 
 def _require_whole(what: str, number: object) -> None:
-    """A half says numbers in digits: no relay could read `1.5` or `True`, and its message would be discarded."""
+    """Refuse anything but an integer: a relay could not parse `1.5` or `True` and would discard the message."""
     if isinstance(number, bool) or not isinstance(number, Integral):
-        raise MessageRefused(f"the {what} is {type(number).__name__}: give a whole number")
+        raise MessageRefused(f"The {what} is of type {type(number).__name__}. Give an integer.")
 
 
 @lru_cache(maxsize=1024)
 def _checked_name(name: str) -> bytes:
     if "\0" in name:
-        raise MessageRefused("the name of a header has a NUL, at which Kafka's client would cut it: remove it")
+        raise MessageRefused("The name of a header contains a NUL, where Kafka's client would cut it. Remove the NUL.")
     if reserved_header([name]) is not None:
-        raise MessageRefused(f"header {name!r} is reserved: choose a name without the prefix 'outbox-'")
+        raise MessageRefused(f"Header {name!r} is reserved. Choose a name without the prefix 'outbox-'.")
     return _stored_text("name of a header", name)
 
 
@@ -59,12 +63,12 @@ def _checked_name(name: str) -> bytes:
 def _check_topic(topic: str) -> None:
     if not names.is_topic_name(topic):
         raise MessageRefused(
-            f"topic {topic!r} is not a name that Kafka allows: use 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+            f"Topic name {topic!r} is not valid. Use 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'."
         )
     if names.looks_internal(topic):
         raise MessageRefused(
-            f"topic {topic!r} has the name of an internal topic: choose one that does not begin with '__' "
-            f"and does not end in {', '.join(names.INTERNAL_SUFFIXES)}"
+            f"Topic {topic!r} has the name of an internal topic. Choose a name that does not begin with '__' "
+            f"and does not end in {', '.join(names.INTERNAL_SUFFIXES)}."
         )
 
 
@@ -73,7 +77,7 @@ def _stored_text(what: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise MessageRefused(
-            f"the {what} is not valid UTF-8 (lone surrogate): give bytes, or correct the text"
+            f"The {what} is not valid UTF-8 (lone surrogate). Give bytes, or correct the text."
         ) from None
 
 
@@ -86,11 +90,11 @@ class Message:
         value: Body, bytes or text (UTF-8); None is a tombstone.
         key: Key, bytes or text; the key of a transaction's first message is its ordering key.
         headers: A mapping, or pairs where names repeat or order matters. Names beginning with `outbox-` are refused.
-        partition: Real queue id; -1 lets the key choose, as a Java producer would.
-        timestamp: Your own timestamp, ms since 1970; None: the time at which the broker stored the half.
-        check_immunity: Seconds after its half was stored in which nobody is asked what became of the transaction
-            (RocketMQ: CHECK_IMMUNITY_TIME_IN_SECONDS), at most an hour; None: the relay's `transaction_timeout`.
-            For a local transaction that is known to take long.
+        partition: Partition of the real topic; -1: chosen by key, as the Java producer does.
+        timestamp: Timestamp of the record, ms since 1970; None: the time at which the broker stored the half.
+        check_immunity: Seconds after the half was stored before the transaction is checked (RocketMQ:
+            CHECK_IMMUNITY_TIME_IN_SECONDS), at most 3,600; None: the relay's `transaction_timeout`. Set it for a
+            local transaction that is known to take long.
 
     Raises:
         MessageRefused: The topic's name, a header or a number is not allowed.
@@ -107,19 +111,19 @@ class Message:
     partition: int = ANY_PARTITION
     timestamp: int | None = None
     check_immunity: float | None = None
-    _key: bytes | None = field(init=False, compare=False)  # what Kafka stores is made once, not at each use
+    _key: bytes | None = field(init=False, compare=False)  # encoded once, not at each use
     _value: bytes | None = field(init=False, compare=False)
     _headers: tuple[Header, ...] = field(init=False, compare=False)
     _size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse early what can be refused without asking the cluster."""
+        """Check what can be checked without the cluster."""
         _check_topic(_text("topic", self.topic))
         self._check_numbers()
         self._keep(_stored("key", self.key), _stored("value", self.value))
 
     def _keep(self, key: bytes | None, value: bytes | None) -> None:
-        """Keep what Kafka stores, and its size."""
+        """Store the encoded key, value and headers, and their size in bytes."""
         headers: list[Header] = []
         size = len(key or b"") + len(value or b"")
         if self.headers:
@@ -138,36 +142,36 @@ class Message:
         if self.timestamp is not None:
             _require_whole("timestamp", self.timestamp)
         if self.partition < ANY_PARTITION:
-            raise MessageRefused(f"partition {self.partition} is not a partition: use -1 for 'by key'")
+            raise MessageRefused(f"Partition {self.partition} is not valid. Use 0 or more, or -1 for 'by key'.")
         if self.timestamp is not None and self.timestamp < 1:
             raise MessageRefused(
-                f"timestamp {self.timestamp} is not after 1970: give ms since 1970, or leave it out for now"
+                f"Timestamp {self.timestamp} is not after 1970. Give ms since 1970, or omit it for the current time."
             )
         if self.timestamp is not None and self.timestamp > MAX_MILLISECONDS:
-            raise MessageRefused(f"timestamp {self.timestamp} is too large: give ms since 1970")
+            raise MessageRefused(f"Timestamp {self.timestamp} is too large. Give ms since 1970.")
         if self.check_immunity is not None and not 0 <= self.check_immunity <= MAX_IMMUNITY_SECONDS:
-            raise MessageRefused(f"check_immunity is {self.check_immunity} s: use 0 to {MAX_IMMUNITY_SECONDS} seconds")
+            raise MessageRefused(f"check_immunity is {self.check_immunity} s. Use 0 to {MAX_IMMUNITY_SECONDS} seconds.")
 
     def __repr__(self) -> str:
-        """Topic and size only: no payload, key or header value ever reaches a log."""
+        """Return topic and size only, so that no payload, key or header value reaches a log."""
         return f"Message(topic={self.topic!r}, {self.size()} bytes)"
 
     def key_bytes(self) -> bytes | None:
-        """The key as Kafka stores it."""
+        """Return the key as Kafka stores it."""
         return self._key
 
     def value_bytes(self) -> bytes | None:
-        """The value as Kafka stores it."""
+        """Return the value as Kafka stores it."""
         return self._value
 
     def header_list(self) -> list[Header]:
-        """The headers as Kafka stores them, order and repeats kept."""
+        """Return the headers as Kafka stores them, in order and with repeated names."""
         return list(self._headers)
 
     def immunity_ms(self) -> int | None:
-        """`check_immunity` in ms."""
+        """Return `check_immunity` in ms."""
         return None if self.check_immunity is None else round(self.check_immunity * 1000)
 
     def size(self) -> int:
-        """Bytes of key, value and headers."""
+        """Return the size of key, value and headers, bytes."""
         return self._size

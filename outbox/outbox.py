@@ -1,4 +1,4 @@
-"""`Outbox`: what applications hold."""
+"""`Outbox`: the library's main class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from outbox.transaction import Transaction, core_transaction, own_transaction
 
 
 class OutboxOptions(TypedDict, total=False):
-    """The keyword arguments of `Outbox`, for those who pass them on."""
+    """The keyword arguments of `Outbox`, for annotations of `**options`."""
 
     channel: str
     tables: TableNames | None
@@ -43,22 +43,22 @@ class OutboxOptions(TypedDict, total=False):
 
 
 class Outbox:
-    """Publishes messages with local transactions: both happen, or neither.
+    """Publishes messages with local transactions: both are committed, or neither.
 
     One object serves a whole process: threads may share it. It connects at the first publication. Close it, or use it
-    as a context manager, so that op markers are flushed (they are at exit, too).
+    as a context manager, so that op markers are flushed. They are also flushed at exit.
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties; `bootstrap.servers` is needed.
+        kafka: librdkafka properties; `bootstrap.servers` is required.
         channel: The channel that the relay serves.
-        tables: Where the callback tables are.
-        publish_timeout: Seconds that sending the halves may take before the local transaction is rolled back.
-        close_timeout: Seconds that `close()` waits for op markers.
-        eager: Whether halves go out at `publish()`, while the local transaction goes on, and not at COMMIT. Order then
-            follows the database only for rows that are locked before `publish()`.
-        reject_transactions: Whether every publication is refused (RocketMQ: `rejectTransactionMessage`).
-        recorder: Hears what happens; `outbox.prometheus.PrometheusRecorder` is one.
+        tables: Schema and name prefix of the callback tables.
+        publish_timeout: Maximum seconds to send the halves; after it the local transaction is rolled back.
+        close_timeout: Maximum seconds that `close()` waits for op markers.
+        eager: Send each half at `publish()`, while the local transaction is still open, not at COMMIT. The order of
+            messages then follows the database only for rows that are locked before `publish()`.
+        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
+        recorder: Receives the outbox's events, such as `outbox.prometheus.PrometheusRecorder`.
         eager_idle_timeout: Seconds that a transaction with eager halves may be idle before Postgres ends it (R7).
 
     Raises:
@@ -96,7 +96,7 @@ class Outbox:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
-        """An outbox from `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … and the TOML file of `OUTBOX_CONFIG`.
+        """Create an outbox from `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … and the TOML file of `OUTBOX_CONFIG`.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -112,11 +112,11 @@ class Outbox:
         self._starter = self._make_starter()
 
     def _make_sender(self, recorder: Recorder | None) -> Sender:
-        """The connection to Kafka; an outbox for tests has another."""
+        """Return the connection to Kafka; `InMemoryOutbox` overrides it."""
         return Sender(self.settings, recorder)
 
     def _make_starter(self) -> Starter:
-        """What starts this outbox's part in local transactions; an outbox for tests has another."""
+        """Return the factory of this outbox's participants in local transactions; `InMemoryOutbox` overrides it."""
         return Sealer(self.settings, self._sender, self._table)
 
     def publish(
@@ -129,28 +129,29 @@ class Outbox:
     ) -> Receipt:
         """Publish a message with the transaction of a SQLAlchemy session or connection.
 
-        It is sent when the transaction commits, and becomes visible on its real topic only if it did. A message
-        published inside a SAVEPOINT that is rolled back is never delivered.
+        Its half is sent at COMMIT. The message becomes visible on its real topic only if the transaction commits. A
+        message published inside a SAVEPOINT that is rolled back is never delivered.
 
         Args:
-            session: A session or a Core connection on `postgresql+psycopg://`; its transaction begins here if it has
-                not yet.
+            session: A session or a Core connection on `postgresql+psycopg://`. Its transaction begins if none is open.
             message: The message.
-            eager: Whether its half goes out now; None: as the outbox was told. Inside a SAVEPOINT it waits for COMMIT.
-            bind_arguments: By which a session of several engines chooses one, as in `session.connection()`. None: its
-                only open connection that can write, else its engine for an UPDATE, else that of its pending objects.
+            eager: Send the half now, not at COMMIT; None: the `eager` of the outbox. Inside a SAVEPOINT the half is
+                sent at COMMIT in any case.
+            bind_arguments: For a session with several engines: which one to use, as in `session.connection()`. None:
+                its only open connection that can write, else its engine for an UPDATE, else that of its pending
+                objects.
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            TransactionsRejected: The outbox was told to reject transactions.
-            UsageError: It is neither, two-phase, in autocommit, read-only, already being committed, or writes on two
-                connections.
-            ConfigurationError: The channel is not what the library needs.
+            TransactionsRejected: `reject_transactions` is on.
+            UsageError: `session` has another type, is two-phase, in autocommit, read-only, already being committed, or
+                writes on two connections.
+            ConfigurationError: The channel is missing or wrong.
             PublishFailed: Kafka does not answer.
 
-        At COMMIT the session or connection may raise `PublishFailed`, `TransactionFenced`, `CallbackTableError`, and
-        what SQLAlchemy raises for an error of Postgres; then all is rolled back. It raises `CommitOutcomeUnknown` when
-        COMMIT was sent and no reply came; `outcome()` resolves that.
+        At COMMIT the session or connection may raise `PublishFailed`, `TransactionFenced`, `CallbackTableError`, or
+        SQLAlchemy's error for one of Postgres; then all is rolled back. It raises `CommitOutcomeUnknown` when COMMIT
+        was sent and no reply came; `outcome()` returns the result.
 
         Example:
             with Session(engine) as session, session.begin():
@@ -162,7 +163,7 @@ class Outbox:
         return publish(session, self._starter, message, eager=eager, bind_arguments=bind_arguments)
 
     def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
-        """Publish a message and wait until its half is stored: what `TransactionalProducer` does with a session.
+        """Publish a message and wait until its half is stored, for `TransactionalProducer` with a session.
 
         Args:
             session: As for `publish()`; no SAVEPOINT may be open.
@@ -170,7 +171,7 @@ class Outbox:
 
         Raises:
             OutboxError: As `publish()`.
-            PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
+            PublishFailed: The half was not acknowledged. Roll the local transaction back.
         """
         self._sender.require_answering()
         return store_half(session, self._starter, message)
@@ -183,11 +184,11 @@ class Outbox:
         eager: bool | None = None,
         bind_arguments: BindArguments | None = None,
     ) -> list[Receipt]:
-        """Publish several messages; if one is refused, those before it stay published with the transaction.
+        """Publish several messages in order. If one is refused, those before it remain published.
 
         Args:
             session: As for `publish()`.
-            messages: The messages, in their order.
+            messages: The messages, in order.
             eager: As for `publish()`.
             bind_arguments: As for `publish()`.
 
@@ -199,17 +200,18 @@ class Outbox:
     def transaction(
         self, connection: psycopg.Connection[Any] | Connection, *, eager: bool | None = None
     ) -> AbstractContextManager[Transaction]:
-        """A local transaction on a connection of psycopg or of SQLAlchemy Core; the library owns BEGIN and COMMIT.
+        """Run a local transaction on a connection of psycopg or SQLAlchemy Core; the library sends BEGIN and COMMIT.
 
         Args:
-            connection: In no transaction. One of psycopg may be in autocommit, one of SQLAlchemy may not.
-            eager: Whether halves go out at `publish()`; None: as the outbox was told.
+            connection: A connection outside a transaction. One of psycopg may be in autocommit, one of SQLAlchemy
+                must not be.
+            eager: Send halves at `publish()`, not at COMMIT; None: the `eager` of the outbox.
 
         Raises:
-            UsageError: It is no such connection, or already in a transaction.
+            UsageError: The connection has another type, or is already in a transaction.
             PublishFailed: The halves were not acknowledged; all is rolled back.
-            TransactionFenced: The checker was first; all is rolled back.
-            CommitOutcomeUnknown: COMMIT was sent and its outcome is not known.
+            TransactionFenced: The checker decided ROLLBACK before COMMIT; all is rolled back.
+            CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
 
         Example:
             with outbox.transaction(connection) as tx:
@@ -218,35 +220,35 @@ class Outbox:
         """
         if not isinstance(connection, psycopg.Connection | Connection):
             raise UsageError(
-                f"outbox.transaction() takes a connection of psycopg or of SQLAlchemy, not {type(connection).__name__}"
+                f"outbox.transaction() takes a connection of psycopg or of SQLAlchemy, not {type(connection).__name__}."
             )
         return self.open_transaction(connection, eager=eager)
 
     def open_transaction(self, connection: object, *, eager: bool | None) -> AbstractContextManager[Transaction]:
-        """The transaction of any connection that the library knows; an async one only in SQLAlchemy's greenlet."""
+        """Run a transaction on any supported connection; an async one only in SQLAlchemy's greenlet."""
         eager = self.settings.eager if eager is None else eager
         if isinstance(connection, Connection):
             return core_transaction(self._starter, connection, eager=eager)
         return own_transaction(self._starter, self._starter.connection(connection), eager=eager)
 
     def outcome(self, transaction_id: str, database: Engine | psycopg.Connection[Any]) -> Outcome:
-        """What became of a local transaction, for sure: after `CommitOutcomeUnknown`, before trying again.
+        """Return the outcome of a local transaction. Call it after `CommitOutcomeUnknown`, before a retry.
 
-        The answer never comes from the mere absence of a row: a transaction that has not committed and holds no lock
-        is fenced by this question, so that it can no longer commit (R1).
+        A missing row alone is no answer: if the transaction has not committed and holds no lock, this call fences it,
+        so that it can no longer commit (R1).
 
         Args:
-            transaction_id: As `CommitOutcomeUnknown` or a receipt tells it.
-            database: The application's database; a psycopg connection must be in no transaction.
+            transaction_id: The `transaction_id` of `CommitOutcomeUnknown` or of a receipt.
+            database: The application's database; a psycopg connection must be outside a transaction.
 
         Raises:
-            UsageError: The id is not one of the library's, or the connection is in a transaction.
+            UsageError: The id is not a transaction id, or the connection is in a transaction.
             CallbackTableError: The tables are missing.
         """
         return self.ask_outcome(transaction_id, database)
 
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
-        """The same for any engine or connection that the library knows; an async one only in SQLAlchemy's greenlet."""
+        """Return the outcome with any supported engine or connection; an async one only in SQLAlchemy's greenlet."""
         if not isinstance(database, Engine):
             return ask_outcome(self.settings, self._table, local_connection(database), transaction_id)
         with closing(database.raw_connection()) as pooled:
@@ -256,11 +258,11 @@ class Outbox:
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
         """Answer the check requests of this producer group in a background thread, until the server is closed.
 
-        Any live instance of the group answers. Only transactions of the listener API whose truth is the listener are
-        asked for here; where a callback row decides, the checker asks the database.
+        Any live instance of the group may answer a request. Requests come only for transactions of
+        `TransactionalProducer` without a session; for all others the checker reads the callback table.
 
         Args:
-            listener: Knows what became of local transactions.
+            listener: Returns the state of local transactions.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
@@ -273,22 +275,22 @@ class Outbox:
         return CheckServer(self._sender, self.settings, listener, self._sender.recorder).start()
 
     def ping(self) -> None:
-        """Ask Kafka for the channel. Waits at most `publish_timeout`, and not at all while the circuit is open.
+        """Check that Kafka answers and the channel exists.
 
-        It shows whether Kafka is alive, not whether the service is ready: while Kafka is down, a service that the load
-        balancer has dropped cannot even serve what only reads.
+        It waits for at most `publish_timeout`, and fails at once while the circuit is open. Do not use it as a
+        readiness probe: while Kafka is down, the load balancer would drop the service also for requests that only read.
 
         Raises:
-            ChannelError: Its topics are missing or wrong.
+            ChannelError: The channel's topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
         self._sender.ping()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush op markers. Publishing afterwards is refused.
+        """Flush op markers and refuse further publications.
 
         Args:
-            timeout: Seconds to wait at most; None: `close_timeout`.
+            timeout: Maximum seconds to wait; None: `close_timeout`.
         """
         self._sender.close(timeout)
 
@@ -299,5 +301,5 @@ class Outbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the outbox."""
         self.close()

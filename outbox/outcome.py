@@ -1,7 +1,7 @@
-"""What became of a local transaction whose COMMIT got no reply: asked of the database, never guessed.
+"""Determine the outcome of a local transaction whose COMMIT got no reply.
 
-As the checker does (R1, R8): the advisory lock tells whether it may still be running; without it a tombstone is
-inserted, and then the row that is there is the answer.
+It works like the checker (R1, R8). The transaction's advisory lock shows whether it may still be running. If the lock
+is free, a tombstone is inserted; the row that is then in the callback table is the answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_TOPIC = str(uuid.UUID(int=0))
 
 
 class Outcome(enum.StrEnum):
-    """What became of a local transaction."""
+    """The outcome of a local transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -55,18 +55,18 @@ class Outcome(enum.StrEnum):
 
 
 def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> Outcome:
-    """What became of a transaction; fences it if it neither committed nor holds its lock.
+    """Return the outcome of a transaction; fence it if it neither committed nor holds its lock.
 
     Args:
-        settings: Of the outbox.
-        table: Its callback table.
-        connection: In no transaction.
+        settings: Settings of the outbox.
+        table: The outbox's callback table.
+        connection: A connection outside a transaction.
         transaction_id: The transaction.
 
     Raises:
-        UsageError: The id is not one of the library's, or the connection is in a transaction.
+        UsageError: The id is not a transaction id, or the connection is in a transaction.
         CallbackTableError: The tables are missing.
-        psycopg.Error: Postgres does not answer: ask again.
+        psycopg.Error: Postgres does not answer. Call again.
     """
     _check(connection, transaction_id)
     with connection.autocommit(on=True):
@@ -82,30 +82,30 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
     state, purged_until = row
     if state == "C":
         return Outcome.COMMITTED
-    # A copy of a half, or a topic that is read again, has brought a tombstone to who knows what was purged.
+    # A copied half, or a topic that is read again, can produce a tombstone for a transaction whose row was purged.
     return Outcome.TOO_OLD if may_be_purged(transaction_id, purged_until) else Outcome.ROLLED_BACK
 
 
 def check_transaction_id(transaction_id: str) -> None:
-    """Check that outcome() can be asked for it.
+    """Check the form of a transaction id.
 
     Raises:
-        UsageError: The id is not one of the library's.
+        UsageError: It is not a transaction id.
     """
     try:
         check_uuid(transaction_id)
     except ProtocolError as error:
-        raise UsageError(f"{transaction_id!r} is not a transaction id ({error}): give the id of a receipt") from None
+        raise UsageError(f"{transaction_id!r} is not a transaction id ({error}). Give the id of a receipt.") from None
 
 
 def _check(connection: LocalConnection, transaction_id: str) -> None:
     check_transaction_id(transaction_id)
     if connection.status is not TransactionStatus.IDLE:
-        raise UsageError("the connection is in a transaction: give outcome() a connection of its own, or an engine")
+        raise UsageError("The connection is in a transaction. Give outcome() another connection, or an engine.")
 
 
 def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> bool:
-    """Insert the tombstone, unless the transaction holds its lock, or is so old that its row may have been purged.
+    """Insert the tombstone, unless the transaction holds its lock or is so old that its row may have been purged.
 
     Returns:
         Whether the lock was free.
@@ -120,7 +120,7 @@ def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection
         connection.execute(table.compose(_FENCE), tombstone.values())
         now = connection.execute(table.compose(_PURGED_UNTIL)).row
         if may_be_purged(transaction_id, now[0] if now is not None else None):
-            connection.roll_back()  # the INSERT has waited for a purge of the same row
+            connection.roll_back()  # the INSERT waited for a purge of the same row
             return free
     connection.execute(_COMMIT)
     return free

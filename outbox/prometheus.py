@@ -13,11 +13,11 @@ try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "outbox.prometheus needs an extra: pip install 'kafka-transactional-outbox[metrics]'", name=error.name
+        "outbox.prometheus needs an extra. Run pip install 'kafka-transactional-outbox[metrics]'", name=error.name
     ) from error
 
 _BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Seconds: from the best that a broker does to the default `publish_timeout`."""
+"""Seconds, up to the default `publish_timeout`."""
 
 
 class _Metrics(NamedTuple):
@@ -35,7 +35,7 @@ _made: weakref.WeakKeyDictionary[CollectorRegistry, _Metrics] = weakref.WeakKeyD
 
 
 def _metrics(registry: CollectorRegistry) -> _Metrics:
-    """The metrics in a registry: made once, because a registry takes a name once."""
+    """Return the metrics of a registry, created at the first call: a registry refuses a second metric of a name."""
     with _lock.free:
         if registry not in _made:
             _made[registry] = _Metrics(
@@ -69,13 +69,13 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
 
 
 class PrometheusRecorder:
-    """Counts what an `Outbox` does; its names are in the guide.
+    """Exports metrics of an `Outbox` to Prometheus; the guide lists them.
 
-    Several recorders on one registry share their metrics; the label `group` tells producer groups apart. No label holds
+    Several recorders on one registry share their metrics; the label `group` is the producer group. No label contains
     an id, a topic or a key.
 
     Args:
-        registry: Where the metrics are registered; the client's own registry by default.
+        registry: Where to register the metrics; the client's default registry by default.
 
     Example:
         outbox = Outbox("orders", kafka, recorder=PrometheusRecorder())
@@ -89,7 +89,7 @@ class PrometheusRecorder:
         self._metrics.published.labels(group).inc(count)
 
     def halves_acked(self, group: str, count: int, seconds: float) -> None:
-        """Count halves and observe their time, seconds."""
+        """Count halves and observe their acknowledgement time, seconds."""
         self._metrics.halves.labels(group).inc(count)
         self._metrics.ack_seconds.labels(group).observe(seconds)
 

@@ -1,4 +1,4 @@
-"""What the library tells about its work: a small protocol that an application implements, or takes from an extra.
+"""Recorders: a protocol through which the library reports its work, for metrics.
 
 `outbox.prometheus.PrometheusRecorder` is the implementation for Prometheus.
 """
@@ -15,7 +15,7 @@ log = logging.getLogger("outbox")
 
 
 class CommitOutcome(enum.StrEnum):
-    """How a local transaction with messages ended, as far as this process knows."""
+    """How a local transaction with messages ended, as far as this process observed."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -24,62 +24,62 @@ class CommitOutcome(enum.StrEnum):
 
 
 class Recorder(Protocol):
-    """Hears what an `Outbox` does; one recorder may serve several.
+    """Receives events of an `Outbox`; several outboxes may share one recorder.
 
-    The methods are called while transactions wait: return at once. They are called from several threads at a time.
-    What they raise is logged once and goes no further. `group` is the producer group.
+    The methods are called while transactions wait, so they must return at once. Several threads call them at a time.
+    The first exception is logged; none is raised to the caller. `group` is the producer group.
     """
 
     def messages_published(self, group: str, count: int) -> None:
-        """Messages were accepted: `publish()` is about to return. They may still be rolled back.
+        """Record messages that `publish()` accepted. They may still be rolled back.
 
         Args:
             group: Producer group.
-            count: How many.
+            count: Number of messages.
         """
 
     def halves_acked(self, group: str, count: int, seconds: float) -> None:
-        """Kafka acknowledged all halves that were sent together.
+        """Record that Kafka acknowledged all halves of a transaction.
 
         Args:
             group: Producer group.
-            count: How many.
-            seconds: From the sending of the first to the acknowledgement of the last.
+            count: Number of halves.
+            seconds: Time from sending the first to the acknowledgement of the last.
         """
 
     def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
-        """A local transaction with at least one message ended; once for each.
+        """Record the end of a local transaction with at least one message, once per transaction.
 
         Args:
             group: Producer group.
-            outcome: How.
+            outcome: How it ended.
         """
 
     def ops_dropped(self, group: str, count: int) -> None:
-        """Op markers did not reach Kafka; the checker will decide.
+        """Record op markers that did not reach Kafka; the checker will decide.
 
         Args:
             group: Producer group.
-            count: How many.
+            count: Number of op markers.
         """
 
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
-        """A check request was answered.
+        """Record the answer to a check request.
 
         Args:
             group: Producer group.
-            state: With what.
+            state: The answer.
         """
 
     def circuit_opened(self, group: str) -> None:
-        """Kafka does not answer: publications fail at once from now on.
+        """Record that Kafka does not answer: publications fail at once from now on.
 
         Args:
             group: Producer group.
         """
 
     def circuit_closed(self, group: str) -> None:
-        """Kafka answers again: publications are sent again from now on.
+        """Record that Kafka answers again: publications are sent again from now on.
 
         Args:
             group: Producer group.
@@ -87,78 +87,78 @@ class Recorder(Protocol):
 
 
 class NoRecorder:
-    """Hears nothing: the default."""
+    """Records nothing: the default."""
 
     def messages_published(self, group: str, count: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def halves_acked(self, group: str, count: int, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def ops_dropped(self, group: str, count: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def circuit_opened(self, group: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def circuit_closed(self, group: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class GuardedRecorder:
-    """Keeps the errors of a recorder away from transactions.
+    """Calls a recorder and catches its exceptions, so that they never fail a transaction.
 
     Args:
-        recorder: Whom to tell.
+        recorder: The recorder to call.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._complained = False
+        self._has_failed = False
 
     def messages_published(self, group: str, count: int) -> None:
-        """Tell the recorder."""
-        self._tell("messages_published", group, count)
+        """Call the recorder."""
+        self._call("messages_published", group, count)
 
     def halves_acked(self, group: str, count: int, seconds: float) -> None:
-        """Tell the recorder."""
-        self._tell("halves_acked", group, count, seconds)
+        """Call the recorder."""
+        self._call("halves_acked", group, count, seconds)
 
     def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
-        """Tell the recorder."""
-        self._tell("transaction_ended", group, outcome)
+        """Call the recorder."""
+        self._call("transaction_ended", group, outcome)
 
     def ops_dropped(self, group: str, count: int) -> None:
-        """Tell the recorder."""
-        self._tell("ops_dropped", group, count)
+        """Call the recorder."""
+        self._call("ops_dropped", group, count)
 
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
-        """Tell the recorder."""
-        self._tell("check_answered", group, state)
+        """Call the recorder."""
+        self._call("check_answered", group, state)
 
     def circuit_opened(self, group: str) -> None:
-        """Tell the recorder."""
-        self._tell("circuit_opened", group)
+        """Call the recorder."""
+        self._call("circuit_opened", group)
 
     def circuit_closed(self, group: str) -> None:
-        """Tell the recorder."""
-        self._tell("circuit_closed", group)
+        """Call the recorder."""
+        self._call("circuit_closed", group)
 
-    def _tell(self, method: str, *what: object) -> None:
+    def _call(self, method: str, *arguments: object) -> None:
         try:
-            getattr(self._recorder, method)(*what)
+            getattr(self._recorder, method)(*arguments)
         except Exception:
-            if not self._complained:
-                self._complained = True
-                log.exception("the recorder failed; this is said once, and what it does not hear is not counted")
+            if not self._has_failed:
+                self._has_failed = True
+                log.exception("Recorder failed, its metrics are incomplete; further failures are not logged")
 
 
 def guarded(recorder: Recorder | None) -> Recorder:
-    """A recorder that never raises; one that hears nothing in place of None."""
+    """Return a recorder that never raises; one that records nothing for None."""
     return NoRecorder() if recorder is None else GuardedRecorder(recorder)

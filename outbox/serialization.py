@@ -1,8 +1,8 @@
-"""Objects instead of bytes: a real topic with the serializers of its keys and values.
+"""Publish objects instead of bytes: a real topic with the serializers of its keys and values.
 
-A serializer is what confluent-kafka means by it (`confluent_kafka.serialization.Serializer`): a callable that takes an
-object and a `SerializationContext` and returns bytes, or None for a null. It may add headers through the context. Avro,
-Protobuf and JSON Schema with Schema Registry come with the extra `schema-registry`.
+A serializer is one of confluent-kafka (`confluent_kafka.serialization.Serializer`): a callable that takes an object and
+a `SerializationContext` and returns bytes, or None for a null. It may add headers through the context. The extra
+`schema-registry` adds Avro, Protobuf and JSON Schema with Schema Registry.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 Serialize = Callable[[T, SerializationContext], bytes | None]
-"""A serializer of confluent-kafka, or a function like one; both sides of the type are checked if it has types."""
+"""A serializer of confluent-kafka, or a function with the same parameters."""
 
 
 def to_json(value: object) -> object:
-    """What JSON has no form for, as text: a UUID, a Decimal (without loss), a date, time or datetime (ISO 8601).
+    """Return text for an object that JSON cannot represent: a UUID, a Decimal, a date, time or datetime (ISO 8601).
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It has another type.
     """
     if isinstance(value, UUID | Decimal):
         return str(value)
@@ -43,14 +43,14 @@ def to_json(value: object) -> object:
 
 
 class _UnserializableError(SerializationError):
-    """A reason that shows no payload."""
+    """A serialization error whose text contains no payload."""
 
 
 class JsonSerializer(Serializer):
-    """Objects as compact JSON in UTF-8; NaN and infinities are refused, because JSON has none.
+    """Serializes objects as compact JSON in UTF-8; refuses NaN and infinities, which JSON lacks.
 
     Args:
-        default: Makes something that JSON has a form for of what it has none for, or raises TypeError.
+        default: Converts an object that JSON cannot represent to one that it can, or raises TypeError.
 
     Example:
         >>> JsonSerializer()({"order": 42, "paid": Decimal("9.90")})
@@ -66,10 +66,10 @@ class JsonSerializer(Serializer):
         ).encode
 
     def __call__(self, obj: object, ctx: SerializationContext | None = None) -> bytes | None:
-        """The object as JSON; None stays None, a tombstone.
+        """Return the object as JSON; None for None, a tombstone.
 
         Raises:
-            SerializationError: JSON has no form for it; the text shows no payload.
+            SerializationError: JSON cannot represent it. The text contains no payload.
         """
         del ctx
         if obj is None:
@@ -77,42 +77,42 @@ class JsonSerializer(Serializer):
         try:
             return self._encode(obj).encode()
         except UnicodeEncodeError:
-            raise _UnserializableError("it holds half of a surrogate pair, which UTF-8 has no form for") from None
+            raise _UnserializableError("it contains text that is not valid UTF-8 (lone surrogate)") from None
         except RecursionError:
-            raise _UnserializableError("it is nested too deep") from None
+            raise _UnserializableError("it is nested too deeply") from None
         except TypeError as error:
-            raise _UnserializableError(str(error)) from None  # of a mapping's key; it tells the type
+            raise _UnserializableError(str(error)) from None  # for a mapping's key; the text names its type only
         except ValueError:
-            raise _UnserializableError("it holds NaN, or an infinity, or itself") from None
+            raise _UnserializableError("it contains NaN, an infinity, or a reference to itself") from None
 
     def _replace(self, value: object) -> object:
         try:
             return self._default(value)
-        except Exception:  # noqa: BLE001 - somebody else's function; its text may show the value
-            raise _UnserializableError(f"it holds an object of type {type(value).__name__}") from None
+        except Exception:  # noqa: BLE001 - the function is the application's; the text may show the value
+            raise _UnserializableError(f"it contains an object of type {type(value).__name__}") from None
 
 
 def as_bytes(obj: object, ctx: SerializationContext | None = None) -> bytes | None:
-    """Bytes as they are and text as UTF-8: what keys are serialized with if nothing else is said.
+    """Return bytes unchanged and text as UTF-8: the default serializer of keys.
 
     Raises:
-        SerializationError: It is neither.
+        SerializationError: It is neither bytes nor text.
     """
     del ctx
     if obj is None or isinstance(obj, bytes):
         return obj
     if isinstance(obj, str):
         return obj.encode()
-    raise _UnserializableError("only bytes and text are taken as they are: give a serializer")
+    raise _UnserializableError("only bytes and text need no serializer; pass a serializer to TypedTopic")
 
 
 class TypedTopic(Generic[K, V]):
-    """A real topic whose messages are made of objects; make one per topic and use it everywhere, from any thread.
+    """A real topic whose messages are built from objects. Create one per topic; threads may share it.
 
     Args:
         name: The real topic.
-        value: Serializer of values; JSON if none is given.
-        key: Serializer of keys; by default bytes are taken as they are and text as UTF-8.
+        value: Serializer of values; JSON by default.
+        key: Serializer of keys; by default bytes are unchanged and text becomes UTF-8.
 
     Example:
         orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders", value=AvroSerializer(registry, SCHEMA))
@@ -125,7 +125,7 @@ class TypedTopic(Generic[K, V]):
         self._key = key
 
     def __repr__(self) -> str:
-        """The topic only: a serializer may hold the password of a registry."""
+        """Return the topic only: a serializer may hold the password of a registry."""
         return f"{type(self).__name__}({self.name!r})"
 
     def message(
@@ -138,24 +138,24 @@ class TypedTopic(Generic[K, V]):
         timestamp: int | None = None,
         check_immunity: float | None = None,
     ) -> Message:
-        """A message for this topic.
+        """Return a message for this topic.
 
-        A serializer with a schema asks the registry at its first message of a topic, and waits for the answer: in
-        asyncio make the first one in a thread (`asyncio.to_thread`).
+        A serializer with a schema queries the registry at its first message of a topic and blocks until it answers. In
+        asyncio build the first message in a thread (`asyncio.to_thread`).
 
         Args:
-            value: The object; None is a tombstone, whatever the serializer.
+            value: The object; None is a tombstone with any serializer.
             key: Object for the key; None for no key.
-            headers: As for `Message`; serializers may add to them.
+            headers: As for `Message`; serializers may add headers.
             partition: As for `Message`.
             timestamp: As for `Message`, ms since 1970.
             check_immunity: As for `Message`, seconds.
 
         Raises:
-            MessageRefused: Key or value cannot be serialized, or `Message` refuses the rest.
-            UsageError: A serializer is asynchronous, or returns no bytes.
+            MessageRefused: Key or value cannot be serialized, or `Message` refuses another argument.
+            UsageError: A serializer is asynchronous, or does not return bytes.
         """
-        # What a message refuses is refused before a schema is registered.
+        # The checks of a message run before a serializer registers a schema.
         plain = Message(self.name, None, None, headers, partition, timestamp, check_immunity)
         context = SerializationContext(self.name, MessageField.KEY, plain.header_list())  # type: ignore[arg-type]  # list is invariant
         key_bytes = self._serialize(self._key, key, context)
@@ -168,19 +168,19 @@ class TypedTopic(Generic[K, V]):
             return None
         try:
             found: object = serialize(obj, context)
-        except Exception as error:  # noqa: BLE001 - a serializer is anybody's code
-            # The text of a foreign error may show the payload, so it is neither repeated nor printed as the cause.
+        except Exception as error:  # noqa: BLE001 - a serializer is the application's code
+            # The text of such an error may show the payload, so it is neither repeated nor printed as the cause.
             raise MessageRefused(
-                f"the {context.field} of a message for topic {self.name!r}, of type {type(obj).__name__}, "
-                f"cannot be serialized: {_reason(error)}"
+                f"The {context.field} of a message for topic {self.name!r}, of type {type(obj).__name__}, "
+                f"cannot be serialized: {_reason(error)}."
             ) from None
         if found is None or isinstance(found, bytes):
             return found
         if hasattr(found, "close"):
-            found.close()  # a coroutine that nobody awaits
+            found.close()  # a coroutine that is never awaited
         raise UsageError(
-            f"the serializer of topic {self.name!r} returned {type(found).__name__}, not bytes: "
-            "give one that is not asynchronous"
+            f"The serializer of topic {self.name!r} returned {type(found).__name__}, not bytes. "
+            "Use a synchronous serializer that returns bytes."
         )
 
 
@@ -191,12 +191,12 @@ def _headers(context: SerializationContext) -> list[Header]:
 
 
 def _reason(error: Exception) -> str:
-    """What can be told of an error without showing any payload."""
+    """Describe an error without showing any payload."""
     if isinstance(error, _UnserializableError):
         return str(error.args[0])
-    if type(error).__name__ == "SchemaRegistryError":  # of an extra; what a registry says is about schemas
-        return f"the schema registry says: {error}"
-    place = getattr(error.__context__, "absolute_schema_path", None)  # of jsonschema, whose own text shows the value
+    if type(error).__name__ == "SchemaRegistryError":  # of an extra; its text is about schemas only
+        return f"the schema registry answered: {error}"
+    place = getattr(error.__context__, "absolute_schema_path", None)  # jsonschema, whose own text shows the value
     if place is not None:
-        return f"it breaks the schema at {'/'.join(map(str, place))}"
-    return f"{type(error).__name__} (the __context__ of this error; its text may show the value)"
+        return f"it violates the schema at {'/'.join(map(str, place))}"
+    return f"{type(error).__name__} (see __context__ of this error; its text may show the value)"

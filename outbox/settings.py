@@ -25,11 +25,11 @@ log = logging.getLogger("outbox")
 _SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
-_ALL_REPLICAS = "a half must be stored by all in-sync replicas before the local transaction commits"
-_BOUNDED = "publish_timeout bounds it"
-_CALLBACKS = "acknowledgements of halves arrive there; a recorder tells what the library does"
+_ALL_REPLICAS = "all in-sync replicas must store a half before the local transaction commits"
+_BOUNDED = "publish_timeout sets it"
+_CALLBACKS = "the library needs it for the acknowledgements of halves; use a recorder for metrics"
 _HEADERS = "the control headers of a half need the broker's own protocol version"
-_POSITIONS = "the library keeps the positions of what it reads itself"
+_POSITIONS = "the library manages the offsets of its consumers"
 
 _OURS = {
     "acks": _ALL_REPLICAS,
@@ -37,26 +37,26 @@ _OURS = {
     "auto.commit.enable": _POSITIONS,
     "auto.offset.reset": _POSITIONS,
     "broker.version.fallback": _HEADERS,
-    "delivery.report.only.error": "a half counts only when its acknowledgement was seen, with its offset",
+    "delivery.report.only.error": "the library needs the offset of each acknowledged half",
     "delivery.timeout.ms": _BOUNDED,
     "dr_cb": _CALLBACKS,
     "dr_msg_cb": _CALLBACKS,
     "enable.auto.commit": _POSITIONS,
     "enable.auto.offset.store": _POSITIONS,
-    "enable.gapless.guarantee": "one half that fails would end the producer that all threads share",
+    "enable.gapless.guarantee": "one failed half would stop the producer that all threads share",
     "enable.idempotence": "a retried half must not appear twice",
-    "group.id": "what the library reads, it reads in a group that derives from the producer group",
-    "group.instance.id": "any living instance of the producer group may answer a check request",
-    "isolation.level": "the library looks at what read_committed readers see",
+    "group.id": "the library derives the consumer group from the producer group",
+    "group.instance.id": "any live instance of the producer group may answer a check request",
+    "isolation.level": "the library reads with read_committed",
     "message.timeout.ms": _BOUNDED,
-    "metadata.broker.list": "it is an older name of bootstrap.servers and would replace it: use that",
+    "metadata.broker.list": "it is an alias of bootstrap.servers and would replace it; use bootstrap.servers",
     "on_delivery": _CALLBACKS,
     "partitioner": "the library chooses the half partition by ordering key",
     "partitioner_cb": "the library chooses the half partition by ordering key",
     "request.required.acks": _ALL_REPLICAS,
     "transactional.id": "halves are not sent in Kafka transactions",
 }
-"""librdkafka properties that would break the guarantee; what idempotence forbids beyond these, librdkafka refuses."""
+"""librdkafka properties that would break the guarantee; librdkafka itself refuses others with idempotence."""
 
 _AGREED = {
     "acks": {"all", "-1"},
@@ -66,10 +66,10 @@ _AGREED = {
     "isolation.level": {"read_committed"},
     "request.required.acks": {"all", "-1"},
 }
-"""Values that say what the library does anyway: they may stand in properties that several programs share."""
+"""Values of these properties that the library sets itself: properties shared by several programs may have them."""
 
 _TOPIC_PREFIX = "topic."
-"""librdkafka takes every property of topics with this prefix too, and then lets it win over the bare name."""
+"""librdkafka also accepts each topic property with this prefix, and prefers it to the bare name."""
 
 _FILES = (
     "ssl.ca.location",
@@ -82,7 +82,7 @@ _FILES = (
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 
 _LONGEST = 2_147_483.0
-"""Seconds: the largest timeout that librdkafka and Postgres take, 32 bits of ms."""
+"""Seconds: the largest timeout that librdkafka and Postgres accept (32-bit ms)."""
 
 _NAMES = (
     "bootstrap_servers",
@@ -97,16 +97,16 @@ _NAMES = (
     "schema",
     "table_prefix",
 )
-"""What `Settings.from_env()` reads; the services read more from the same file."""
+"""Names that `Settings.from_env()` reads; the services read more from the same file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Where the callback tables are.
+    """Schema and name prefix of the callback tables.
 
     Args:
-        schema: Their schema: lower-case letters, digits, `_` and `-`, at most 63 characters. All SQL quotes it.
-        prefix: Beginning of their names: lower-case letters, digits and `_`, at most 50 characters.
+        schema: Schema: lower-case letters, digits, `_` and `-`, at most 63 characters. It is quoted in all SQL.
+        prefix: Prefix of the table names: lower-case letters, digits and `_`, at most 50 characters.
 
     Raises:
         ConfigurationError: A name is not allowed.
@@ -119,45 +119,45 @@ class TableNames:
         """Check the names."""
         if not _SCHEMA.fullmatch(self.schema):
             raise ConfigurationError(
-                f"schema name {self.schema!r} is not allowed: use lower-case letters, digits, '_' and '-', at most 63"
+                f"Schema name {self.schema!r} is not valid. Use at most 63 lower-case letters, digits, '_' and '-'."
             )
         if not _PREFIX.fullmatch(self.prefix):
             raise ConfigurationError(
-                f"table prefix {self.prefix!r} is not allowed: use lower-case letters, digits and '_', at most 50"
+                f"Table prefix {self.prefix!r} is not valid. Use at most 50 lower-case letters, digits and '_'."
             )
 
     @property
     def transaction(self) -> str:
-        """The callback table."""
+        """Name of the callback table."""
         return f"{self.prefix}_transaction"
 
     @property
     def meta(self) -> str:
-        """Incarnation, schema version, purge watermarks."""
+        """Name of the table with incarnation, schema version and purge watermarks."""
         return f"{self.prefix}_meta"
 
     @property
     def fence(self) -> str:
-        """Takes the durability write of R9."""
+        """Name of the table for the durability write (R9)."""
         return f"{self.prefix}_fence"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an `Outbox` must know.
+    """Settings of an `Outbox`.
 
     Args:
         group: Producer group; unique to a service.
         kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
-            `logger`; `bootstrap.servers` is needed. Never shown in logs, errors or `repr`.
+            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`.
         channel: The channel that the relay serves.
-        tables: Where the callback tables are.
-        publish_timeout: Seconds that sending the halves may take before the local transaction is rolled back; at
+        tables: Schema and name prefix of the callback tables.
+        publish_timeout: Maximum seconds to send the halves; after it the local transaction is rolled back. At
             least 0.01.
-        close_timeout: Seconds that `close()` waits for op markers.
-        eager: Whether a half is sent at `publish()`, not at COMMIT.
-        reject_transactions: Whether `publish()` is refused (RocketMQ's `rejectTransactionMessage`).
-        eager_idle_timeout: Seconds that a transaction with eager halves may stay idle before Postgres ends it (R7).
+        close_timeout: Maximum seconds that `close()` waits for op markers.
+        eager: Send each half at `publish()`, not at COMMIT.
+        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
+        eager_idle_timeout: Seconds that a transaction with eager halves may be idle before Postgres ends it (R7).
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -174,25 +174,25 @@ class Settings:
     eager_idle_timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
-        object.__setattr__(self, "kafka", dict(self.kafka))  # what was checked is what is used
+        """Check the settings."""
+        object.__setattr__(self, "kafka", dict(self.kafka))  # a copy, so that it cannot change after the check
         try:
             check_group(self.group)
         except ProtocolError as error:
             raise ConfigurationError(str(error)) from None
         if not self.kafka.get("bootstrap.servers"):
             raise ConfigurationError(
-                "bootstrap.servers is not set: give kafka={'bootstrap.servers': 'host:9092'}, "
-                "or OUTBOX_BOOTSTRAP_SERVERS in the environment"
+                "bootstrap.servers is not set. Give kafka={'bootstrap.servers': 'host:9092'}, "
+                "or set OUTBOX_BOOTSTRAP_SERVERS."
             )
         refuse_properties(self.kafka, _OURS, _AGREED)
         _check_callables(self.kafka)
         _check_files(self.kafka)
-        # librdkafka takes a message timeout of 0 ms for "none", Postgres an idle timeout of 0 likewise.
+        # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout", self.publish_timeout, 0.01)
         _check_seconds("close_timeout", self.close_timeout, 0.0)
         _check_seconds("eager_idle_timeout", self.eager_idle_timeout, 0.01)
-        _plaintext.look(self.kafka)
+        _plaintext.check(self.kafka)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -201,7 +201,7 @@ class Settings:
         The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
         properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout`,
         `close_timeout`, `eager`, `reject_transactions`, `eager_idle_timeout`. Other names are ignored, because the
-        services read the same file and environment; one in the file that looks like a slip is logged.
+        services read the same file and environment. A name in the file that looks like a typing error is logged.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -209,7 +209,7 @@ class Settings:
         environ = os.environ if environ is None else environ
         file = environ.get("OUTBOX_CONFIG")
         values = read_toml(Path(file)) if file else {}
-        _warn_of_slips(values)
+        _warn_of_misspellings(values)
         prefix = "OUTBOX_"
         values |= {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
         return cls._from_values(values)
@@ -217,7 +217,7 @@ class Settings:
     @classmethod
     def _from_values(cls, values: Mapping[str, Any]) -> Settings:
         if "group" not in values:
-            raise ConfigurationError("the producer group is not set: give OUTBOX_GROUP, or group in the TOML file")
+            raise ConfigurationError("The producer group is not set. Set OUTBOX_GROUP, or `group` in the TOML file.")
         kafka = kafka_properties(values.get("kafka", {}))
         if "bootstrap_servers" in values:
             kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
@@ -235,10 +235,10 @@ class Settings:
 
 
 def channel_names(name: str) -> Channel:
-    """The names of a channel.
+    """Return the channel of a name, with the names of its topics.
 
     Raises:
-        ConfigurationError: Its own name is not allowed.
+        ConfigurationError: The name is not valid.
     """
     try:
         return Channel(name)
@@ -252,35 +252,35 @@ def refuse_properties(
     """Refuse librdkafka properties that would break the guarantee, under any of their names.
 
     Args:
-        kafka: What the user gives.
-        ours: Properties that are not the user's to set, each with the reason.
-        agreed: Values of such properties that may be given all the same.
+        kafka: The application's properties.
+        ours: Properties that the application must not set, each with the reason.
+        agreed: Values of such properties that are accepted nevertheless.
 
     Raises:
-        ConfigurationError: One of them is given.
+        ConfigurationError: One of them is set.
     """
     for given, value in kafka.items():
         if not isinstance(given, str):
-            raise ConfigurationError("kafka has a property whose name is no text: use the names of librdkafka")
+            raise ConfigurationError("A name in kafka is not a string. Use the names of librdkafka properties.")
         name = given.removeprefix(_TOPIC_PREFIX)
-        reason = _nobodys(given) or ours.get(name)
+        reason = _always_refused(given) or ours.get(name)
         if reason is not None and str(value).lower() not in agreed.get(name, ()):
-            raise ConfigurationError(f"property {given!r} cannot be set: {reason}")
+            raise ConfigurationError(f"Property {given!r} cannot be set: {reason}.")
 
 
-def _nobodys(name: str) -> str | None:
-    """Why a property is refused in every room, if it is."""
+def _always_refused(name: str) -> str | None:
+    """Return why a property is refused by the library and by every service; None if it is not."""
     if name == "default.topic.config":
-        return "it wins over what is set beside it; put its properties beside the others"
+        return "it would override other properties; put its properties beside the others"
     if name.startswith("test."):
-        return "it puts a broker in memory in the place of the cluster"
+        return "it replaces the cluster with a mock broker in memory"
     return None
 
 
 def _check_callables(kafka: Mapping[str, Any]) -> None:
     for name, value in kafka.items():
         if name.endswith("_cb") and not callable(value):
-            raise ConfigurationError(f"property {name!r} must be a function; only Python can give one, not a file")
+            raise ConfigurationError(f"Property {name!r} must be a function. Set it in Python, not in a file.")
 
 
 def _security_protocol(kafka: Mapping[str, Any]) -> str:
@@ -288,20 +288,20 @@ def _security_protocol(kafka: Mapping[str, Any]) -> str:
 
 
 def _check_files(kafka: Mapping[str, Any]) -> None:
-    """Say it clearly: librdkafka says "BIO lib". The path is not shown: somebody may have put the key there."""
+    """Refuse unreadable files: librdkafka's own error is "BIO lib". The path may hold a key, so it is not shown."""
     if not _security_protocol(kafka).endswith("ssl"):
         return
     for name in _FILES:
         path = kafka.get(name)
         if path and path != "probe" and not os.access(path, os.R_OK):
             raise ConfigurationError(
-                f"property {name!r} names a file that is missing or not readable: correct the path or its rights"
+                f"The file of property {name!r} is missing or not readable. Correct the path or its permissions."
             )
 
 
 def _check_seconds(name: str, seconds: float, least: float) -> None:
     if not least <= seconds <= _LONGEST:  # NaN is neither
-        raise ConfigurationError(f"{name} must be from {least:g} to {_LONGEST:.0f} seconds")
+        raise ConfigurationError(f"{name} is {seconds:g} s. It must be from {least:g} to {_LONGEST:.0f} seconds.")
 
 
 class _Plaintext:
@@ -310,15 +310,15 @@ class _Plaintext:
     def __init__(self) -> None:
         self._warned = False
 
-    def look(self, kafka: Mapping[str, Any]) -> None:
-        """Warn if a broker that is not on this machine is reached without TLS, and nobody was warned yet."""
+    def check(self, kafka: Mapping[str, Any]) -> None:
+        """Warn, once, if a broker on another machine is reached without TLS."""
         if self._warned or _security_protocol(kafka).endswith("ssl"):
             return
         if not all(_is_loopback(host) for host in _hosts(str(kafka["bootstrap.servers"]))):
             self._warned = True
             log.warning(
-                "messages and credentials go to Kafka unencrypted: "
-                "set security.protocol to ssl or sasl_ssl if the network is not yours alone"
+                "Connection to Kafka is not encrypted. "
+                "Set security.protocol to ssl or sasl_ssl, unless the network is private"
             )
 
 
@@ -350,25 +350,25 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"OUTBOX_CONFIG names {path}, which cannot be read: {error}") from error
+        raise ConfigurationError(f"The file of OUTBOX_CONFIG, {path}, cannot be read: {error}") from error
 
 
 def kafka_properties(value: Any) -> dict[str, str]:
-    """Librdkafka properties from a table, or from a JSON object as text; every value becomes text.
+    """Return librdkafka properties from a table, or from a JSON object as text; values are converted to text.
 
-    In TOML `ssl.ca.location = "…"` is a table in a table: it means the property of that name.
+    In TOML `ssl.ca.location = "…"` is a nested table. It is flattened to the property of that name.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: It is neither a table nor a JSON object.
     """
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise ConfigurationError(f"OUTBOX_KAFKA is not a JSON object: {error}") from None
+            raise ConfigurationError(f"OUTBOX_KAFKA is not a JSON object: {error}.") from None
     if not isinstance(value, dict):
         raise ConfigurationError(
-            "kafka is not a table of librdkafka properties: write [kafka] with one property a line"
+            "kafka is not a table of librdkafka properties. Write [kafka] with one property per line."
         )
     return dict(chain.from_iterable(_flat(str(name), one) for name, one in value.items()))
 
@@ -382,24 +382,24 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, str | int | float):
         yield name, str(value)
     else:
-        raise ConfigurationError(f"property {name!r} is a {type(value).__name__}: write text, a number, true or false")
+        raise ConfigurationError(f"Property {name!r} is a {type(value).__name__}. Use text, a number, true or false.")
 
 
-def _warn_of_slips(values: Mapping[str, Any]) -> None:
+def _warn_of_misspellings(values: Mapping[str, Any]) -> None:
     for name in values.keys() - set(_NAMES):
         for meant in difflib.get_close_matches(name, _NAMES, 1, 0.85):
-            log.warning("the TOML file of OUTBOX_CONFIG says %r, which the library ignores: is %r meant?", name, meant)
+            log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, meant)
 
 
 def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
     try:
         return float(values.get(name, default))
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{name} is not a number of seconds: write it like 5 or 0.5") from None
+        raise ConfigurationError(f"{name} is not a number. Write seconds, such as 5 or 0.5.") from None
 
 
 def _truth(values: Mapping[str, Any], name: str) -> bool:
     text = str(values.get(name, False)).strip().lower()
     if text not in _TRUE | _FALSE:
-        raise ConfigurationError(f"{name} is neither true nor false: write true, false, yes, no, 1 or 0")
+        raise ConfigurationError(f"{name} is neither true nor false. Use true, false, yes, no, 1 or 0.")
     return text in _TRUE

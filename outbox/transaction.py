@@ -1,7 +1,7 @@
 """`outbox.transaction(connection)`: a local transaction whose BEGIN and COMMIT the library owns.
 
-On psycopg it sees the command tag of COMMIT, so that a COMMIT that says yes and means no cannot pass (R5). On a Core
-connection of SQLAlchemy it goes the way of sessions.
+On psycopg the library checks the command tag of COMMIT: Postgres answers the COMMIT of a failed transaction with
+ROLLBACK and no error (R5). A Core connection of SQLAlchemy is handled as a session is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Transaction(ABC):
     """An open local transaction.
 
     Args:
-        eager: Whether halves go out at `publish()`, where nothing else is said.
+        eager: Default of `publish(eager=)`: send halves at `publish()`, not at COMMIT.
     """
 
     def __init__(self, *, eager: bool) -> None:
@@ -45,7 +45,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
-        """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
+        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
 
     @abstractmethod
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
@@ -56,15 +56,15 @@ class Transaction(ABC):
 
         Args:
             message: The message.
-            eager: Whether its half goes out now; None: as the `Outbox` was told.
+            eager: Send the half now, not at COMMIT; None: the `eager` of the transaction.
 
         Raises:
-            MessageRefused: It cannot be published; nothing was written.
+            MessageRefused: The message cannot be published; nothing was written.
             UsageError: The transaction has ended, or a block of psycopg's own `transaction()` is open inside it.
             PublishFailed: Kafka does not answer.
         """
         if not self.is_open:
-            raise UsageError("this transaction has ended: publish inside the with block")
+            raise UsageError("This transaction has ended. Publish inside the with block.")
         return self._publish(message, eager=self._eager if eager is None else eager)
 
 
@@ -74,7 +74,7 @@ class OwnTransaction(Transaction):
     Args:
         connection: The connection.
         part: The outbox's part in it.
-        eager: Whether halves go out at `publish()`.
+        eager: Send halves at `publish()`, not at COMMIT.
     """
 
     def __init__(self, connection: LocalConnection, part: Participant, *, eager: bool) -> None:
@@ -92,14 +92,14 @@ class OwnTransaction(Transaction):
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
         if self._connection.in_block:
             raise UsageError(
-                "inside connection.transaction() nothing can be published, as its rollback would not strike the "
-                "message: use tx.savepoint()"
+                "publish() does not work inside connection.transaction(), whose rollback would not remove the "
+                "message. Use tx.savepoint()."
             )
         return self._part.publish(message, early=eager and not self._open_savepoints)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
+        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
         self._savepoints += 1
         name = sql.Identifier(f"outbox_{self._savepoints}")
         kept = len(self._part.draft)
@@ -121,8 +121,8 @@ class CoreTransaction(Transaction):
 
     Args:
         connection: The connection, in its transaction.
-        starter: Of the outbox.
-        eager: Whether halves go out at `publish()`.
+        starter: The outbox's starter.
+        eager: Send halves at `publish()`, not at COMMIT.
     """
 
     def __init__(self, connection: Connection, starter: Starter, *, eager: bool) -> None:
@@ -142,23 +142,23 @@ class CoreTransaction(Transaction):
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A SAVEPOINT: an exception rolls it back, with the messages published inside, and goes on."""
+        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
         with self._connection.begin_nested():
             yield
 
 
 @contextmanager
 def own_transaction(starter: Starter, connection: LocalConnection, *, eager: bool) -> Iterator[Transaction]:
-    """BEGIN, the caller's statements, the seal, COMMIT with its command tag seen, the op marker.
+    """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the op marker.
 
     Args:
-        starter: Of the outbox.
+        starter: The outbox's starter.
         connection: A psycopg connection.
-        eager: Whether halves go out at `publish()`.
+        eager: Send halves at `publish()`, not at COMMIT.
 
     Raises:
-        UsageError: It is already in a transaction.
-        CommitOutcomeUnknown: COMMIT was sent and its outcome is not known.
+        UsageError: The connection is already in a transaction.
+        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
         OutboxError: The seal failed; all is rolled back.
     """
     _require_idle(connection)
@@ -184,17 +184,17 @@ def own_transaction(starter: Starter, connection: LocalConnection, *, eager: boo
 
 @contextmanager
 def core_transaction(starter: Starter, connection: Connection, *, eager: bool) -> Iterator[Transaction]:
-    """The same on a Core connection.
+    """Run a transaction on a Core connection of SQLAlchemy.
 
     Raises:
-        UsageError: It is already in a transaction, or cannot be used.
-        CommitOutcomeUnknown: COMMIT was sent and its outcome is not known.
+        UsageError: The connection is already in a transaction, or cannot be used.
+        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
         OutboxError: The seal failed; all is rolled back.
     """
     if connection.in_transaction():
         raise UsageError(
-            "the connection is already in a transaction: commit it or roll it back first, "
-            "outbox.transaction() owns BEGIN and COMMIT"
+            "The connection is already in a transaction. Commit it or roll it back first: "
+            "outbox.transaction() sends BEGIN and COMMIT itself."
         )
     with connection.begin():
         transaction = CoreTransaction(connection, starter, eager=eager)
@@ -202,25 +202,25 @@ def core_transaction(starter: Starter, connection: Connection, *, eager: bool) -
             yield transaction
         finally:
             transaction.is_open = False
-    transaction.published.look(told=True)
+    transaction.published.conclude(reported=True)
 
 
 def _require_idle(connection: LocalConnection) -> None:
     if connection.closed:
-        raise UsageError("the connection is closed: open a new one")
+        raise UsageError("The connection is closed. Open a new one.")
     if connection.status is not TransactionStatus.IDLE:
         raise UsageError(
-            "the connection is already in a transaction: commit it or roll it back first, "
-            "outbox.transaction() owns BEGIN and COMMIT"
+            "The connection is already in a transaction. Commit it or roll it back first: "
+            "outbox.transaction() sends BEGIN and COMMIT itself."
         )
 
 
 def _abandon(connection: LocalConnection, part: Participant, error: BaseException, *, sealed: bool) -> None:
-    """End a transaction after an error that nobody has dealt with; a signal handler may raise it at any line (R47).
+    """End a transaction after an error from any line; a signal handler may raise one anywhere (R47).
 
     Args:
         connection: The connection.
-        part: The outbox's part.
+        part: The outbox's participant.
         error: The error.
         sealed: Whether COMMIT may have been sent.
     """
@@ -247,10 +247,11 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
             raise
         part.unknown()
         if not part.draft:
-            raise  # there is no row by which anybody could tell
+            raise  # without messages there is no row to look up the outcome
         raise CommitOutcomeUnknown(
             transaction_id,
-            f"COMMIT of transaction {transaction_id} was sent and no reply came: the checker will decide",
+            f"COMMIT of transaction {transaction_id} was sent and no reply came. The checker will decide; "
+            "outcome() returns the result.",
         ) from error
     except BaseException:
         part.unknown()
@@ -259,9 +260,12 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
     if tag != "COMMIT":
         part.rolled_back(f"COMMIT answered {tag}")
         raise OutboxError(
-            f"the local transaction had failed: COMMIT answered {tag}, nothing was committed or published; run it again"
+            f"The local transaction had failed, so Postgres answered COMMIT with {tag}. "
+            "Nothing was committed or published. Run the transaction again."
         )
     if not part.committed():
         raise CommitOutcomeUnknown(
-            transaction_id, f"COMMIT of transaction {transaction_id} was not replicated: the checker will decide"
+            transaction_id,
+            f"COMMIT of transaction {transaction_id} was not replicated. "
+            "The checker will decide; outcome() returns the result.",
         )

@@ -1,4 +1,4 @@
-"""`TransactionalProducer`: RocketMQ's way in. Half first, then the local transaction, then its end."""
+"""`TransactionalProducer`: RocketMQ's API. It sends the half, runs the local transaction, then sends its outcome."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionSendResult:
-    """What `send_message_in_transaction()` returns.
+    """The result of `send_message_in_transaction()`.
 
-    It says what the local transaction said. When the message becomes visible is the relay's part.
+    It contains the state of the local transaction. The relay makes the message visible later.
 
     Args:
         message_id: The id that the record on the real topic carries in its header `outbox-id`.
@@ -66,19 +66,20 @@ class TransactionSendResult:
 class TransactionalProducer:
     """Sends messages in transactions through a listener (RocketMQ: TransactionMQProducer).
 
-    As a context manager, or at the first message that is sent without a session, it also begins to answer the checks
-    of its producer group.
+    It starts to answer the checks of its producer group when it is entered as a context manager, and at the first
+    message that is sent without a session.
 
     Args:
-        outbox: An outbox to share, which stays open; or a producer group's name, and the producer has its own.
-        listener: Runs the local transactions and answers for them.
-        kafka: With a group's name: librdkafka properties; `bootstrap.servers` is needed.
-        serve_checks: Whether to answer checks; not needed where another instance of the group does.
-        options: With a group's name: further arguments of `Outbox`.
+        outbox: An outbox to share, which `close()` leaves open; or the name of a producer group, for an outbox of its
+            own.
+        listener: Runs the local transactions and answers check-backs.
+        kafka: With a group name: librdkafka properties; `bootstrap.servers` is required.
+        serve_checks: Answer checks; not needed if another instance of the group does.
+        options: With a group name: further arguments of `Outbox`.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
-        UsageError: There is no listener, or settings are given beside an outbox that has its own.
+        UsageError: `listener` is not a `TransactionListener`, or settings are given together with an outbox.
 
     Example:
         with TransactionalProducer("orders", Orders(), {"bootstrap.servers": "localhost:9092"}) as producer:
@@ -95,9 +96,9 @@ class TransactionalProducer:
         **options: Any,
     ) -> None:
         if not isinstance(listener, TransactionListener):
-            raise UsageError(f"a listener is a TransactionListener, not {type(listener).__name__}")
+            raise UsageError(f"The listener is a {type(listener).__name__}. Give a TransactionListener.")
         if isinstance(outbox, Outbox) and (kafka is not None or options):
-            raise UsageError("an outbox has its own settings: give either an outbox, or a group and settings")
+            raise UsageError("The outbox has its own settings. Give either an outbox, or a group and settings.")
         self._owns = not isinstance(outbox, Outbox)
         self._outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox, kafka or {}, **options)
         self._sender = self._outbox._sender  # noqa: SLF001 - the same library, and no part of its public surface
@@ -108,43 +109,42 @@ class TransactionalProducer:
 
     @property
     def checks(self) -> CheckServer | None:
-        """What answers the checks, for its `running` and `failure`; None with `serve_checks=False`."""
+        """The check server, with `running` and `failure`; None with `serve_checks=False`."""
         return self._checks
 
     def send_message_in_transaction(
         self, message: Message, arg: Any = None, *, session: Session | scoped_session[Any] | None = None
     ) -> TransactionSendResult:
-        """Store the half, run the local transaction, send its end.
+        """Store the half, run the local transaction, send its outcome.
 
-        Without a session the listener is the truth. What the local transaction raises reaches the caller unchanged, and
-        nothing more is sent: as with UNKNOWN and None, check-back decides. An end that cannot be sent is logged, and
-        check-back decides too.
+        Without a session the listener decides. An exception of the local transaction is raised unchanged and no op
+        marker is sent: as with UNKNOWN and None, check-back decides. An op marker that cannot be sent is logged, and
+        check-back decides.
 
-        With a session the callback row is the truth. COMMIT commits the session and ROLLBACK rolls it back; UNKNOWN and
-        None leave it as it is, and whoever ends it decides. What the local transaction raises reaches the caller after
-        a rollback.
+        With a session the callback row decides. COMMIT commits the session and ROLLBACK rolls it back. UNKNOWN and None
+        leave it open, for the caller to commit or roll back. An exception of the local transaction is raised after a
+        rollback.
 
         Args:
             message: The message; without a session, a transaction has one.
-            arg: Handed to the local transaction as it is.
-            session: The local transaction runs in this session's transaction, which must not be in a SAVEPOINT.
+            arg: Passed to the local transaction unchanged.
+            session: Session in whose transaction the local transaction runs; no SAVEPOINT may be open.
 
         Raises:
             MessageRefused: The message cannot be sent; nothing was written.
-            TransactionsRejected: The outbox was told to reject transactions; nothing was written.
-            PublishFailed: The half was not acknowledged; the local transaction did not run. With a session: roll it
-                back.
+            TransactionsRejected: `reject_transactions` is on; nothing was written.
+            PublishFailed: The half was not acknowledged; the local transaction did not run. Roll the session back, if
+                one was given.
             KafkaUnreachable: Kafka does not answer; the local transaction did not run.
-            UsageError: The listener returned something else than a `LocalTransactionState` or None, or the session
-                cannot be used.
+            UsageError: The listener returned neither a `LocalTransactionState` nor None, or the session cannot be used.
 
-        With a session also what `session.commit()` raises, as after `Outbox.publish()`.
+        With a session it also raises the errors of `session.commit()`, as after `Outbox.publish()`.
         """
         if session is not None:
             return self._send_in_session(session, message, arg)
         return self._send_alone(message, arg)
 
-    # --- truth: the callback row --------------------------------------------------------------------------------
+    # --- with a session: the callback row decides ---------------------------------------------------------------
 
     def _send_in_session(
         self, session: Session | scoped_session[Any], message: Message, arg: Any
@@ -163,21 +163,21 @@ class TransactionalProducer:
         return TransactionSendResult(half.message_id, half.transaction_id, state, partition, offset)
 
     def _execute(self, half: HalfMessage, arg: Any) -> LocalTransactionState:
-        """Run the local transaction; None is UNKNOWN.
+        """Run the local transaction and return its state; UNKNOWN for None.
 
         Raises:
-            UsageError: It returned something else.
+            UsageError: It returned neither a state nor None.
         """
         state: object = self._listener.execute_local_transaction(half, arg)
         if state is None:
             return LocalTransactionState.UNKNOWN
         if not isinstance(state, LocalTransactionState):
             raise UsageError(
-                f"execute_local_transaction() returned {type(state).__name__}: return a LocalTransactionState or None"
+                f"execute_local_transaction() returned {type(state).__name__}. Return a LocalTransactionState or None."
             )
         return state
 
-    # --- truth: the listener ------------------------------------------------------------------------------------
+    # --- without a session: the listener decides ----------------------------------------------------------------
 
     def _send_alone(self, message: Message, arg: Any) -> TransactionSendResult:
         message = with_trace(message)
@@ -201,17 +201,17 @@ class TransactionalProducer:
         return TransactionSendResult(half.message_id, transaction_id, state, place.partition, offset)
 
     def _store(self, half: HalfRecord, transaction_id: str, budget: Budget) -> tuple[HalfPlace, int]:
-        """Send the half and await its acknowledgement; its place and offset."""
+        """Send the half and wait for its acknowledgement; return its topic, partition and offset."""
         place = self._sender.half_place(half.key, transaction_id)
         began = time.monotonic()
         try:
             (offset,) = self._sender.send_halves(place.partition, [half], budget)
             self._sender.require_same_topic(place, [offset])
         except PublishFailed as error:
-            # It may be stored all the same. Where is not known, so the end says that nothing of it counts.
+            # The half may be stored, at an unknown offset: the rollback marker lists no position.
             self._end(OpKind.ROLLBACK, transaction_id, place, Positions(()), NO_OFFSET)
             raise PublishFailed(
-                "Kafka did not acknowledge the half message, and the local transaction did not run: try again"
+                "Kafka did not acknowledge the half message, so the local transaction did not run. Try again."
             ) from error
         self._recorder.messages_published(self._settings.group, 1)
         self._recorder.halves_acked(self._settings.group, 1, time.monotonic() - began)
@@ -228,41 +228,41 @@ class TransactionalProducer:
         )
         return HalfRecord(message.key_bytes(), message.value_bytes(), [*control.encode(), *message.header_list()])
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- start and close ----------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Begin to answer checks, unless `serve_checks=False`. A second call changes nothing.
+        """Start to answer checks, unless `serve_checks=False`. A second call has no effect.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
             KafkaUnreachable: Kafka does not answer.
-            UsageError: It was closed.
+            UsageError: The producer was closed.
         """
         if self._checks is not None:
             self._checks.start()
         return self
 
     def close(self) -> None:
-        """Answer no more checks, and close the outbox if it is the producer's own."""
+        """Stop answering checks, and close the outbox if the producer created it."""
         if self._checks is not None:
             self._checks.close()
         if self._owns:
             self._outbox.close()
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start to answer checks."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the producer."""
         self.close()
 
 
 def _roll_back_after_failure(session: Session | scoped_session[Any]) -> None:
-    """Roll back; if that fails, the connection is lost and so is its transaction, and the first error says more."""
+    """Roll back; log a failure, so that the first error is raised. A lost connection ends the transaction anyway."""
     try:
         session.rollback()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the caller is about to hear of the first error
-        log.warning("the rollback after a failed local transaction failed, too: %s", type(error).__name__)
+    except Exception as error:  # noqa: BLE001 - the first error is about to be raised
+        log.warning("Rollback after a failed local transaction failed: %s", type(error).__name__)

@@ -1,1 +1,1 @@
-"""How a message gets into Kafka with a local transaction."""
+"""Publish messages to Kafka with a local transaction."""

@@ -1,4 +1,4 @@
-"""Which of a session's connections a message commits with."""
+"""Choose the connection of a session with which a message commits."""
 
 from __future__ import annotations
 
@@ -14,67 +14,70 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox.errors import UsageError
 
 BindArguments = Mapping[str, Any]
-"""As those of `Session.connection()`."""
+"""The `bind_arguments` of `Session.connection()`."""
 
 _WRITE = update(table("outbox_transaction"))
-"""A statement that writes: a session that routes reads and writes returns the engine for it."""
+"""A writing statement, for which a session that routes reads and writes returns the engine."""
 
 _HOW = (
-    "flush before you publish, or give publish() bind_arguments, as session.connection() takes them: "
-    '{"mapper": Order}, or {"bind": engine}'
+    "Flush before you publish, or give publish() the bind_arguments of session.connection(), such as "
+    '{"mapper": Order} or {"bind": engine}.'
 )
 
 
 def plain_session(session: Session | scoped_session[Any]) -> Session:
-    """Return the session itself, if one can publish with it.
+    """Return the session; for a scoped session, the one of this scope.
 
     Raises:
-        UsageError: It is no session, or two-phase.
+        UsageError: It is not a session, or it is two-phase.
     """
     if isinstance(session, scoped_session):
         session = session()
     if not isinstance(session, Session):
         raise UsageError(
-            f"publish() takes a Session or a Connection of SQLAlchemy, not {type(session).__name__}: "
-            "for a connection of psycopg use outbox.transaction(connection)"
+            f"publish() takes a Session or a Connection of SQLAlchemy, not {type(session).__name__}. "
+            "For a connection of psycopg use outbox.transaction(connection)."
         )
     if session.twophase:
-        raise UsageError("a two-phase session cannot publish: use a session without twophase=True")
+        raise UsageError(
+            "publish() does not support sessions with twophase=True: it cannot observe their COMMIT. "
+            "Use another session."
+        )
     return session
 
 
 def writing_connection(session: Session, bind_arguments: BindArguments | None = None) -> Connection:
-    """Return the connection to which a session's transaction writes, opened if there is none.
+    """Return the connection to which a session's transaction writes; open one if there is none.
 
-    That is the only open one that can write; else the session chooses, as for an UPDATE; else it is the one for its
-    pending objects.
+    That is the only open one that can write; else the session's choice for an UPDATE; else the one for its pending
+    objects.
 
     Args:
         session: The session.
-        bind_arguments: What to choose by instead.
+        bind_arguments: How to choose instead.
 
     Raises:
-        UsageError: The session cannot choose, the connection is read-only, or another open one can write, too.
+        UsageError: The session has no engine to choose, the connection is read-only, or another open one can write.
     """
     writers = _writers(session)
     if len(writers) == 1 and bind_arguments is None:
         return session.connection(bind_arguments={"bind": writers.pop().engine})
     connection = session.connection(bind_arguments=dict(bind_arguments or {"bind": _engine(session)}))
     if is_read_only(connection):
-        raise UsageError(f"The session's connection is read-only, and publish() writes a row: {_HOW}")
+        raise UsageError(f"The session's connection is read-only, and publish() writes a row. {_HOW}")
     if writers - {connection}:
         raise two_connections()
     return connection
 
 
 def _engine(session: Session) -> Engine | Connection:
-    """Return what a session chooses for an UPDATE, or else for its pending objects."""
+    """Return the session's engine for an UPDATE, or else the one for its pending objects."""
     try:
         return session.get_bind(clause=_WRITE)
     except UnboundExecutionError as error:
         pending = {session.get_bind(mapper=inspect(one).mapper) for one in (*session.new, *session.dirty)}
         if len(pending) != 1:
-            raise UsageError(f"The session has no engine for publish() to choose: {_HOW}") from error
+            raise UsageError(f"The session has no engine for publish() to choose. {_HOW}") from error
         return pending.pop()
 
 
@@ -84,7 +87,7 @@ def _writers(session: Session) -> set[Connection]:
 
 
 def is_read_only(connection: Connection) -> bool:
-    """Return whether nothing can be written on a connection: it was made read-only, or it is one to a standby."""
+    """Return whether a connection cannot write: it is set to read-only, or its server is a standby."""
     if connection.invalidated:
         return False
     driver = driver_of(connection.connection.dbapi_connection)
@@ -94,12 +97,12 @@ def is_read_only(connection: Connection) -> bool:
 
 
 def driver_of(dbapi_connection: Any) -> Any:
-    """Return the driver's own connection, also of one that was detached from its pool."""
+    """Return the driver's own connection, also for one that was detached from its pool."""
     return getattr(dbapi_connection, "driver_connection", dbapi_connection)
 
 
 def commits_itself(session: Session) -> bool:
-    """Return whether COMMIT is the session's: one that is joined to a connection's transaction does not send it."""
+    """Return whether the session sends COMMIT: one that is joined to a connection's transaction does not."""
     return all(
         should_commit and isinstance(transaction, RootTransaction)
         for _, transaction, should_commit, *_ in _connections_of(session)
@@ -107,18 +110,18 @@ def commits_itself(session: Session) -> bool:
 
 
 def _connections_of(session: Session) -> list[tuple[Any, ...]]:
-    """Return connection, transaction, whether the session ends it, and more, of each connection in its transaction.
+    """Return connection, transaction, whether the session ends it, and more, for each connection of the session.
 
-    That is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice if it went.
+    They are in a private attribute; tests on SQLAlchemy 2.0 and 2.1 fail if it changes.
     """
     transaction = session.get_transaction()
-    return [] if transaction is None else [*transaction._connections.values()]  # noqa: SLF001 - told nowhere else
+    return [] if transaction is None else [*transaction._connections.values()]  # noqa: SLF001 - there is no public attribute
 
 
 def two_connections() -> UsageError:
-    """Return the error for a transaction whose COMMITs are not one."""
+    """Return the error for a transaction that writes on two connections, whose COMMITs are not atomic."""
     return UsageError(
-        "The session's transaction writes on two connections, whose COMMITs are not one. Publish with a session of one "
-        "database, or in a transaction of its own. An engine that only reads may be beside it: make it with "
-        'create_engine(url, execution_options={"postgresql_readonly": True}), or connect it to a standby'
+        "The session's transaction writes on two connections, whose COMMITs are not atomic. Publish with a session of "
+        "one database, or in a transaction of its own. A read-only engine may be used with it: create it with "
+        'create_engine(url, execution_options={"postgresql_readonly": True}), or connect it to a standby.'
     )

@@ -1,8 +1,8 @@
-"""Publishing through SQLAlchemy: what is published belongs to the root transaction of one Connection.
+"""Publish with SQLAlchemy: messages belong to the root transaction of one Connection.
 
-The seal hangs on the `commit` event of that one Connection: it fires for the real COMMIT only, after all flushes, in
-every join mode, and may run SQL. The op marker goes out at the first sight, after the seal, of an idle connection
-without rollback or error in between: the session's `after_commit`, the pool's `reset`, or the next `begin`.
+The seal runs in the `commit` event of that Connection, which fires for the real COMMIT only, after all flushes, in
+every join mode, and may run SQL. The op marker is sent at the first event after the seal at which the connection is
+idle, without a rollback or an error in between: the session's `after_commit`, the pool's `reset`, or the next `begin`.
 """
 
 from __future__ import annotations
@@ -39,20 +39,22 @@ _END = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
     re.IGNORECASE | re.DOTALL,
 )
-"""Statements that end a transaction; the first words of what is executed."""
+"""The first words of statements that end a transaction."""
 
 _lock = ForkSafeLock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
 _sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()  # until its transaction ends
-_sealed: dict[int, PublishedTransaction] = {}  # by id of the driver's connection, from the seal to the first sight
-_connections: WeakSet[Connection] = WeakSet()  # those that are listened to
-_dialects: WeakSet[Dialect] = WeakSet()  # likewise; an engine shares its dialect with its copies of other options
+_sealed: dict[
+    int, PublishedTransaction
+] = {}  # by id of the driver's connection, from the seal until the outcome of COMMIT is determined
+_connections: WeakSet[Connection] = WeakSet()  # those with listeners
+_dialects: WeakSet[Dialect] = WeakSet()  # those with listeners; copies of an engine share its dialect
 
 
 class PublishedTransaction:
-    """What was published in one root transaction, through any number of outboxes.
+    """The messages published in one root transaction, through any number of outboxes.
 
-    It does not refer to that transaction, which keeps it alive.
+    It holds no reference to that transaction, which keeps it alive.
 
     Args:
         connection: The connection.
@@ -64,32 +66,32 @@ class PublishedTransaction:
         self.is_sealed = False
         self._parts: dict[Starter, Participant] = {}
         self._savepoints: dict[Starter, list[int]] = {}  # for each message, the SAVEPOINT in which it was published
-        self._awaiting: list[Participant] = []  # sealed, and their end not seen
+        self._awaiting: list[Participant] = []  # sealed; the outcome of COMMIT is not determined yet
 
     def publish(self, starter: Starter, message: Message, savepoint: int, *, eager: bool) -> Receipt:
         """Publish a message through one outbox.
 
         Args:
-            starter: Of the outbox; starts its part at its first message.
+            starter: The outbox's starter; it creates the participant at the first message.
             message: The message.
-            savepoint: Number of the innermost SAVEPOINT that is open, 0 if none is; inside one, nothing is eager.
-            eager: Whether the half goes out now.
+            savepoint: Number of the innermost open SAVEPOINT, 0 if none is open; inside one, nothing is eager.
+            eager: Send the half now, not at COMMIT.
 
         Raises:
             UsageError: The transaction is already sealed.
             MessageRefused: The message cannot be published.
-            OutboxError: Kafka or the tables are not as they should be.
+            OutboxError: Kafka does not answer, or the channel or the tables are wrong.
             psycopg.Error: In eager mode: Postgres refuses.
         """
         if self.is_sealed:
-            raise UsageError("this transaction is already being committed: publish before session.commit()")
+            raise UsageError("This transaction is already being committed. Publish before session.commit().")
         part, numbers = self.part(starter), self._savepoints[starter]
         del numbers[len(part.draft) :]  # of a message that was refused, or interrupted by a signal handler
         numbers.append(savepoint)
         return part.publish(message, early=eager and savepoint == 0)
 
     def part(self, starter: Starter) -> Participant:
-        """The part of one outbox, started if it is not yet."""
+        """Return the participant of one outbox; start it if it has not started."""
         if starter not in self._parts:
             self._savepoints[starter] = []
             self._parts[starter] = starter.start(self.connection)
@@ -97,11 +99,11 @@ class PublishedTransaction:
 
     @property
     def has_messages(self) -> bool:
-        """Whether something is published that will go out with COMMIT."""
+        """Whether messages will be sent with COMMIT."""
         return any(part.draft for part in self._parts.values())
 
     def roll_back_to(self, savepoint: int) -> None:
-        """Strike what was published since a SAVEPOINT: their numbers rise, so what lies inside has no lower one."""
+        """Remove the messages published since a SAVEPOINT; nested SAVEPOINTs have higher numbers."""
         for starter, part in self._parts.items():
             numbers = self._savepoints[starter]
             kept = next((index for index, number in enumerate(numbers) if number >= savepoint), len(numbers))
@@ -109,7 +111,7 @@ class PublishedTransaction:
             del numbers[kept:]
 
     def seal(self) -> None:
-        """Seal every part; on any failure, roll the connection back before the error goes on."""
+        """Seal every participant; on any failure, roll the connection back before the error is raised."""
         self.is_sealed = True
         try:
             self.connection.require_healthy(begun=self._begun)
@@ -122,19 +124,19 @@ class PublishedTransaction:
             finally:
                 self.end(f"the seal failed ({type(error).__name__}), COMMIT was not sent")
             raise
-        self._awaiting = [part for part in self._parts.values() if part.draft]  # the others have no row
+        self._awaiting = [part for part in self._parts.values() if part.draft]  # others have no row
         if not self._awaiting:
             return
-        unseen = _sealed.get(id(self.connection.driver))
-        if unseen is not None:  # through another Connection, as a StaticPool allows; this one's begin tells nothing
-            unseen.end(None)
+        pending = _sealed.get(id(self.connection.driver))
+        if pending is not None:  # sealed through another Connection, as a StaticPool allows: its outcome is unknown
+            pending.end(None)
         _sealed[id(self.connection.driver)] = self
 
     def end(self, rolled_back: str | None) -> None:
-        """It did not commit, or nobody knows: no commit marker will go out.
+        """End without a commit marker: the transaction was rolled back, or its outcome is unknown.
 
         Args:
-            rolled_back: Why it is certain that no row of it can become visible (R6); None if it is not.
+            rolled_back: Why it is certain that no row of it can become visible (R6); None if it is not certain.
         """
         self.is_sealed = True
         self._awaiting = []
@@ -146,21 +148,22 @@ class PublishedTransaction:
             else:
                 part.unknown()
 
-    def look(self, *, told: bool = False, presumed: bool = True) -> None:
-        """The first sight of the connection after the seal: was COMMIT sent, and did it succeed?
+    def conclude(self, *, reported: bool = False, presumed: bool = True) -> None:
+        """Determine, at the first event after the seal, whether COMMIT was sent and succeeded.
 
-        Not if the connection is not idle. If it is, COMMIT may have failed all the same, unseen if a handler of the
-        user's raised before ours: unless somebody told of its success, the row is looked for.
+        It did not if the connection is not idle. On an idle connection COMMIT may have failed without an event, if a
+        handler of the application raised before the library's. So the row is looked up, unless SQLAlchemy reported that
+        COMMIT returned.
 
         Args:
-            told: Whether SQLAlchemy says that COMMIT returned.
-            presumed: What is to be believed where no row can be looked for.
+            reported: Whether SQLAlchemy reported that COMMIT returned.
+            presumed: The answer if there is no row to look up.
         """
         if not self._awaiting:
             return
-        seen = (told or self._has_rows(presumed=presumed)) if self.connection.idle else None
-        if not seen:
-            self.end(None if seen is None else "COMMIT failed, or was not sent")
+        committed = (reported or self._has_rows(presumed=presumed)) if self.connection.idle else None
+        if not committed:
+            self.end(None if committed is None else "COMMIT failed, or was not sent")
             return
         _sealed.pop(id(self.connection.driver), None)
         parts, self._awaiting, self._parts = self._awaiting, [], {}
@@ -172,7 +175,7 @@ class PublishedTransaction:
         return None if None in found else all(found)
 
     def commit_failed(self, error: BaseException) -> CommitOutcomeUnknown | None:
-        """An error while the transaction was sealed; what to tell the user instead, if its outcome is not known."""
+        """End after an error of a sealed transaction; return the error to raise instead if the outcome is unknown."""
         parts = self._awaiting
         definite = self.connection.commit_definitely_failed(error)
         self.end(f"COMMIT failed ({type(error).__name__})" if definite else None)
@@ -180,17 +183,19 @@ class PublishedTransaction:
             return None
         ids = [part.draft.transaction_id for part in parts]
         return CommitOutcomeUnknown(
-            ids[0], f"COMMIT of transaction {', '.join(ids)} was sent and no reply came: the checker will decide"
+            ids[0],
+            f"COMMIT of transaction {', '.join(ids)} was sent and no reply came. The checker will decide; "
+            "outcome() returns the result.",
         )
 
 
 class StoredHalf(NamedTuple):
-    """A message that was published eagerly, and whose half is stored.
+    """An eagerly published message whose half is stored.
 
     Args:
-        receipt: Of the publication.
+        receipt: Receipt of the publication.
         partition: Partition of the half topic.
-        offset: Offset there.
+        offset: Offset of the half.
     """
 
     receipt: Receipt
@@ -203,13 +208,13 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
 
     Raises:
         OutboxError: As `publish()`.
-        UsageError: A SAVEPOINT is open: nothing was published.
-        PublishFailed: The half was not acknowledged; the local transaction must be rolled back.
+        UsageError: A SAVEPOINT is open; nothing was published.
+        PublishFailed: The half was not acknowledged. The local transaction must be rolled back.
     """
     session = plain_session(session)
     connection = writing_connection(session)
     if _innermost_savepoint(connection):
-        raise UsageError("a half is stored at once only while no SAVEPOINT is open: release it first")
+        raise UsageError("A SAVEPOINT is open, inside which a half cannot be sent. Release it first.")
     receipt = publish(session, starter, message, eager=True)
     published = published_transaction(connection, starter)
     return StoredHalf(receipt, *published.part(starter).acknowledged_half())
@@ -227,14 +232,14 @@ def publish(
 
     Args:
         session: The session or connection.
-        starter: Of the outbox.
+        starter: The outbox's starter.
         message: The message.
-        eager: Whether the half goes out now.
-        bind_arguments: By which a session chooses the connection; None: see `writing_connection`.
+        eager: Send the half now, not at COMMIT.
+        bind_arguments: How a session chooses the connection; None: see `writing_connection`.
 
     Raises:
-        UsageError: It is neither, two-phase, in autocommit, read-only, writes on two connections, is not on psycopg, or
-            is already being committed.
+        UsageError: `session` has another type, is two-phase, in autocommit, read-only, writes on two connections, is
+            not on psycopg, or is already being committed.
         MessageRefused: The message cannot be published.
     """
     if isinstance(session, Connection):
@@ -256,7 +261,7 @@ def _publish_on_connection(connection: Connection, starter: Starter, message: Me
 def publish_on(
     connection: Connection, published: PublishedTransaction, starter: Starter, message: Message, *, eager: bool
 ) -> Receipt:
-    """Publish a message with a connection's transaction; errors of Postgres are raised as SQLAlchemy's.
+    """Publish a message with a connection's transaction; raise errors of Postgres as SQLAlchemy's.
 
     Raises:
         OutboxError: As `PublishedTransaction.publish`.
@@ -272,20 +277,20 @@ def publish_on(
 
 
 def published_transaction(connection: Connection, starter: Starter) -> PublishedTransaction:
-    """What is published in the connection's present root transaction.
+    """Return the messages of the connection's current root transaction; register listeners at the first call.
 
     Raises:
-        UsageError: It is in two-phase or autocommit, or not on psycopg.
+        UsageError: The connection is two-phase, in autocommit, or not on psycopg.
     """
     root = connection.get_transaction()
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
-        raise UsageError("a two-phase transaction cannot publish: begin an ordinary one, with connection.begin()")
+        raise UsageError("publish() does not support two-phase transactions. Use connection.begin().")
     if root not in _published:
         driver = driver_of(connection.connection.dbapi_connection)
         local = starter.connection(driver)
         if getattr(driver, "autocommit", False) is True:
             raise UsageError(
-                "the connection is in AUTOCOMMIT, where nothing waits for the messages: use another isolation level"
+                "The connection is in AUTOCOMMIT mode; publish() needs a transaction. Use another isolation level."
             )
         _listen(connection)  # first: an exception of a signal handler may come between these lines (R47)
         _published[root] = PublishedTransaction(local)
@@ -293,23 +298,23 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
 
 
 def _innermost_savepoint(connection: Connection) -> int:
-    """Number of the innermost open SAVEPOINT, 0 if none is.
+    """Return the number of the innermost open SAVEPOINT, 0 if none is open.
 
-    The event of a SAVEPOINT's beginning does not tell its name, and it may have begun before the first publication.
-    Its name is a private attribute; tests on SQLAlchemy 2.0 and 2.1 would notice if it went.
+    The event of a SAVEPOINT's begin does not carry its name, and it may have begun before the first publication. Its
+    name is a private attribute; tests on SQLAlchemy 2.0 and 2.1 fail if it changes.
     """
     nested = connection.get_nested_transaction()
-    return 0 if nested is None else _savepoint_number(nested._savepoint)  # noqa: SLF001 - told nowhere else
+    return 0 if nested is None else _savepoint_number(nested._savepoint)  # noqa: SLF001 - there is no public attribute
 
 
 def _savepoint_number(name: str) -> int:
-    """SQLAlchemy numbers the SAVEPOINTs of a connection: `sa_savepoint_7`."""
+    """Return the number in SQLAlchemy's name of a SAVEPOINT, such as `sa_savepoint_7`."""
     return int(name.rpartition("_")[2])
 
 
 @cache
 def _listen_to_sessions() -> None:
-    """Listen to all sessions, once: three listeners for each session would take longer than the row's INSERT."""
+    """Register listeners for all sessions, once: three per session would take longer than the row's INSERT."""
     with _lock.free:
         event.listen(Session, "after_commit", _after_commit)
         event.listen(Session, "after_begin", _after_begin)
@@ -317,12 +322,12 @@ def _listen_to_sessions() -> None:
 
 
 def _listen(connection: Connection) -> None:
-    """Listen on a connection; SQLAlchemy's registry of listeners is not made for several threads at once.
+    """Register listeners on a connection, under a lock: SQLAlchemy's registry is not thread-safe.
 
-    To listen twice is to listen once. So whoever was interrupted in between listens again.
+    Registering a listener twice has no effect. So after an interruption by a signal handler all are registered again.
 
     Raises:
-        UsageError: An interruption inside SQLAlchemy has left it deaf.
+        UsageError: An interruption inside SQLAlchemy left a listener unregistered.
     """
     with _lock.free:
         if connection not in _connections:
@@ -332,8 +337,8 @@ def _listen(connection: Connection) -> None:
             event.listen(connection, "before_cursor_execute", _refuse_end_in_sql)
             if _commit not in connection.dispatch.commit:
                 raise UsageError(
-                    "the connection's listeners were interrupted while they were registered: roll back, and call "
-                    "invalidate() on the connection"
+                    "A signal handler interrupted the registration of the connection's listeners. Roll back, and "
+                    "call invalidate() on the connection."
                 )
             _connections.add(connection)
         if connection.dialect not in _dialects:
@@ -344,16 +349,16 @@ def _listen(connection: Connection) -> None:
 
 
 def _refuse_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    """Refuse COMMIT and ROLLBACK as statements: SQLAlchemy does not see them, and the messages would go out (R47).
+    """Refuse COMMIT and ROLLBACK as SQL text: SQLAlchemy fires no event for them (R47).
 
     Raises:
-        UsageError: The statement ends a transaction in which something was published.
+        UsageError: The statement would end a transaction with messages.
     """
     published = _current(connection)
     if published is not None and published.has_messages and (found := _END.match(statement)):
         raise UsageError(
-            f"{found[1].upper()} as a statement would end a transaction with messages unseen; nothing was executed. "
-            "Use session.commit(), session.rollback() or session.begin_nested()"
+            f"{found[1].upper()} as SQL text in a transaction with messages was refused; nothing was executed. "
+            "Use session.commit(), session.rollback() or session.begin_nested()."
         )
 
 
@@ -362,14 +367,14 @@ def _sealed_on(dbapi_connection: Any) -> PublishedTransaction | None:
 
 
 def _listen_to_savepoints(connection: Connection) -> None:
-    """Only what was published inside a SAVEPOINT can be struck with one."""
+    """Register the listener for rollbacks of SAVEPOINTs, which only messages published inside one need."""
     with _lock.free:
         if not event.contains(connection, "rollback_savepoint", _rollback_savepoint):
             event.listen(connection, "rollback_savepoint", _rollback_savepoint)
 
 
 def _current(connection: Connection) -> PublishedTransaction | None:
-    """What was published in the connection's present root transaction."""
+    """Return the messages of the connection's current root transaction; None if there are none."""
     root = connection.get_transaction()
     return _published.get(root) if isinstance(root, RootTransaction) else None
 
@@ -389,14 +394,14 @@ def _commit(connection: Connection) -> None:
 
 
 def _as_sqlalchemy_error(connection: Connection, error: psycopg.Error, *, lost: bool = False) -> Exception:
-    """An error of Postgres, as a statement of the session would raise it: retry loops look for that."""
+    """Convert an error of Postgres as SQLAlchemy does for a session's statement: retry loops expect that type."""
     return DBAPIError.instance(
         None, None, error, psycopg.Error, connection_invalidated=lost, dialect=connection.dialect
     )
 
 
 def _rollback(connection: Connection) -> None:
-    """The ROLLBACK comes after this event; where no row was inserted yet, it need not be waited for."""
+    """End on rollback. ROLLBACK is sent after this event, so with a row the outcome is not certain yet."""
     published = _current(connection)
     if published is not None:
         published.end(None if published.is_sealed else "the local transaction was rolled back")
@@ -405,7 +410,7 @@ def _rollback(connection: Connection) -> None:
 def _begin(connection: Connection) -> None:
     published = _sealed_on(connection.connection.dbapi_connection)
     if published is not None:
-        published.look()
+        published.conclude()
 
 
 def _rollback_savepoint(connection: Connection, name: str, _context: None) -> None:
@@ -415,11 +420,11 @@ def _rollback_savepoint(connection: Connection, name: str, _context: None) -> No
 
 
 def _handle_error(context: ExceptionContext) -> BaseException | None:
-    """COMMIT itself may fail: then the connection is idle too, and nothing was committed, or nobody knows."""
+    """Handle an error of COMMIT itself, after which the outcome is either a rollback or unknown."""
     published = _current(context.connection) if context.connection is not None else None
     if published is None or not published.is_sealed:
         return None
-    if context.statement is not None:  # a listener of the user's, between the seal and COMMIT
+    if context.statement is not None:  # a statement of the application's listener, between the seal and COMMIT
         published.end(None)
         return None
     return published.commit_failed(context.original_exception)
@@ -430,17 +435,17 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     if published is None:
         return
     if not state.asyncio_safe:
-        published.end(None)  # no event loop to ask in; the pool throws an async connection away
+        published.end(None)  # no event loop to run a query in; the pool discards an async connection
         return
     if state.transaction_was_reset:
-        # Perhaps a listener of the user's raised between the seal and COMMIT. Perhaps this was another transaction,
-        # begun through another Connection after COMMIT, as a StaticPool allows: the row tells.
+        # Either a listener of the application raised between the seal and COMMIT, or this is another transaction, begun
+        # through another Connection after COMMIT, as a StaticPool allows. The row decides.
         published.connection.roll_back()
-    published.look(presumed=not state.transaction_was_reset)
+    published.conclude(presumed=not state.transaction_was_reset)
 
 
 def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | None) -> None:
-    """The connection is thrown away: nobody will see it again."""
+    """End with an unknown outcome: the pool discards the connection."""
     published = _sealed_on(dbapi_connection)
     if published is not None:
         published.end(None)
@@ -449,7 +454,7 @@ def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | Non
 def _after_commit(session: Session) -> None:
     published = _sessions.get(session)
     if published is not None:
-        published.look(told=commits_itself(session))
+        published.conclude(reported=commits_itself(session))
 
 
 def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:

@@ -22,7 +22,7 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     if state.transaction_was_reset:
         published.end("COMMIT was not sent" if published.connection.roll_back() else None)
     else:
-        published.look()
+        published.conclude()
 
 
 MUTANT = Mutant(

@@ -114,8 +114,8 @@ def test_data(data: object, content_type: str | None, value: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "content_type", "says"),
     [
-        ({"a": "secret"}, "text/xml", "of type dict, cannot become text/xml"),
-        ({"a": math.nan, "b": "secret"}, "application/json", "cannot become JSON: it holds NaN"),
+        ({"a": "secret"}, "text/xml", "of type dict, cannot be converted to text/xml"),
+        ({"a": math.nan, "b": "secret"}, "application/json", "cannot be converted to JSON: it contains NaN"),
         ({"secret": object()}, "application/json", "of type object"),
     ],
 )
@@ -174,6 +174,6 @@ print(json.dumps(says))
 def test_without_its_extra_a_module_says_which_one() -> None:
     found = subprocess.run([sys.executable, "-c", WITHOUT], check=True, capture_output=True, text=True, timeout=60)
     assert json.loads(found.stdout) == {
-        module: f"outbox.{module} needs an extra: pip install 'kafka-transactional-outbox[{extra}]'"
+        module: f"outbox.{module} needs an extra. Run pip install 'kafka-transactional-outbox[{extra}]'"
         for module, extra in (("cloudevents", "cloudevents"), ("prometheus", "metrics"))
     }

@@ -147,7 +147,7 @@ def test_what_is_no_state_is_an_error_and_decides_nothing(shop: Shop, state: obj
     topic = shop.topic()
     listener = Scripted(execute=state, check=ROLLBACK)
     with TransactionalProducer(shop.outbox, listener) as producer:
-        with pytest.raises(UsageError, match=f"returned {type(state).__name__}: return a LocalTransactionState"):
+        with pytest.raises(UsageError, match=rf"returned {type(state).__name__}\. Return a LocalTransactionState"):
             producer.send_message_in_transaction(_message(shop, topic, "v"))
         ((given, _),) = listener.executed
         shop.site.wait_settled()
@@ -508,7 +508,7 @@ def test_an_exception_reaches_the_caller_though_the_connection_is_lost(
         producer = TransactionalProducer(shop.outbox, Scripted(execute=lose))
         with pytest.raises(ValueError, match="the first error"):
             producer.send_message_in_transaction(_message(shop, topic, "lost"), session=session)
-    assert "rollback after a failed" in caplog.text
+    assert "Rollback after a failed" in caplog.text
     shop.site.wait_settled()
     assert shop.site.read(topic) == []
 

@@ -98,7 +98,7 @@ def test_end_in_sql_of_a_session_is_refused(shop: Shop, statement: str) -> None:
     with Session(shop.engine) as session, session.begin():
         shop.insert(session, number)
         shop.publish(session, topic, "first")
-        with pytest.raises(UsageError, match="would end a transaction with messages unseen"):
+        with pytest.raises(UsageError, match="in a transaction with messages was refused"):
             session.execute(text(statement))
     assert shop.delivered(1, topic) == ["first"]
     assert shop.has(number)

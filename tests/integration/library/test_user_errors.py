@@ -156,48 +156,49 @@ class _Listener(TransactionListener):
 
 OFFLINE: dict[str, tuple[Offline, str]] = {
     # --- settings -----------------------------------------------------------------------------------------------
-    "no servers": (_settings(kafka={}), "give kafka={'bootstrap.servers': 'host:9092'}"),
+    "no servers": (_settings(kafka={}), "Give kafka={'bootstrap.servers': 'host:9092'}"),
     "group name": (_settings(group="a b"), "use 1 to 200 letters, digits"),
     "channel name": (_settings(channel="Ä"), "use "),
     "property that breaks the guarantee": (_settings(kafka={**KAFKA, "acks": "1"}), "cannot be set: "),
-    "property of no name": (_settings(kafka={**KAFKA, 1: "1"}), "use the names of librdkafka"),
-    "property that is no function": (_settings(kafka={**KAFKA, "oauth_cb": "f"}), "only Python can give one"),
+    "property of no name": (_settings(kafka={**KAFKA, 1: "1"}), "Use the names of librdkafka"),
+    "property that is no function": (_settings(kafka={**KAFKA, "oauth_cb": "f"}), "Set it in Python"),
     "file that is missing": (
         _settings(kafka={**KAFKA, "security.protocol": "ssl", "ssl.ca.location": "/none"}),
-        "correct the path or its rights",
+        "Correct the path or its permissions",
     ),
     "seconds out of range": (_settings(publish_timeout=0.0), " must be from "),
-    "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "use "),
-    "no group": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "give OUTBOX_GROUP"),
+    "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "Use at most 63"),
+    "table prefix": (_environment(OUTBOX_TABLE_PREFIX="a;b"), "Use at most 50"),
+    "no group": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_GROUP"),
     "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
-    "no table": (_environment(OUTBOX_KAFKA="[]"), "write [kafka] with one property a line"),
-    "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "write text, a number, true or false"),
-    "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT="soon"), "write it like 5 or 0.5"),
-    "no truth": (_environment(OUTBOX_EAGER="maybe"), "write true, false, yes, no, 1 or 0"),
-    "no file": (_environment(OUTBOX_CONFIG="/none.toml"), "which cannot be read: "),
+    "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
+    "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
+    "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT="soon"), "Write seconds, such as 5 or 0.5"),
+    "no truth": (_environment(OUTBOX_EAGER="maybe"), "Use true, false, yes, no, 1 or 0"),
+    "no file": (_environment(OUTBOX_CONFIG="/none.toml"), ", cannot be read: "),
     # --- messages -----------------------------------------------------------------------------------------------
-    "value of no bytes": (_message(value=1), "give bytes or text, or use outbox.serialization for objects"),
-    "half a surrogate pair": (_message(value="\ud800"), "give bytes, or correct the text"),
-    "header that is no text": (_message(headers={1: "x"}), "it must be text"),
-    "reserved header": (_message(headers={"outbox-id": "x"}), "choose a name without the prefix 'outbox-'"),
-    "header with a NUL": (_message(headers={"a\0b": "x"}), "at which Kafka's client would cut it: remove it"),
-    "topic name": (_message(topic="no such name!"), "use 1 to 249 of a-z"),
-    "internal topic": (_message(topic="orders.half"), "choose one that does not begin with '__'"),
-    "negative partition": (_message(partition=-2), "use -1 for 'by key'"),
-    "partition that is no number": (_message(partition="1"), "give a whole number"),
-    "timestamp 0": (_message(timestamp=0), "give ms since 1970, or leave it out"),
-    "timestamp in ns": (_message(timestamp=10**18), "give ms since 1970"),
-    "immunity": (_message(check_immunity=-1.0), "use 0 to "),
+    "value of no bytes": (_message(value=1), "Give bytes or text, or use outbox.serialization for objects"),
+    "half a surrogate pair": (_message(value="\ud800"), "Give bytes, or correct the text"),
+    "header that is no text": (_message(headers={1: "x"}), "It must be text"),
+    "reserved header": (_message(headers={"outbox-id": "x"}), "Choose a name without the prefix 'outbox-'"),
+    "header with a NUL": (_message(headers={"a\0b": "x"}), "Remove the NUL"),
+    "topic name": (_message(topic="no such name!"), "Use 1 to 249 of the characters a-z"),
+    "internal topic": (_message(topic="orders.half"), "Choose a name that does not begin with '__'"),
+    "negative partition": (_message(partition=-2), "or -1 for 'by key'"),
+    "partition that is no number": (_message(partition="1"), "Give an integer"),
+    "timestamp 0": (_message(timestamp=0), "Give ms since 1970, or omit it"),
+    "timestamp in ns": (_message(timestamp=10**18), "Give ms since 1970"),
+    "immunity": (_message(check_immunity=-1.0), "Use 0 to "),
     "value that no serializer takes": (lambda: TYPED("orders").message(WRONG), "cannot be serialized: "),
     "asynchronous serializer": (
         lambda: TYPED("orders", value=_serialize_later).message("x"),
-        "give one that is not asynchronous",
+        "Use a synchronous serializer",
     ),
     "event of another type": (
         lambda: event_message("orders", _event(WRONG, "text/plain")),
-        "give it as bytes or text",
+        "Give it as bytes or text",
     ),
-    "event that is no JSON": (lambda: event_message("orders", _event(float("nan"))), "cannot become JSON: "),
+    "event that is no JSON": (lambda: event_message("orders", _event(float("nan"))), "cannot be converted to JSON: "),
     # --- the outbox ---------------------------------------------------------------------------------------------
     "closed": (_closed(lambda outbox: outbox.ping()), "make a new one"),
     "no session": (
@@ -222,16 +223,16 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
                 create_async_engine("postgresql+psycopg://127.0.0.1/x").connect()
             )
         ),
-        "use `async with engine.connect() as connection`",
+        "Use `async with engine.connect() as connection`",
     ),
     # --- listeners ----------------------------------------------------------------------------------------------
-    "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "a listener is a TransactionListener"),
+    "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
         lambda: TransactionalProducer(Outbox("orders", KAFKA), _Listener(), KAFKA),
-        "give either an outbox, or a group and settings",
+        "Give either an outbox, or a group and settings",
     ),
     # --- consumers ----------------------------------------------------------------------------------------------
-    "consumer group": (lambda: Inbox(""), "use 1 to "),
+    "consumer group": (lambda: Inbox(""), "Use 1 to "),
     "no message id": (lambda: Inbox("g").once(WRONG, ""), "a message id has 1 to "),
     "record of no outbox": (
         lambda: Inbox("g").once(WRONG, _record()),
@@ -507,9 +508,9 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "missing tables": (lambda w: w.publish(w.message, w.outbox_of_missing_tables()), "run `outbox table create`"),
     "missing rights": (World.publish_as_stranger, "run `outbox table create --application-role ROLE`"),
     # --- sessions and connections -----------------------------------------------------------------------------------
-    "two-phase session": (_two_phase, "use a session without twophase=True"),
-    "two-phase connection": (_two_phase_connection, "begin an ordinary one, with connection.begin()"),
-    "autocommit": (_autocommit, "use another isolation level"),
+    "two-phase session": (_two_phase, "Use another session"),
+    "two-phase connection": (_two_phase_connection, "Use connection.begin()"),
+    "autocommit": (_autocommit, "Use another isolation level"),
     "failed statement": (_failed_statement, "roll it back, nothing was published"),
     "ended inside": (_ended_inside, "leave BEGIN, COMMIT and ROLLBACK to the block or the session"),
     "begun again inside": (_begun_again_inside, "the transaction was ended inside the block"),
@@ -517,23 +518,23 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "two connections": (_two_connections, "Publish with a session of one database"),
     "read-only": (_read_only, "The session's connection is read-only"),
     "another driver": (_another_driver, "the library needs psycopg 3 (postgresql+psycopg://)"),
-    "after the block": (_after_the_block, "publish inside the with block"),
-    "inside a block of psycopg": (_inside_a_block, "use tx.savepoint()"),
-    "closed connection": (_on_a_closed_connection, "open a new one"),
-    "connection in a transaction": (_in_a_transaction, "commit it or roll it back first, outbox.transaction() owns"),
+    "after the block": (_after_the_block, "Publish inside the with block"),
+    "inside a block of psycopg": (_inside_a_block, "Use tx.savepoint()"),
+    "closed connection": (_on_a_closed_connection, "Open a new one"),
+    "connection in a transaction": (_in_a_transaction, "Commit it or roll it back first"),
     "Core connection in a transaction": (
         _core_in_a_transaction,
-        "commit it or roll it back first, outbox.transaction() owns",
+        "Commit it or roll it back first",
     ),
     "no engine": (_no_engine, "The session has no engine for publish() to choose"),
     "wait after close": (_wait_after_close, "wait for receipts before close()"),
-    "outcome in a transaction": (_outcome_in_a_transaction, "give outcome() a connection of its own"),
-    "outcome of no transaction": (_outcome_of_nothing, "give the id of a receipt"),
-    "listener's answer": (_listener, "return a LocalTransactionState or None"),
-    "listener in a SAVEPOINT": (_listener_in_a_savepoint, "release it first"),
+    "outcome in a transaction": (_outcome_in_a_transaction, "Give outcome() another connection"),
+    "outcome of no transaction": (_outcome_of_nothing, "Give the id of a receipt"),
+    "listener's answer": (_listener, "Return a LocalTransactionState or None"),
+    "listener in a SAVEPOINT": (_listener_in_a_savepoint, "Release it first"),
     # --- consumers --------------------------------------------------------------------------------------------------
-    "once in autocommit": (_once_in_autocommit, "open a transaction around both"),
-    "once without a table": (_once_without_table, "run `outbox inbox create`"),
+    "once in autocommit": (_once_in_autocommit, "Call once() and handle the message in one transaction"),
+    "once without a table": (_once_without_table, "Run `outbox inbox create`"),
     "purge in a transaction": (_purge_in_a_transaction, "takes a connection outside a transaction"),
     # --- the command ------------------------------------------------------------------------------------------------
     "command without Kafka": (
@@ -622,7 +623,7 @@ def test_user_error_on_servers_says_what_to_do(world: World, case: str) -> None:
 # --- is a line missing? -----------------------------------------------------------------------------------------------
 
 FAULTS = (
-    "try again",  # halves that Kafka refused or did not acknowledge; a transaction that the checker was quicker with
+    "ry again",  # halves that Kafka refused or did not acknowledge; a transaction that the checker was quicker with
     "it can be tried again",
     "Try again, or raise queue.buffering.max.messages",
     "Roll the local transaction back and try again",
@@ -633,10 +634,10 @@ FAULTS = (
     "start it, or correct bootstrap.servers, the network or the credentials",
     "Kafka does not answer",  # connection_causes adds what to do
     "\0 failed: \0: \0\0",  # a refused admin request: the last part says what to do
-    "COMMIT answered \0",
+    "Run the transaction again",
     "Begin a new one, on a connection of the child process",
     "run `outbox table create`",
-    "publish before session.commit()",  # needs a listener of the user's own between two of ours
+    "Publish before session.commit()",  # needs a listener of the user's own between two of ours
     "wait before close()",
     "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
@@ -659,7 +660,7 @@ def _templates() -> Iterator[tuple[str, str]]:
     """Find each text with which the library raises one of its errors; NUL stands for what is filled in."""
     errors = {name for name, value in vars(outbox.errors).items() if isinstance(value, type)}
     for path in sorted((ROOT / "outbox").rglob("*.py")):
-        if path.is_relative_to(ROOT / "outbox" / "service") or path.is_relative_to(ROOT / "outbox" / "testing"):
+        if path.is_relative_to(ROOT / "outbox" / "_service") or path.is_relative_to(ROOT / "outbox" / "testing"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             match node:

@@ -161,7 +161,7 @@ def test_an_idle_connection_is_no_proof_of_a_commit(row: bool | None, told: str)
     connection = Connection()
     published, part = sealed(connection, row)
     connection.status = TransactionStatus.IDLE
-    published.look()
+    published.conclude()
     assert part.told == [told]
 
 
@@ -169,7 +169,7 @@ def test_a_connection_that_is_not_idle_was_not_seen_to_commit() -> None:
     connection = Connection()
     published, part = sealed(connection, row=True)
     connection.status = TransactionStatus.INERROR
-    published.look(told=True)
+    published.conclude(reported=True)
     assert part.told == ["unknown"]
 
 

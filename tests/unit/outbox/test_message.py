@@ -33,14 +33,14 @@ def _half(message: Message) -> HalfControl:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"timestamp": 1_700_000_000_000.5}, "the timestamp is float: give a whole number"),
-        ({"timestamp": True}, "the timestamp is bool: give a whole number"),
-        ({"timestamp": "1700000000000"}, "the timestamp is str: give a whole number"),
-        ({"partition": True}, "the partition is bool: give a whole number"),
-        ({"partition": 1.0}, "the partition is float: give a whole number"),
-        ({"partition": None}, "the partition is NoneType: give a whole number"),
-        ({"topic": ["orders"]}, "the topic is list: it must be text"),
-        ({"headers": {3: b"x"}}, "the name of a header is int: it must be text"),
+        ({"timestamp": 1_700_000_000_000.5}, "The timestamp is of type float. Give an integer."),
+        ({"timestamp": True}, "The timestamp is of type bool. Give an integer."),
+        ({"timestamp": "1700000000000"}, "The timestamp is of type str. Give an integer."),
+        ({"partition": True}, "The partition is of type bool. Give an integer."),
+        ({"partition": 1.0}, "The partition is of type float. Give an integer."),
+        ({"partition": None}, "The partition is of type NoneType. Give an integer."),
+        ({"topic": ["orders"]}, "The topic is of type list. It must be text."),
+        ({"headers": {3: b"x"}}, "The name of a header is of type int. It must be text."),
     ],
 )
 def test_what_no_relay_could_read_is_refused(given: dict[str, Any], says: str) -> None:

@@ -110,7 +110,7 @@ def test_a_recorder_that_fails_is_told_of_once_and_harms_nobody(caplog: pytest.L
         tell_everything(recorder)
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("outbox", logging.ERROR)
-    assert "the recorder failed" in record.getMessage()
+    assert "Recorder failed" in record.getMessage()
 
 
 def test_a_guarded_recorder_is_told_everything() -> None:

@@ -164,7 +164,7 @@ class Database:
         told = {str(verdict): count for verdict, count in counts.items()}
         log.info("checked", database=self.name, **told)
         if NEEDS_SOMEBODY & counts.keys():
-            log.error("verdicts that somebody must look at", database=self.name, **told)
+            log.error("Verdicts need an operator", database=self.name, **told)
 
     def _connected(self) -> psycopg.Connection[Any]:
         """The connection, which is made anew and verified if it broke."""

@@ -33,7 +33,7 @@ def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]
         != "off",
     }
     replicated = {
-        "synchronous_standby is declared, and synchronous_standby_names is empty: COMMIT waits for nobody; "
+        "synchronous_standby is declared, and synchronous_standby_names is empty: COMMIT waits for no standby; "
         "name the standbys": found.get("synchronous_standby_names") != "",
         "synchronous_standby is declared, and synchronous_commit is local by default: set synchronous_commit = on": (
             found.get("synchronous_commit") != "local"

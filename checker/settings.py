@@ -30,7 +30,7 @@ class DatabaseSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)  # a misspelt `read_only` must not let the checker write
 
     dsn: SecretStr | None = Field(None, description="Connection string of the checker's role.")
-    dsn_file: SecretFile | None = Field(None, description="File that holds it; read anew at each connect.")
+    dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
     groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Beginning of their names.")
@@ -92,7 +92,7 @@ class CheckerSettings(ServiceSettings):
     """
 
     postgres_url: SecretStr | None = Field(None, description="The database of all groups, if there is only one.")
-    postgres_url_file: SecretFile | None = Field(None, description="File that holds it; read anew at each connect.")
+    postgres_url_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
     table_schema: str = Field(
         "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its callback tables."
     )

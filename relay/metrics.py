@@ -76,7 +76,7 @@ NOT_SERVED = Gauge(
 
 HALTED = Gauge(
     "outbox_relay_partitions_halted",
-    "Half partitions that stand still until somebody has looked: a checkpoint or a record cannot be read",
+    "Half partitions that are halted until an operator acts: a checkpoint or a record cannot be read",
     registry=REGISTRY,
 )
 
@@ -102,7 +102,7 @@ LOST_OPS = Counter(
 # Decisions and checks.
 OPS = Counter(
     "outbox_relay_ops",
-    "Op entries that told something new, by kind (commit, rollback, deliver, unknown) and who wrote them",
+    "Op entries that changed a transaction, by kind (commit, rollback, deliver, unknown) and writer",
     ["kind", "source"],
     registry=REGISTRY,
 )
@@ -135,7 +135,7 @@ PRODUCERS = Counter(
 )
 FAILURES = Counter(
     "outbox_relay_failures",
-    "Partitions taken over anew because something failed, by cause",
+    "Partition workers restarted after a failure, by cause",
     ["cause"],
     registry=REGISTRY,
 )

@@ -259,7 +259,7 @@ class RelayService:
         with ThreadPoolExecutor(max(len(workers), 1)) as pool:
             list(pool.map(lambda worker: worker.stop(seconds), workers))
         if late := [worker.partition for worker in workers if worker.is_alive()]:
-            log.warning("an open batch did not end in time, its next owner does it anew", partitions=late)
+            log.warning("Open batch did not end in time; the next owner repeats it", partitions=late)
         self._commits.finish(self._consumer, [worker.partition for worker in workers])
         for worker in workers:
             metrics.forget(worker.partition)
@@ -285,7 +285,7 @@ class RelayService:
                 continue
             if not isinstance(failure, (DeliveryError, OutboxError)):
                 raise RuntimeError(f"partition {number} failed: {failure!r}") from failure  # noqa: TRY004 - not about a type
-            log.warning("a partition is taken over anew", partition=number, reason=str(failure))
+            log.warning("Partition worker restarted", partition=number, reason=str(failure))
             self._intake.pause(number)
             if isinstance(failure, DeliveryError) and failure.fenced:
                 self._give_way(number)
@@ -342,7 +342,7 @@ class RelayService:
         """Join the group anew if a fenced partition is still ours after a while."""
         numbers = self._ownership.fenced_too_long(time.monotonic())
         if numbers:
-            log.warning("fenced partitions are still ours, the group is joined anew", partitions=numbers)
+            log.warning("Rejoining the consumer group: fenced partitions are still assigned", partitions=numbers)
             self._consumer.unsubscribe()
             self._subscribe()
 

@@ -82,7 +82,7 @@ class RelaySettings(ServiceSettings):
     hanging_transaction: Literal["decide", "abort", "commit"] = Field(
         "decide",
         description="How a hanging transaction that holds a checkpoint back is ended. decide: as Kafka decided it. "
-        "abort or commit, for one start: where Kafka no longer says.",
+        "abort or commit, for one start: where Kafka no longer has its end.",
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(
@@ -98,7 +98,7 @@ class RelaySettings(ServiceSettings):
     )
     batch_bytes: Bytes = Field(16_777_216, ge=1, description="Their bytes, about.")
     batch_age: Milliseconds = Field(
-        10, ge=0, description="So long a batch waits for company under load; a lone message leaves at once."
+        10, ge=0, description="Maximum time to fill a batch under load; without load messages leave at once."
     )
 
     workers: Annotated[int, Unit("processes")] = Field(

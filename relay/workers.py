@@ -165,7 +165,7 @@ class Workers:
             code = worker.process.poll() if worker.process else None
             if code in HOPELESS:
                 worker.forget()
-                log.error("a worker cannot go on until somebody has looked, all are ended", worker=worker.number)
+                log.error("Worker needs an operator; all workers are ended", worker=worker.number)
                 return code
             if code is not None:
                 worker.died(code, now)

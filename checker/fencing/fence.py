@@ -182,7 +182,7 @@ class Fence:
                 answers |= self._check_lying(connection, chosen[start : start + self._size], lying)
         except (OutboxError, *_HALVED) as error:
             reason = _reason(error) if isinstance(error, psycopg.Error) else str(error)
-            log.warning("what lies below the purge watermark stays undecided for now", reason=reason)
+            log.warning("Transactions below the purge watermark stay undecided for now", reason=reason)
         return answers
 
     def _check_lying(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: Lying) -> Answers:

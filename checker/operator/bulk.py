@@ -80,7 +80,7 @@ class Bulk:
         self.found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
         listeners = {one.partition for one in self.found if one.truth is Truth.LISTENER}
         if left := [one for one in self.unread if one.partition in listeners]:
-            fail(f"It is not known what listeners have said: {left[0].place} was not read", Exit.UNPROVABLE)
+            fail(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
         self.standings = Counter(standing for some in self._chunks() for standing in self._look(some))
 
     def possible(self) -> int:

@@ -157,7 +157,7 @@ class ChannelReader:
     def _read_halves(self, reader: SpanReader, number: int, checkpoint: HalfCheckpoint) -> None:
         whole = reader.whole(self._channel.half.name, number)
         if whole.start > checkpoint.offset:
-            self._miss(number, checkpoint.offset, whole.start, "retention, or somebody's hand, has removed them")
+            self._miss(number, checkpoint.offset, whole.start, "retention or an operator removed them")
         if whole.stop < checkpoint.head:
             self._miss(number, whole.stop, checkpoint.head, "Kafka has lost records that it had acknowledged")
         for span, is_unsettled in _spans(whole, checkpoint):

@@ -285,7 +285,7 @@ class Rows:
         except psycopg.Error as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigurationError(
-                f"database {self._name!r}: {type(error).__name__}: {first_line}; run it again, it tells what stands"
+                f"database {self._name!r}: {type(error).__name__}: {first_line}; run it again to list what is decided"
             ) from error
 
     @contextmanager

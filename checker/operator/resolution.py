@@ -29,11 +29,11 @@ MOST = 100_000
 
 _VERDICTS = {OpKind.COMMIT: Verdict.COMMITTED, OpKind.ROLLBACK: Verdict.FENCED}
 _CONSEQUENCES = {
-    OpKind.COMMIT: "its messages will be delivered, though nobody knows of a local transaction that committed",
+    OpKind.COMMIT: "its messages will be delivered, although no local transaction is known to have committed",
     OpKind.ROLLBACK: "its messages will never be delivered, and its local transaction can no longer commit",
 }
 _LISTENER_CONSEQUENCES = {
-    OpKind.COMMIT: "its messages will be delivered; there is no row, so that nothing but this op marker says so",
+    OpKind.COMMIT: "its messages will be delivered; without a row, this op marker is the only record of it",
     OpKind.ROLLBACK: "its messages will never be delivered; there is no row, and its local transaction may yet commit",
 }
 _YOUNG = Ruling(
@@ -78,7 +78,7 @@ class Case:
         self.found = self._taken_from(gathering, unread)
         left = [one for one in unread if one.partition == self.found.partition]
         if self.found.truth is Truth.LISTENER and left:
-            fail(f"It is not known what its listener has said: {left[0].place} was not read", Exit.UNPROVABLE)
+            fail(f"The answer of its listener is not known: {left[0].place} was not read", Exit.UNPROVABLE)
         self._judge(
             self._look(lambda name: self.desk.rows(name).look([self._request()], self._alive(), self.gone)[self.id])
         )
@@ -89,7 +89,7 @@ class Case:
     def _taken_from(self, gathering: Gathering, unread: Sequence[Unread]) -> Unsettled:
         if gathering.refused:
             fail(
-                f"transaction {self.id} is decided, and lies in the discard topic as {gathering.refused}: "
+                f"transaction {self.id} is decided, and is in the discard topic as {gathering.refused}: "
                 "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
                 Exit.FINDINGS,
             )
@@ -103,7 +103,7 @@ class Case:
             channel = self.desk.channel.channel.name
             fail(
                 f"transaction {self.id} is not among what channel {channel} holds unsettled: it is settled, or none of "
-                "its halves was ever stored here; nothing was decided. `outbox trace` tells more",
+                "its halves was ever stored here; nothing was decided. `outbox trace` shows more",
                 Exit.FINDINGS,
             )
         return gathering.found[self.id]
@@ -137,7 +137,7 @@ class Case:
             if self.seen is None:
                 raise
             raise ConfigurationError(
-                f"the row says {self.kind.name}, and that stands; only its op marker did not go out ({error}). "
+                f"the row is {self.kind.name} and is final; only its op marker was not sent ({error}). "
                 "Check-back will find the row, or run this again"
             ) from error
 

@@ -89,7 +89,7 @@ class _Arguments(NamedTuple):
         if (self.transaction is None) != self.every or self.every != bool(self.group):
             raise UsageError("name one transaction, or give --all and --group")
         if self.every and not self.rollback:
-            raise UsageError("--all takes --rollback only: a COMMIT that no row says is decided one by one")
+            raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
         if self.transaction is not None:
             _id(self.transaction)
         return Desk(bootstrap_servers, channel)

@@ -60,7 +60,7 @@ _OPEN = Ruling(
 )
 _PURGED = Ruling(
     Step.REFUSE,
-    "its last half lies below the purge watermark: its row may have been there, and was purged after it had its "
+    "its last half is below the purge watermark: its row may have existed, and was purged after it had its "
     "effect; look with `outbox trace`. Once it is parked in the discard topic it can be decided",
 )
 _MISMATCH = Ruling(
@@ -81,24 +81,25 @@ _READ_ONLY = Ruling(
 )
 _ELSEWHERE = Ruling(
     Step.REFUSE,
-    "its committed row names another half topic: what lies here is a copy, or this topic was made again; nobody can "
-    "tell from here what was delivered",
+    "its committed row names another half topic: this topic is a copy, or was recreated; what was delivered cannot be "
+    "seen from here",
 )
 _DAMAGED = Ruling(
     Step.REFUSE,
     "its committed row cannot be read (positions or offsets are damaged): correct the row in the callback table; until "
     "then it is not delivered",
 )
-_AGAIN = "the row says so already: the op marker is sent again"
+_AGAIN = "the row is already decided this way: the op marker is sent again"
 _NO_ROW = "the local transaction is not open and has no row: your decision becomes the row"
-_LISTENER = "only its listener knows, and nothing is asked: the op marker alone is the decision"
+_LISTENER = "only its listener can answer, and is not asked: the op marker alone is the decision"
 
 RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
     (OpKind.COMMIT, Standing.NO_ROW): Ruling(Step.PLACE, _NO_ROW),
     (OpKind.COMMIT, Standing.OPEN): _OPEN,
     (OpKind.COMMIT, Standing.COMMITTED): Ruling(Step.MARK, _AGAIN),
     (OpKind.COMMIT, Standing.ROLLED_BACK): Ruling(
-        Step.REFUSE, "a tombstone stands: it was decided ROLLBACK, and its application knows; publish its messages anew"
+        Step.REFUSE,
+        "it has a rollback row: it was decided ROLLBACK, and its application got the error; publish its messages again",
     ),
     (OpKind.COMMIT, Standing.ELSEWHERE): _ELSEWHERE,
     (OpKind.COMMIT, Standing.DAMAGED): _DAMAGED,
@@ -107,14 +108,14 @@ RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
     (OpKind.COMMIT, Standing.UNMAPPED): _UNMAPPED,
     (OpKind.COMMIT, Standing.READ_ONLY): _READ_ONLY,
     (OpKind.COMMIT, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
-    (OpKind.COMMIT, Standing.LISTENER_COMMITTED): Ruling(Step.MARK, "its listener says so, too"),
+    (OpKind.COMMIT, Standing.LISTENER_COMMITTED): Ruling(Step.MARK, "its listener answered the same"),
     (OpKind.COMMIT, Standing.LISTENER_ROLLED_BACK): Ruling(
-        Step.REFUSE, "its listener has said ROLLBACK, and nobody has said otherwise; publish its messages anew"
+        Step.REFUSE, "its listener answered ROLLBACK, and no answer differs; publish its messages again"
     ),
     (OpKind.ROLLBACK, Standing.NO_ROW): Ruling(Step.PLACE, _NO_ROW),
     (OpKind.ROLLBACK, Standing.OPEN): _OPEN,
     (OpKind.ROLLBACK, Standing.COMMITTED): Ruling(
-        Step.REFUSE, "it has committed: its row stands; once a relay reads an op marker or asks, it will be delivered"
+        Step.REFUSE, "it has committed: it has a row; it is delivered once a relay reads an op marker or asks"
     ),
     (OpKind.ROLLBACK, Standing.ROLLED_BACK): Ruling(Step.MARK, _AGAIN),
     (OpKind.ROLLBACK, Standing.ELSEWHERE): _ELSEWHERE,
@@ -125,9 +126,9 @@ RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
     (OpKind.ROLLBACK, Standing.READ_ONLY): _READ_ONLY,
     (OpKind.ROLLBACK, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
     (OpKind.ROLLBACK, Standing.LISTENER_COMMITTED): Ruling(
-        Step.REFUSE, "its listener has said COMMIT, and nobody has said otherwise: it is about to be delivered"
+        Step.REFUSE, "its listener answered COMMIT, and no answer differs: it is about to be delivered"
     ),
-    (OpKind.ROLLBACK, Standing.LISTENER_ROLLED_BACK): Ruling(Step.MARK, "its listener says so, too"),
+    (OpKind.ROLLBACK, Standing.LISTENER_ROLLED_BACK): Ruling(Step.MARK, "its listener answered the same"),
 }
 """Every case there is."""
 

@@ -169,8 +169,8 @@ def _visible(found: Findings, visible: Sequence[Event]) -> Conclusion:
 
 def _discarded(manifest: Event) -> Conclusion:
     if manifest.detail.startswith(f"{DiscardReason.UNDECIDED}:"):
-        return Conclusion(State.PARKED, "it lies in the discard topic undecided, and goes on being asked about")
-    return Conclusion(State.DISCARDED, "it lies in the discard topic: `outbox discarded` delivers or drops it")
+        return Conclusion(State.PARKED, "it is parked in the discard topic, and check-back goes on")
+    return Conclusion(State.DISCARDED, "it is in the discard topic: `outbox discarded` delivers or drops it")
 
 
 def _decided(found: Findings) -> Conclusion:
@@ -190,23 +190,23 @@ def _decided(found: Findings) -> Conclusion:
 
 
 _BY_ROW = {
-    True: (State.COMMITTED, "its row says that it committed; it is not visible in what was read"),
-    False: (State.ROLLED_BACK, "a tombstone stands: it is rolled back, and never delivered"),
+    True: (State.COMMITTED, "it has a row of state C; it is not visible in what was read"),
+    False: (State.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered"),
 }
 _OPPOSITES = {True: OpKind.ROLLBACK, False: OpKind.COMMIT}
 _CONTRADICTED = {
     True: (
         State.CONTRADICTION,
-        "its row says that it committed, and an op marker says ROLLBACK; it is not visible in what was read",
+        "it has a row of state C and a ROLLBACK op marker; it is not visible in what was read",
     ),
     False: (
         State.CONTRADICTION,
-        "a tombstone stands, and an op marker says COMMIT; it is not visible in what was read",
+        "it has a rollback row and a COMMIT op marker; it is not visible in what was read",
     ),
 }
 _BY_OP = {
-    True: (State.COMMITTED, "an op marker says COMMIT; it is not visible in what was read"),
-    False: (State.ROLLED_BACK, "an op marker says ROLLBACK, and no row was found; it is not visible in what was read"),
+    True: (State.COMMITTED, "it has a COMMIT op marker; it is not visible in what was read"),
+    False: (State.ROLLED_BACK, "it has a ROLLBACK op marker and no row; it is not visible in what was read"),
 }
 
 

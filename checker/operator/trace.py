@@ -17,7 +17,7 @@ from outbox._service.output import Json, PlainConsole, print_json, told_reading,
 from outbox._service.redaction import visible
 from outbox.errors import UsageError
 
-app = typer.Typer(help="Tell the story of a transaction or a message.", **ONE_COMMAND)
+app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)
@@ -76,7 +76,7 @@ def _start(transaction_id: str, since: str) -> int:
         return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
     born = born_ms(transaction_id)
     if born is None:
-        raise UsageError(f"{transaction_id} is no UUIDv7, and so does not tell its time: give --since")
+        raise UsageError(f"{transaction_id} is no UUIDv7 and contains no time: give --since")
     return max(born - SKEW_MS, 0)
 
 

@@ -98,11 +98,11 @@ class Delay(enum.StrEnum):
 MEANINGS = {
     Delay.UNREAD: "no relay has read its halves yet",
     Delay.PENDING: "a relay has read its halves, and has not settled them",
-    Delay.DISCARDED: "it lies in the discard topic",
+    Delay.DISCARDED: "it is in the discard topic",
     Delay.GONE: "its halves are not in the half topic any more (retention, records deleted by hand, or lost)",
     Delay.DELETED_TOPIC: "its half topic was deleted",
     Delay.UNKNOWN: "its half partition has no checkpoint that can be trusted",
-    Delay.ROLLED_BACK: "an op marker says ROLLBACK and it is settled: if that was obeyed, it is lost (`outbox trace`)",
+    Delay.ROLLED_BACK: "it has a ROLLBACK op marker and is settled: if that was obeyed, it is lost (`outbox trace`)",
 }
 
 

@@ -110,7 +110,7 @@ class DiscardIndex:
         for number, end in enumerate(ends):
             if self._next[number] > end:
                 place = f"{self._topic}/{number}"
-                log.error("a discard partition has lost records, it is read anew", place=place, read=self._next[number])
+                log.error("Discard partition lost records; reading it again", place=place, read=self._next[number])
                 self._next[number] = 0
 
     def _read(self, ends: Sequence[int]) -> None:

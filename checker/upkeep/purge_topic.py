@@ -61,7 +61,7 @@ def purge_topic(settings: CheckerSettings, topic_id: str, *, yes: bool) -> None:
         _show(found, topic_id)
         if not any(rows.counts for rows in found.values()):
             typer.echo("there is nothing to delete")
-        elif yes or typer.confirm("Delete them? Nobody will be able to say what became of these transactions."):
+        elif yes or typer.confirm("Delete them? No command can show the outcome of these transactions afterwards."):
             for name, rows in found.items():
                 typer.echo(f"{rows.delete()} rows deleted from database {name}")
 

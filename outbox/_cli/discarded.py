@@ -125,7 +125,7 @@ _add_decision("drop", OpKind.ROLLBACK, "Remove for good what shall never be deli
 
 _CONSEQUENCES = {
     OpKind.DELIVER: "be delivered unless pre-flight refuses them again: out of their order, with header outbox-late",
-    OpKind.ROLLBACK: "be removed for good, though they have committed in the database: nobody will ever receive them",
+    OpKind.ROLLBACK: "be removed for good although they committed in the database: no consumer will receive them",
 }
 
 
@@ -172,7 +172,7 @@ class _Choice:
 
 
 def _not_there(ids: Iterable[str]) -> UsageError:
-    return UsageError(f"transaction {', '.join(ids)} does not lie in the discard topic")
+    return UsageError(f"transaction {', '.join(ids)} is not in the discard topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def _show_list(chosen: Iterator[Manifest], limit: int, channel: str) -> None:
     listed = list(islice(chosen, limit))
     _show(listed, f"discarded transactions of channel {channel}")
     if not listed:
-        PlainConsole().print(f"No such transaction lies in the discard topic of channel {channel}.")
+        PlainConsole().print(f"The discard topic of channel {channel} has no such transaction.")
     elif more := _count(chosen):
         PlainConsole().print(f"{more} more are not listed: --limit")
 

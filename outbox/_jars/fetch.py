@@ -118,7 +118,7 @@ def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
     if found != digest:
         arrived.unlink()
         raise ChecksumError(
-            f"{name} has SHA-256 {found}, the lock says {digest}: the file was deleted; "
+            f"{name} has SHA-256 {found}, the lock file has {digest}: the file was deleted; "
             "try again, and if it stays so, do not trust the place that it comes from",
         )
     final.parent.mkdir(parents=True, exist_ok=True)

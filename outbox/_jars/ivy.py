@@ -155,4 +155,4 @@ def _reason(said: list[str]) -> str:
         for line in said:
             if found := re.search(kind, line):
                 return found[1].strip()
-    return "Java said nothing"
+    return "Java printed nothing"

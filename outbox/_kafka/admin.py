@@ -46,7 +46,7 @@ class TopicDescription:
 
     Args:
         name: Its name.
-        id: Its id, as a UUID; another one after the topic was deleted and made again.
+        id: Its id, as a UUID; another one after the topic was deleted and recreated.
         partitions: How many it has.
         replication: Replicas of the partition that has the fewest.
         settings: Its configuration.

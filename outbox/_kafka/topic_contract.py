@@ -266,7 +266,7 @@ def changes(
         elif now.id != before.id:
             yield Problem(
                 Rule.RECREATED,
-                f"topic {name} was deleted and made again: its id is {now.id}, and was {before.id}",
+                f"topic {name} was deleted and recreated: its id is {now.id}, and was {before.id}",
                 "what it held is gone: see docs/operations.md before this channel is served again",
             )
         elif now.partitions != before.partitions and name != channel.check_topic:

@@ -151,9 +151,9 @@ def _message(value: bytes) -> DiscardedMessage:
 def why_not(manifest: Manifest, kind: OpKind) -> str:
     """Why an operator cannot decide so on a transaction; empty if he can."""
     if manifest.reason is DiscardReason.UNDECIDED:
-        return "it is undecided: only its callback table or its listener knows; the checker goes on asking"
+        return "it is undecided: its callback table or its listener decides, and the checker goes on asking"
     if manifest.reason is DiscardReason.MALFORMED and kind is OpKind.DELIVER:
-        return "it cannot be parsed, so that nobody knows where to deliver it: it can only be dropped"
+        return "it cannot be parsed, so it has no known target: it can only be dropped"
     return ""
 
 

@@ -109,7 +109,7 @@ class Sender:
         if self._closed:
             raise UsageError("the outbox is closed: make a new one")
         if channel is None:  # forgotten a moment ago, by another thread
-            raise PublishFailed("The channel was made again. Roll the local transaction back and try again.")
+            raise PublishFailed("The channel was recreated. Roll the local transaction back and try again.")
         return channel
 
     @property
@@ -208,7 +208,7 @@ class Sender:
         if not place.holds(offsets, self._half_topic_ids()):
             self._forget_channel()
             raise PublishFailed(
-                f"Topic {self._settings.channel.half_topic} was deleted and made again: its id was {place.topic_id}, "
+                f"Topic {self._settings.channel.half_topic} was deleted and recreated: its id was {place.topic_id}, "
                 f"its end was offset {place.floor}, the first half was stored at offset {min(offsets)}. "
                 "Roll the local transaction back and try again."
             )

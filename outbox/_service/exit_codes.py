@@ -19,7 +19,7 @@ class Exit(enum.IntEnum):
     """How a command ends; docs/operations.md has the same table."""
 
     OK = 0, "It did what it was asked to do; a service was asked to stop, and stopped."
-    FAILED = 1, "It failed in a way that it does not know: the traceback says where. Start it again, and report it."
+    FAILED = 1, "Unexpected error; the traceback names the place. Restart the process and report a bug."
     FINDINGS = 2, "It looked, and found something wrong; or the command line is wrong."
     UNPROVABLE = 3, "It cannot prove what it was asked to prove."
     CONFIGURATION = 4, "Settings, connection, rights or tables are not what it needs. Correct them, start it again."

@@ -94,7 +94,7 @@ class ServiceSettings(BaseSettings):
     contract_interval: Milliseconds = Field(
         60_000,
         ge=1,
-        description="Pause between two looks at what the topics are; librdkafka tells of no deleted topic.",
+        description="Interval between two checks of the topics' configuration; they also detect deleted topics.",
     )
     http_port: Annotated[int, Unit("port")] = Field(
         0, ge=0, le=65_535, description="Port of /livez, /readyz and /metrics; 0: none."

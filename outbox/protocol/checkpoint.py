@@ -191,7 +191,7 @@ def _open(text: str, offset: int, topic_id: str, partition: int, kind: str) -> s
     if found_topic != topic_id:
         raise CheckpointError(
             f"the checkpoint at offset {offset} belongs to topic id {found_topic[:40]}, not {topic_id}: "
-            "the topic was deleted and made again"
+            "the topic was deleted and recreated"
         )
     return data
 

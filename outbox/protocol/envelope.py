@@ -112,7 +112,7 @@ def _decode(text: object) -> bytes | None:
 
 def _get_bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
     if name not in fields:
-        raise ProtocolError(f"field {name!r} is missing; null says that there is none")
+        raise ProtocolError(f"field {name!r} is missing; write null for no value")
     return _decode(fields[name])
 
 

@@ -85,5 +85,5 @@ def refuse_newer(version: str, what: str, known: int = names.FORMAT_VERSION) -> 
     number = version.lstrip("0") or "0"
     if len(number) > _VERSION_DIGITS or int(number) > known:
         raise NewerFormatError(
-            f"{what} of format {number[:40]}, this process knows {known}: upgrade it before it reads on"
+            f"{what} of format {number[:40]}, this process reads {known}: upgrade it before it goes on"
         )

@@ -126,7 +126,7 @@ def parse_half(headers: Headers) -> HalfControl:
 
     Raises:
         NewerFormatError: The half is of a newer format: stop the partition, upgrade the relay.
-        ProtocolError: A control header is missing, doubled or malformed.
+        ProtocolError: A control header is missing, duplicated or malformed.
     """
     try:
         return _parse_half(headers)

@@ -159,7 +159,7 @@ def _parse_source(headers: tuple[Header, ...]) -> OpSource:
         refuse_newer(value.partition(";")[0], "an op record")
     version, _, source = values[0].partition(";") if len(values) == 1 else ("", "", "")
     if version != str(names.FORMAT_VERSION) or source not in set(OpSource):
-        raise ProtocolError(f"header {names.OP_HEADER} is missing, doubled or malformed: {values!r:.80}")
+        raise ProtocolError(f"header {names.OP_HEADER} is missing, duplicated or malformed: {values!r:.80}")
     return OpSource(source)
 
 

@@ -32,7 +32,7 @@ class Remedy(enum.Enum):
 
     RETRY = "make the same call again, until the time is over"
     ABORT = "abort the transaction, so that no reader waits for it; then as REBUILD"
-    REBUILD = "let the producer go; a fresh one ends what is open, and tells what was committed"
+    REBUILD = "close the producer; a new one ends its open transaction and reads what was committed"
     GIVE_UP = "another owner is there: the partition is served again only in a new generation of the group"
 
 

@@ -188,7 +188,7 @@ class BatchProducer:
             self.client.begin_transaction()
         except KafkaException as error:
             return delivery_error(Step.LISTEN, error.args[0])
-        return DeliveryError("the producer has failed, and does not say why")
+        return DeliveryError("the producer failed without an error code")
 
     def listen(self) -> bool:
         """Serve librdkafka's log, and return whether it reports trouble since the last time."""

@@ -154,8 +154,8 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactio
         reader.close()
     if found is None:
         raise UndecidedError(
-            f"{TOPIC} no longer says how {transactional_id} ended its last transaction. Look whether readers see "
-            "messages that the checkpoint owes: docs/operations.md, 'A checkpoint that is held back', says how"
+            f"{TOPIC} no longer contains the end of the last transaction of {transactional_id}. Check whether readers "
+            "see messages that the checkpoint owes: see docs/operations.md, 'A checkpoint that is held back'"
         )
     return found
 

@@ -85,7 +85,7 @@ def why_unreadable(
     cause: KafkaError = error.args[0]
     timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
     if timed_out and _is_known(kafka, channel, number):
-        return HeldBackError(f"Kafka {HELD_BACK}: docs/operations.md says what to do if it stays so")
+        return HeldBackError(f"Kafka {HELD_BACK}: see docs/operations.md if it stays so")
     return KafkaUnreachable(f"{cause.str()}")
 
 
@@ -270,5 +270,5 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
     if stable < end:
         raise HeldBackError(
             f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable}: "
-            "docs/operations.md says what to do if it stays so"
+            "see docs/operations.md if it stays so"
         )

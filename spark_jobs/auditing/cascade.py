@@ -105,7 +105,7 @@ def _malformed() -> Iterator[Case]:
     malformed, manifest = f.col("half.truth").isNull(), f.col("facts.manifest")
     yield Case(malformed & manifest.isNotNull(), Verdict.DISCARDED, manifest["reason"])
     yield Case(malformed & _unsettled(), Verdict.DANGLING, "its control headers cannot be read; not settled")
-    yield Case(malformed, Verdict.DISCARDED, "its control headers cannot be read; it lies in the discard topic no more")
+    yield Case(malformed, Verdict.DISCARDED, "its control headers cannot be read; it is no longer in the discard topic")
 
 
 def _certainly_wrong() -> Iterator[Case]:
@@ -148,7 +148,7 @@ def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
     decided = facts["truth"] == Truth.LISTENER
     # The relay looks for halves where the row says, and settles any other as a stray one: the message is nowhere.
     misplaced = f.col("listed") & (f.col("half.truth") == Truth.ROW)
-    yield Case(misplaced, Verdict.ROW_WITHOUT_HALF, "a half of it lies elsewhere than the row says")
+    yield Case(misplaced, Verdict.ROW_WITHOUT_HALF, "a half of it is at another place than the row names")
     yield Case(_contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
     yield Case(row["state"] == ROLLED_BACK, Verdict.ROLLED_BACK)
     yield Case(row["state"] == COMMITTED, Verdict.ROLLED_BACK, "struck: the committed row does not list it")
@@ -158,7 +158,9 @@ def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
     yield Case(facts["listing"].isNotNull(), Verdict.ROLLED_BACK, "a copy: the op marker lists nothing")
     if not ops_complete:
         yield Case(f.lit(True), Verdict.UNPROVABLE, "op markers of that time could not be read")
-    yield Case(f.lit(True), Verdict.DANGLING, f.when(_unsettled(), "undecided").otherwise("settled, nobody knows why"))
+    yield Case(
+        f.lit(True), Verdict.DANGLING, f.when(_unsettled(), "undecided").otherwise("settled for an unknown reason")
+    )
 
 
 def _unsettled() -> Column:
@@ -173,7 +175,7 @@ def _of_outcome() -> Column:
 def _why_not_committed() -> Column:
     row, listener = f.col("facts.row"), f.col("facts.truth") == Truth.LISTENER
     return (
-        f.when(row["state"] == ROLLED_BACK, "its row says rolled back")
+        f.when(row["state"] == ROLLED_BACK, "its row is a rollback row")
         .when(f.col("listed"), "its row names another place than that of its half")
         .when(row.isNotNull(), "its row does not list it")
         .when(listener, "no op marker commits it")
@@ -200,7 +202,7 @@ def _op_counts() -> Column:
     row = f.coalesce(facts["row"]["state"], f.lit("none"))
     return f.concat(
         facts["commits"].cast("string"),
-        f.lit(" op markers say COMMIT, "),
+        f.lit(" op markers decide COMMIT, "),
         facts["rollbacks"].cast("string"),
         f.lit(" ROLLBACK; the row: "),
         row,

@@ -99,7 +99,7 @@ def _latencies(summary: Summary) -> Iterator[str]:
     """Charts of what was measured; a topic that keeps the producer's time does not tell when it was written."""
     yield "<h2>Latency of what was delivered</h2>"
     yield (
-        "<p>By the brokers' clocks. A real topic tells when a record was written only with "
+        "<p>By the brokers' clocks. A real topic records when a record was written only with "
         "<code>message.timestamp.type=LogAppendTime</code>; it is visible once its Kafka transaction is committed, "
         "a few milliseconds later.</p>"
     )

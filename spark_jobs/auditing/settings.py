@@ -66,7 +66,9 @@ class AuditSettings(JobSettings):
     )
     spans: str = Field("", description="File spans.json of an earlier audit, to repeat it with the same offsets.")
     topics: TopicNames = Field("", description="Real topics to search besides those that the halves name.")
-    ordering: Literal["key", "none"] = Field("key", description="What the relay promises, as its setting says.")
+    ordering: Literal["key", "none"] = Field(
+        "key", description="Order that the relay keeps: its setting of the same name."
+    )
     open_transactions: Milliseconds = Field(
         30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
     )
@@ -85,7 +87,7 @@ class AuditSettings(JobSettings):
         if bool(self.window_start) != bool(self.window_end):
             raise ValueError("give both --from and --to, or neither")
         if self.spans and self.window_start:
-            raise ValueError("--spans says which window it is: give no --from and --to")
+            raise ValueError("--spans names the window: give no --from and --to")
         return self
 
     def topic_names(self) -> tuple[str, ...]:

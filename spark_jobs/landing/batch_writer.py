@@ -77,7 +77,7 @@ class BatchWriter:
 
         Raises:
             OutputError: Output and checkpoint do not belong together, or the output cannot be written.
-            LostRecordsError: A topic was deleted and made again.
+            LostRecordsError: A topic was deleted and recreated.
             SourceError: Kafka does not answer, or a topic is missing.
         """
         self._topics = dict(self._topic_ids())
@@ -116,7 +116,7 @@ class BatchWriter:
         """Land the planned batch without Kafka, if a killed run has written its records for good.
 
         Raises:
-            LostRecordsError: A topic was deleted and made again: whose records they are is not known.
+            LostRecordsError: A topic was deleted and recreated: whose records they are is not known.
         """
         last = last_manifest(self._output)
         batch_id = 0 if last is None else last.batch_id + 1

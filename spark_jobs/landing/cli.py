@@ -63,7 +63,7 @@ def run(
         int | None, typer.Option(help="Fewest offsets that are worth a batch. Default: any.")
     ] = None,
     max_trigger_delay: Annotated[
-        int | None, typer.Option(help="So long does a batch wait for them, s. Default: 900.")
+        int | None, typer.Option(help="Maximum seconds to wait for --min-offsets-per-trigger. Default: 900.")
     ] = None,
     starting_offsets: Annotated[
         Literal["earliest", "latest"] | None, typer.Option(help="Where a new job begins. Default: earliest.")

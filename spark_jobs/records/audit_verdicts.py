@@ -23,7 +23,7 @@ class Verdict(enum.StrEnum):
     LATE = "LATE", Weight.PROVEN, "delivered once, but decided after the grace, or by way of the discard topic"
     LOST = "LOST", Weight.FINDING, "committed and settled by the relay, and nothing of its transaction is visible"
     TORN = "TORN", Weight.FINDING, "committed and settled, not visible, while others of its transaction are"
-    PHANTOM = "PHANTOM", Weight.FINDING, "visible, though nobody committed it"
+    PHANTOM = "PHANTOM", Weight.FINDING, "visible, although it was never committed"
     DUPLICATE = "DUPLICATE", Weight.FINDING, "committed, and visible more than once"
     WRONG_TARGET = "WRONG_TARGET", Weight.FINDING, "visible on another topic or partition than its half names"
     WRONG_CONTENT = (
@@ -33,7 +33,7 @@ class Verdict(enum.StrEnum):
     )
     REORDERED = "REORDERED", Weight.FINDING, "visible behind a later one of its producer group and ordering key"
     DANGLING = "DANGLING", Weight.FINDING, "after the grace still undecided, or committed and not delivered yet"
-    DISCARDED = "DISCARDED", Weight.FINDING, "not delivered: it lies in the discard topic, or was dropped from there"
+    DISCARDED = "DISCARDED", Weight.FINDING, "not delivered: it is in the discard topic, or was dropped from there"
     CONTRADICTORY_OPS = (
         "CONTRADICTORY_OPS",
         Weight.FINDING,

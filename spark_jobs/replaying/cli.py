@@ -45,7 +45,7 @@ def run(
         bool | None, typer.Option("--include-replays", help="Also what an earlier replay has sent, and was landed.")
     ] = None,
     dry_run: Annotated[
-        bool | None, typer.Option("--dry-run", help="Tell what would be written, and write nothing.")
+        bool | None, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
     ] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     channel: Annotated[str | None, typer.Option(help="Channel whose ledger is kept. Default: outbox.")] = None,

@@ -160,7 +160,7 @@ class KafkaTransaction:
         if any(error is not None and error.code() in _FENCED for error in (cause, befallen)):
             return FencedError(f"{what}: another process has taken over")
         told = cause or befallen
-        return TransactionFailedError(f"{what} failed: {f'{told.name()}: {told.str()}' if told else 'no reason told'}")
+        return TransactionFailedError(f"{what} failed: {f'{told.name()}: {told.str()}' if told else 'no reason given'}")
 
     def _befallen(self) -> KafkaError | None:
         """What has befallen the producer: it tells it once more. It is let go, whatever it says."""

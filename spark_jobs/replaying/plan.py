@@ -42,7 +42,7 @@ class Target:
     """A topic that a replay writes to, as it was when the plan was made.
 
     Args:
-        id: Its id; a topic that was deleted and made again has another one.
+        id: Its id; a topic that was deleted and recreated has another one.
         partitions: How many it had. A key keeps its partition, and a record its lane, though the topic has more later.
     """
 
@@ -212,6 +212,6 @@ def _from_json(value: bytes, what: str) -> dict[str, Any]:
         raise ConfigurationError(f"the replay ledger holds something that is not {what}: {error}") from error
     if version != FORMAT_VERSION:
         raise ConfigurationError(
-            f"the replay ledger holds {what} of version {version}, this process knows {FORMAT_VERSION}: upgrade it"
+            f"the replay ledger holds {what} of version {version}, this process reads {FORMAT_VERSION}: upgrade it"
         )
     return dict(fields)

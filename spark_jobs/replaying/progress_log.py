@@ -161,7 +161,7 @@ class Ledger:
         while self._end(topic, partition, stable=True) < end:
             if time.monotonic() > deadline:
                 raise UnsafeError(
-                    f"a Kafka transaction stays open in {topic}, so that nobody knows what this replay has "
+                    f"a Kafka transaction stays open in {topic}, so it is unknown what this replay has "
                     "written: end it with kafka-transactions.sh, and run the replay again"
                 )
             time.sleep(_LOOK_SECONDS)
@@ -170,7 +170,7 @@ class Ledger:
     def _end(self, topic: str, partition: int, *, stable: bool = False) -> int:
         end = end_offset(self._admin, topic, partition, stable=stable)
         if end is None:
-            raise KafkaUnreachable(f"Kafka does not tell the end of {topic}: start it, or look at the network")
+            raise KafkaUnreachable(f"The end of {topic} cannot be read: start Kafka, or look at the network")
         return end
 
     def _take(self, end: int) -> None:

@@ -45,7 +45,7 @@ class ReplaySettings(JobSettings):
     include_replays: bool = Field(
         default=False, description="Send also what an earlier replay has sent, and was landed."
     )
-    dry_run: bool = Field(default=False, description="Tell what would be written, and write nothing.")
+    dry_run: bool = Field(default=False, description="Show what would be written, and write nothing.")
     transaction_rows: Annotated[int, Unit("records")] = Field(
         10_000, ge=1, le=100_000, description="Most records in a Kafka transaction."
     )
@@ -92,7 +92,7 @@ class ReplaySettings(JobSettings):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if not (self.ids or self.where.strip() or self.verdicts):
-            raise ValueError("say what to replay: ids, where or verdicts; --where true is everything")
+            raise ValueError("select what to replay: ids, where or verdicts; --where true is everything")
         if bool(self.verdicts) != bool(self.findings):
             raise ValueError("verdicts and findings belong together: which verdicts, and of which audit")
         return self

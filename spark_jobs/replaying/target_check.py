@@ -53,7 +53,7 @@ def _complaints(part: Part, target: TopicDescription, now: int) -> Iterator[str]
 
 def _time_complaints(part: Part, settings: Mapping[str, str], now: int) -> Iterator[str]:
     if part.oldest <= 0:
-        yield "some have no timestamp, or one before 1970, which librdkafka cannot say; leave them out with where"
+        yield "some have no timestamp, or one before 1970, which librdkafka cannot write; leave them out with where"
     before = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))
     after = int(settings.get("message.timestamp.after.max.ms", MAX_INT64))
     if now - part.oldest > before:

@@ -37,7 +37,7 @@ class JavaAdmin:
         if isinstance(client, JavaPackage):
             raise SourceError(
                 'Spark has no Kafka source: start it with spark-submit --jars "$(outbox land jars)", which fetches '
-                "what is missing, or in the image that docs/containers.md tells of"
+                "what is missing, or use the image of docs/containers.md"
             )
         properties = self._java.java.util.Properties()
         for name, value in settings.java_connection().items():

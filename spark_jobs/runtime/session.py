@@ -109,7 +109,7 @@ def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> 
         try:
             session = builder.getOrCreate()
         except PySparkRuntimeError as error:
-            raise SetupError(f"Spark does not start: {error}; what Java said stands above") from error
+            raise SetupError(f"Spark does not start: {error}; Java's output is above") from error
     return _with_results(session)
 
 

@@ -78,7 +78,7 @@ class OutputSettings(JobSettings):
     """What jobs have that write or keep the tables of `land`."""
 
     job_id: str = Field("land", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
-    output: str = Field(description="Folder of the tables; any file system that Spark knows.")
+    output: str = Field(description="Folder of the tables; any file system that Spark supports.")
 
 
 class CheckpointedSettings(OutputSettings):
@@ -123,7 +123,7 @@ class LandSettings(CheckpointedSettings):
     min_offsets_per_trigger: int | None = Field(
         None, ge=1, description="Fewest offsets that are worth a batch, unless one was long ago (max_trigger_delay)."
     )
-    max_trigger_delay: int = Field(900, ge=1, description="So long does a batch wait for its fewest offsets, s.")
+    max_trigger_delay: int = Field(900, ge=1, description="Maximum time a batch waits for min_offsets_per_trigger, s.")
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a job begins that has no checkpoint yet."
     )
@@ -182,7 +182,7 @@ class CompactSettings(OutputSettings):
     """Settings of `land compact`; it needs no Kafka."""
 
     bootstrap_servers: str = Field("", description="Not needed here.")
-    closed_days: int = Field(1, ge=0, description="So many whole days must lie between a day and today, by UTC.")
+    closed_days: int = Field(1, ge=0, description="Whole days between a day and today, by UTC, before it is compacted.")
     min_folders: int = Field(2, ge=2, description="So many folders of a day are worth a compaction (Parquet).")
     target_file_bytes: Bytes = Field(256 * 1024 * 1024, ge=1024, description="Size that a file is to have.")
     manifest_readers_only: bool = Field(

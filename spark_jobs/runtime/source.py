@@ -66,7 +66,7 @@ class KafkaView(JavaAdmin):
         self._topics = tuple(topics)
 
     def topic_ids(self) -> dict[str, str]:
-        """Ids of those topics that exist; a topic that was deleted and made again has another one."""
+        """Ids of those topics that exist; a topic that was deleted and recreated has another one."""
         return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
 
     def check_topics(self, more: str = "") -> None:

@@ -136,7 +136,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SourceError: Records that were to be read are gone, or the topic is another one.
         """
         if end["topic_id"] != start["topic_id"] or end["topic_id"] != self._reader.topic_id():
-            raise SourceError(f"topic {self._options.topic} was deleted and made again: begin with another checkpoint")
+            raise SourceError(f"topic {self._options.topic} was deleted and recreated: begin with another checkpoint")
         there = self._reader.spans()
         ends = [Span(self._options.topic, int(number), 0, offset) for number, offset in end["offsets"].items()]
         spans = [span for span in self._wanted(start, ends, there) if span]

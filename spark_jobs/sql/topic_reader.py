@@ -117,7 +117,7 @@ class ChannelReader:
             found = committed.get((topic, span.partition))
             if found is None:
                 raise SourceError(
-                    f"group {group} has no checkpoint of {topic}/{span.partition}, so nobody knows what is pending: "
+                    f"group {group} has no checkpoint of {topic}/{span.partition}, so it is unknown what is pending: "
                     "look at the relay"
                 )
             rest = replace(span, start=max(span.start, found.offset))

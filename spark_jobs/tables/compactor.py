@@ -204,7 +204,7 @@ class Compactor:
             same = identities(rows) == sum((manifest.checksum_of(unit) for manifest in landed), Checksum())
         if not same:
             raise OutputError(
-                f"{self._name(unit)} holds {found} rows in folders {_numbers(ids)}, and the manifests tell of "
+                f"{self._name(unit)} holds {found} rows in folders {_numbers(ids)}, and the manifests list "
                 f"{expected} or of other message ids: nothing was compacted; find out who changed the files"
             )
         return found, checksum

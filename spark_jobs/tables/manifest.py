@@ -189,4 +189,4 @@ def check_format(version: int) -> None:
         OutputError: It is of a newer format.
     """
     if version > FORMAT_VERSION:
-        raise OutputError(f"a manifest is of format {version}, this job knows {FORMAT_VERSION}: upgrade it")
+        raise OutputError(f"a manifest is of format {version}, this job reads {FORMAT_VERSION}: upgrade it")

@@ -52,7 +52,7 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
     committed = checkpoint.last_commit()
     if committed is not None and committed > landed:
         raise OutputError(
-            f"{checkpoint} says that batches up to {committed} are landed, {output} has none of them from "
+            f"{checkpoint} has landed batches up to {committed}, {output} has none of them from "
             f"{landed + 1} on: name the output that belongs to it, or a new checkpoint"
         )
 
@@ -108,7 +108,7 @@ def check_ids(
     when: str,
     way_on: Callable[[Sequence[str]], str],
 ) -> None:
-    """Refuse topics that were deleted and made again: their offsets mean other records.
+    """Refuse topics that were deleted and recreated: their offsets mean other records.
 
     Args:
         before: Ids by name, as they were.

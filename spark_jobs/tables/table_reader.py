@@ -80,7 +80,7 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
 
     Args:
         spark: Session to read with.
-        path: Output of the job, on any file system that Spark knows.
+        path: Output of the job, on any file system that Spark supports.
         table: `records`, `quarantine` or `parsed/<topic>`.
 
     Raises:

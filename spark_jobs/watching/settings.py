@@ -37,25 +37,25 @@ class WatchSettings(JobSettings):
         604_800_000, ge=1, description="Age at which an open half is not waited for any more, and counted as forgotten."
     )
     recent: Milliseconds = Field(
-        300_000, ge=60_000, description="Over so long are figures gathered for alerts and for Prometheus."
+        300_000, ge=60_000, description="Time over which figures are summed for alerts and Prometheus."
     )
     prometheus_file: Path | None = Field(
         None, description="File *.prom of the node exporter's text file collector, on the driver's machine."
     )
     alerts_topic: str = Field("", description="Topic that alerts go to; none: they are only logged.")
-    dangling: Milliseconds = Field(600_000, ge=0, description="Alert: a half has been undecided for so long.")
+    dangling: Milliseconds = Field(600_000, ge=0, description="Alert: a half has been undecided for longer than this.")
     undelivered: Milliseconds = Field(
-        300_000, ge=0, description="Alert: a committed half has not been visible so long."
+        300_000, ge=0, description="Alert: a committed half has not been visible for longer than this."
     )
     hung: Milliseconds = Field(
-        60_000, ge=0, description="Alert: an open Kafka transaction has kept readers back so long."
+        60_000, ge=0, description="Alert: an open Kafka transaction has held readers back for longer than this."
     )
     relay_lag: Milliseconds = Field(60_000, ge=0, description="Alert: the relay has not read a half so old.")
     check_percent: Annotated[int, Unit("percent")] = Field(
         20, ge=0, description="Alert: so many check requests were sent for a hundred halves."
     )
     slow: Milliseconds = Field(
-        0, ge=0, description="Alert: one message in a hundred took so long to become visible; 0: never."
+        0, ge=0, description="Alert: one message in a hundred took longer than this to become visible; 0: never."
     )
     real_time: bool = Field(default=False, description="Only alerts on single records, within milliseconds.")
     checkpoint: str = Field("", description="Folder of checkpoints, for real_time.")

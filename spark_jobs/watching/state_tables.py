@@ -136,7 +136,7 @@ def read_watch(spark: SparkSession, path: str, table: str) -> DataFrame:
 
     Args:
         spark: Session to read with.
-        path: Output of the job, on any file system that Spark knows.
+        path: Output of the job, on any file system that Spark supports.
         table: `minutes`, `waiting` or `partitions`.
     """
     output = Folder(spark, path)

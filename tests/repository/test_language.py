@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("outbox", "relay", "checker", "spark_jobs", "stack")
 
 BANNED = re.compile(
-    r"\b(lie|lies|lying|lay|tell|tells|told|telling|says?|said|hears?|heard|knows|forgets|forgot|stands?|standing"
+    r"\b(lie|lies|lying|lay|tell|tells|told|telling|says?|said|hears?|heard|knows|forgets|forgot|stands?"
     r"|nobody|somebody|whoever|anew|made again|so long|doubled|in vain|it is none|ha(s|ve) room)\b",
     re.IGNORECASE,
 )
 """Objects do not talk, listen or stand; a reader should not have to guess who does what."""
 
-MOST = {"strings": 155, "documents": 466, "docstrings": 863, "comments": 91}
+MOST = {"strings": 13, "documents": 435, "docstrings": 851, "comments": 91}
 """The highest numbers that are accepted. Lower them when they have fallen; never raise them."""
 
 DOCUMENTS = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.name != "CHANGELOG.md")
@@ -37,7 +37,7 @@ def _modules() -> Iterator[tuple[Path, str]]:
 
 
 def _texts(source: str, *, docstrings: bool) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each string of a module.
+    """Yield the line and the text of each string of a module; one word alone is a name, not prose.
 
     Args:
         source: The module.
@@ -46,7 +46,12 @@ def _texts(source: str, *, docstrings: bool) -> Iterator[tuple[int, str]]:
     tree = ast.parse(source)
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) in documented) is docstrings:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and (id(node) in documented) is docstrings
+            and " " in node.value
+        ):
             yield node.lineno, node.value
 
 

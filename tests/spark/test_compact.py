@@ -156,7 +156,7 @@ def test_files_that_are_not_what_landed_are_not_compacted(landing: Landing) -> N
     rows = pq.read_table(str(file), partitioning=None)
     pq.write_table(rows.slice(1), str(file))
     (file.parent / f".{file.name}.crc").unlink()
-    with pytest.raises(OutputError, match="holds 4 rows in folders 0, 1, and the manifests tell of 5"):
+    with pytest.raises(OutputError, match="holds 4 rows in folders 0, 1, and the manifests list 5"):
         run(landing)
     identifiers = pa.array(["0192f3a4-5b6c-7d8e-9f00-ffffffffffff/0"] * rows.num_rows)
     index = rows.column_names.index("message_id")

@@ -50,7 +50,7 @@ def urgent_alerts(records: DataFrame, channel: Channel, checked: int) -> DataFra
 
 
 def _asked(channel: Channel, checked: int) -> Column:
-    detail = f.lit(f"nobody knows what became of it after {checked - 1} checks")
+    detail = f.lit(f"its outcome is unknown after {checked - 1} checks")
     return _told(channel, AlertKind.CHECKED_OFTEN, FIRING, f.col("request.transaction"), f.col("request.group"), detail)
 
 

@@ -81,7 +81,7 @@ class Step:
             content = json.loads(text)
             if content["format"] > FORMAT_VERSION:
                 raise OutputError(
-                    f"a step is of format {content['format']}, this job knows {FORMAT_VERSION}: upgrade it"
+                    f"a step is of format {content['format']}, this job reads {FORMAT_VERSION}: upgrade it"
                 )
             return cls(
                 int(content["number"]),

@@ -168,7 +168,7 @@ def test_a_replica_will_do_where_the_checker_may_not_write(pair: tuple[Postgres,
     [
         ("full_page_writes", "off", "set full_page_writes = on"),
         ("synchronous_commit", "off", "set synchronous_commit = on"),
-        ("synchronous_standby_names", "", "COMMIT waits for nobody"),
+        ("synchronous_standby_names", "", "COMMIT waits for no standby"),
         ("fsync", "off", "set fsync = on"),
     ],
 )

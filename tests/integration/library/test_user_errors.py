@@ -563,7 +563,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     ),
     "discarded: unknown": (
         lambda w: w.run("discarded", "drop", str(uuid.uuid4()), "--yes", "--comment", "x"),
-        "does not lie in the discard topic",
+        "is not in the discard topic",
     ),
     "discarded: not asked": (
         lambda w: w.run("discarded", "drop", "--all", "--json", "--comment", "x"),

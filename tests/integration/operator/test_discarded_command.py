@@ -135,7 +135,7 @@ def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: Outbox) -
     [
         (("deliver",), "name transactions, or give --all"),
         (("drop", "--all", "x"), "name transactions, or give --all"),
-        (("show", "no-such-id"), "no-such-id does not lie in the discard topic"),
+        (("show", "no-such-id"), "no-such-id is not in the discard topic"),
     ],
     ids=["none", "both", "unknown"],
 )

@@ -103,7 +103,7 @@ def test_discarded_show_uses_the_last_record_of_each_key(place: Site) -> None:
     assert (code, shown["halves"]) == (Exit.OK, halves)
     _produce(place, (manifest_key(id_), None))
     code, printed = call_command(discarded.app, place, "show", id_)
-    assert (code, f"{id_} does not lie in the discard topic" in printed) == (Exit.CONFIGURATION, True)
+    assert (code, f"{id_} is not in the discard topic" in printed) == (Exit.CONFIGURATION, True)
 
 
 def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
@@ -126,7 +126,7 @@ def test_discarded_list_of_nothing_is_one_sentence(place: Site) -> None:
     code, listed = call_for_json(discarded.app, place, *words)
     assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_listed": 0, "not_read": []})
     code, printed = call_command(discarded.app, place, *words)
-    assert (code, printed) == (Exit.OK, f"No such transaction lies in the discard topic of channel {place.name}.\n")
+    assert (code, printed) == (Exit.OK, f"The discard topic of channel {place.name} has no such transaction.\n")
 
 
 def test_a_program_is_not_asked(place: Site) -> None:

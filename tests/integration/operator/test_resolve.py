@@ -161,7 +161,7 @@ def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
     monkeypatch.setattr("checker.operator.resolution.send_decisions", fail)
     code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
     assert (code, still.rows().get(id_)) == (Exit.CONFIGURATION, "R")
-    assert "the row says ROLLBACK, and that stands" in printed
+    assert "the row is ROLLBACK and is final" in printed
     assert "Traceback" not in printed
 
 
@@ -429,7 +429,7 @@ def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
     assert (refusal["standing"], refusal["database"]) == ("listener committed", None)
     code, printed = call_command(app, site, wanted, "--commit", "--min-age", "0", "--reason", "r", typed="y\n")
     assert code == Exit.OK
-    assert "there is no row, so that nothing but this op marker says so. Go on?" in printed
+    assert "without a row, this op marker is the only record of it. Go on?" in printed
     site.relay()
     assert {record.message_id for record in site.wait_visible(2, "orders")} == {f"{told}/0", f"{wanted}/0"}
     assert site.rows() == {}

@@ -49,10 +49,10 @@ def test_a_relay_that_was_fenced_leaves_the_new_owner_alone(site: Site) -> None:
 
     def asked_its_group() -> bool:
         refused.extend([] if owner.can_write() else ["the relay took the partition back"])
-        return "the group is joined anew" in relay.output() or bool(refused)
+        return "Rejoining the consumer group" in relay.output() or bool(refused)
 
     wait_until(asked_its_group, 25, explain=site.logs)
-    assert "the group is joined anew" in relay.output(), refused
+    assert "Rejoining the consumer group" in relay.output(), refused
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"v"]
 
 

@@ -258,7 +258,7 @@ def test_a_relay_whose_transaction_timed_out_goes_on_by_itself(site: Site) -> No
     found = site.read("orders")
     assert not doubled(found)
     assert Counter(record.message_id for record in found) == Counter(ids)
-    assert "the group is joined anew" in relay.output(), relay.output()
+    assert "Rejoining the consumer group" in relay.output(), relay.output()
 
 
 def _has_open_transactions(site: Site) -> bool:

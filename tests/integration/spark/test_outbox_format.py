@@ -293,7 +293,7 @@ def test_a_stream_ends_where_records_are_gone_or_the_topic_is_another_one(site: 
     wait_until(lambda: half not in site.admin.list_topics(timeout=10).topics)
     site.create_named_topics(half, partitions=1)
     append(site, half, 6)
-    with pytest.raises(StreamingQueryException, match=f"topic {half} was deleted and made again"):
+    with pytest.raises(StreamingQueryException, match=f"topic {half} was deleted and recreated"):
         _stream(site, tmp_path / "anew")
     assert len(_batch(site)) == 6
 

@@ -189,7 +189,7 @@ def test_what_a_replay_has_sent_and_was_landed_is_not_sent_again_by_the_way(repl
         ({"where": "partition = 5", "partition_by": "original"}, "it has 3 partitions, and no partition 5"),
         ({"where": "true", "table": "/no/such/table"}, "there is nothing to replay"),
         ({"verdicts": "LOST", "findings": "/no/such"}, "the findings of an audit in /no/such cannot be read"),
-        ({"where": "timestamp < '1990-01-01' and topic like '%.orders'"}, "which librdkafka cannot say"),
+        ({"where": "timestamp < '1990-01-01' and topic like '%.orders'"}, "which librdkafka cannot write"),
     ],
 )
 def test_unclear_input_is_refused_in_one_sentence(refusing: Replaying, given: dict[str, str], complaint: str) -> None:

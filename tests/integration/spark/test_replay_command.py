@@ -66,7 +66,7 @@ def test_an_unclear_command_is_refused_before_spark_starts(site: Site) -> None:
     words = ("--table", "table", "--replay-id", "again")
     code, said = call_command(app, site, *words)
     assert (code, said.count("\n")) == (Exit.CONFIGURATION, 1)
-    assert "say what to replay: ids, where or verdicts" in said
+    assert "select what to replay: ids, where or verdicts" in said
     code, said = call_command(app, site, *words, "--ids", "@/no/such/file")
     assert (code, said.count("\n")) == (Exit.CONFIGURATION, 1)
     assert "the ids in /no/such/file cannot be read" in said

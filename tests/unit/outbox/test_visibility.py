@@ -113,7 +113,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule(place=places)
     def begin_the_log_anew(self, place: Place) -> None:
-        """The topic was deleted and made again, which the reader notices while there are fewer records than before."""
+        """The topic was deleted and recreated, which the reader notices while there are fewer records than before."""
         if self.sightings.positions().get(place, 0) > 1:
             self.waiters = [waiter for waiter in self.waiters if waiter.place != place]
             self.logs[place] = [b"%d" % next(self.keys)]

@@ -178,9 +178,9 @@ def test_string_of_version_1_is_read(partition: int) -> None:
 
 
 def test_a_string_of_another_topic_is_refused_with_the_reason() -> None:
-    with pytest.raises(CheckpointError, match="deleted and made again"):
+    with pytest.raises(CheckpointError, match="deleted and recreated"):
         parse_half_checkpoint(window(5, 9, {3}).encode(OTHER_TRANSACTION, PARTITION), 5, TOPIC, PARTITION)
-    with pytest.raises(CheckpointError, match="deleted and made again"):
+    with pytest.raises(CheckpointError, match="deleted and recreated"):
         parse_op_checkpoint(OpCheckpoint(5, 9).encode(OTHER_TRANSACTION, PARTITION), 5, TOPIC, PARTITION)
 
 

@@ -112,8 +112,8 @@ def replay_settings(**given: Any) -> ReplaySettings:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({}, "say what to replay"),
-        ({"where": " "}, "say what to replay"),
+        ({}, "select what to replay"),
+        ({"where": " "}, "select what to replay"),
         ({"ids": "42"}, "neither a message id"),
         ({"ids": "0192f3a4-5b6c-7d8e-9f00-000000000000/x"}, "neither a message id"),
         ({"ids": ",".join(f"0192f3a4-5b6c-7d8e-9f00-{number:012x}" for number in range(10_001))}, "too many"),

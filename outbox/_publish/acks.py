@@ -1,4 +1,4 @@
-"""The acknowledgements of the halves of one transaction: a half counts once it has an offset (R3)."""
+"""Collect the acknowledgements of the halves of one transaction; one without an offset does not count (R3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outbox._publish.waiting import Budget, Notify
 from outbox.errors import PublishFailed
 
 Report = Callable[[KafkaError | None, Message], None]
-"""Serves a delivery report of librdkafka's."""
+"""Handles a delivery report of librdkafka."""
 
 _TOO_LATE = frozenset(
     {
@@ -26,20 +26,20 @@ _TOO_LATE = frozenset(
 
 
 class Witness(Protocol):
-    """Learns whether Kafka answers."""
+    """Records whether Kafka answers."""
 
     def answered(self) -> None:
-        """Take note that a half was acknowledged now."""
+        """Record that a half was acknowledged now."""
 
     def unanswered(self, since: float, cause: str) -> None:
-        """Take note that a half that was sent then, in seconds of the monotonic clock, was not acknowledged."""
+        """Record that a half sent at `since`, seconds of the monotonic clock, was not acknowledged."""
 
 
 class Acks:
-    """The acknowledgements of the halves of one transaction, as they come in.
+    """The acknowledgements of the halves of one transaction.
 
     Args:
-        witness: Learns which came, and which did not come in time.
+        witness: Records acknowledgements, and those that did not come in time.
     """
 
     def __init__(self, witness: Witness) -> None:
@@ -53,25 +53,25 @@ class Acks:
         self._lock = threading.Lock()
 
     def expect(self) -> Report:
-        """Expect one more acknowledgement; returns what serves its delivery report."""
+        """Expect one more acknowledgement; return the callback for its delivery report."""
         with self._lock:
             self._sent_at = time.monotonic()
             self._left += 1
             self._offsets.append(-1)
             return partial(self._report, len(self._offsets) - 1)
 
-    def forget(self) -> None:
-        """The half that was expected last could not be produced: no report will come."""
+    def cancel_last(self) -> None:
+        """Stop expecting the last half, which could not be produced: no report will come."""
         with self._lock:
             self._left -= 1
             self._offsets.pop()
 
     def _report(self, index: int, error: KafkaError | None, message: Message) -> None:
-        """Serve a delivery report. An acknowledgement without an offset does not count (R3)."""
+        """Handle a delivery report. An acknowledgement without an offset is an error (R3)."""
         offset = message.offset()
         with self._lock:
             if index >= len(self._offsets):
-                return  # forgotten: an exception of a signal handler came behind the last step of produce() (R47)
+                return  # cancelled: a signal handler raised after produce() had queued the half (R47)
             if error is not None:
                 self.error = f"{error.name()}: {error.str()}"
                 self._too_late = self._too_late or error.code() in _TOO_LATE
@@ -88,7 +88,7 @@ class Acks:
             notify()
 
     def when_all(self, notify: Notify) -> None:
-        """Call a function once nothing is missing any more: now, or from the thread that serves the reports."""
+        """Call a function when all acknowledgements are there: now, or from the thread that polls the producer."""
         with self._lock:
             missing = self._left
             self._when_all = notify if missing else None
@@ -96,30 +96,30 @@ class Acks:
             notify()
 
     def arrive(self, budget: Budget, seconds: float) -> bool:
-        """Wait for so many seconds of the budget; return whether nothing is missing any more."""
+        """Wait for at most `seconds` of the budget; return whether all acknowledgements are there."""
         return budget.until(self.when_all, seconds)
 
     def offsets(self, budget: Budget) -> list[int]:
-        """Wait for all acknowledgements; the offsets of the halves, in the order in which they were expected.
+        """Wait for all acknowledgements; return the offsets of the halves in the order of `expect()`.
 
         Raises:
-            PublishFailed: Not all came in time, with an offset.
+            PublishFailed: Not all halves were acknowledged in time and with an offset.
         """
         if self._left and not budget.until(self.when_all):
             self._witness.unanswered(self._sent_at, "a half message was not acknowledged")
             raise PublishFailed(
-                f"Kafka did not acknowledge {len(self._offsets)} half message(s) in time: "
-                "is it up? The local transaction is rolled back; try again"
+                f"Kafka did not acknowledge {len(self._offsets)} half message(s) in time. "
+                "The local transaction is rolled back. Check that Kafka is up, and try again."
             )
         if self.error is not None:
             if self._too_late:
                 self._witness.unanswered(self._sent_at, self.error)
             raise PublishFailed(
-                f"Kafka refused a half message ({self.error}); the local transaction is rolled back. "
-                "Correct what the error names, or try again"
+                f"Kafka refused a half message ({self.error}). The local transaction is rolled back. "
+                "Correct the cause, or try again."
             )
         return self._offsets
 
     def acknowledged(self) -> list[int]:
-        """The offsets that have come, -1 for each of the others."""
+        """Return the offsets so far, -1 for each half that is not acknowledged."""
         return self._offsets

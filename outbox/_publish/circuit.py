@@ -1,7 +1,7 @@
-"""The circuit of an outbox: after "Kafka does not answer" nothing is sent until a probe in the background succeeds.
+"""The circuit breaker of an outbox: after Kafka fails to answer, nothing is sent until a background probe succeeds.
 
-Without it every local transaction of an outage holds its connection for the whole `publish_timeout`, and the pool is
-empty for those that only read.
+Without it every local transaction during an outage would hold its connection for the whole `publish_timeout`, and
+requests that only read would find the pool empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Opening:
 
 
 class Circuit:
-    """Open or closed; threads share it. It closes by `close()` only."""
+    """A circuit breaker that threads share. Only `close()` closes it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,10 +35,10 @@ class Circuit:
         return self._opening is not None
 
     def require_closed(self) -> None:
-        """Refuse a publication while the circuit is open; never waits.
+        """Refuse a publication while the circuit is open, without waiting.
 
         Raises:
-            PublishFailed: It is open.
+            PublishFailed: The circuit is open.
         """
         opening = self._opening
         if opening is not None:
@@ -50,18 +50,18 @@ class Circuit:
             )
 
     def answered(self) -> None:
-        """Take note that Kafka answered now."""
+        """Record that Kafka answered now."""
         self._answered_at = time.monotonic()
 
     def failed(self, since: float, cause: str) -> bool:
-        """Open the circuit, unless Kafka answered anybody since the question was asked.
+        """Open the circuit, unless Kafka has answered any request since then.
 
         Args:
-            since: When it was asked, in seconds of the monotonic clock.
-            cause: What did not come, for people.
+            since: When the failed request was sent, seconds of the monotonic clock.
+            cause: Cause of the failure, for the error message.
 
         Returns:
-            Whether the circuit was closed and is open now.
+            Whether this call opened the circuit.
         """
         with self._lock:
             if self._opening is not None or self._answered_at >= since:
@@ -71,7 +71,7 @@ class Circuit:
             return True
 
     def close(self) -> float:
-        """Close the circuit; return for how many seconds it was open."""
+        """Close the circuit; return the seconds for which it was open."""
         with self._lock:
             self.answered()
             opening, self._opening = self._opening, None

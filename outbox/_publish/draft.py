@@ -1,4 +1,4 @@
-"""A draft: the messages published in one local transaction through one outbox, before the seal. No I/O."""
+"""A draft: the messages published in one local transaction through one outbox, before the seal."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from outbox.protocol.half import HalfOptions, Truth, control_headers
 from outbox.protocol.positions import MAX_POSITION, Positions
 
 MAX_BYTES = 64_000_000
-"""Of one transaction."""
+"""Maximum size of the messages of one transaction."""
 
 _LONGEST_ID = "00000000-0000-7000-8000-000000000000"
-"""All ids of databases are as long."""
+"""Placeholder for an incarnation; all incarnations have this length."""
 
 
 class Draft:
-    """Messages on their way into one transaction.
+    """The messages of one transaction before the seal.
 
     Args:
-        transaction_id: A fresh id for each attempt (R2).
-        watcher: Whom receipts ask when their messages are visible.
+        transaction_id: A new id for each attempt (R2).
+        watcher: Watches, for receipts, until messages are visible.
     """
 
     def __init__(self, transaction_id: str, watcher: Watcher) -> None:
@@ -39,7 +39,7 @@ class Draft:
         self._sent = 0
 
     def __len__(self) -> int:
-        """How many messages count so far."""
+        """Return the number of messages, without removed ones."""
         return len(self._messages)
 
     def add(self, message: Message) -> Receipt:
@@ -51,27 +51,27 @@ class Draft:
         size = message.size()
         if self._next_position > MAX_POSITION:
             raise MessageRefused(
-                f"a transaction has at most {MAX_POSITION + 1} messages: publish the others in another one"
+                f"The transaction has {MAX_POSITION + 1} messages, the maximum. Publish further ones in another one."
             )
         if self._bytes + size > MAX_BYTES:
             raise MessageRefused(
-                f"a transaction has at most {MAX_BYTES} bytes of messages: publish the others in another one"
+                f"The transaction would exceed {MAX_BYTES} bytes of messages. Publish further ones in another one."
             )
         position = self._next_position
-        self._next_position += 1  # first: an exception of a signal handler may come between these lines
+        self._next_position += 1  # first: a signal handler may raise between these lines
         self._messages.append((position, message))
         self._bytes += size
         return Receipt(self.transaction_id, position, message.topic, self.end, self._watcher, self._watcher.ends())
 
     def strike(self, keep: int) -> None:
-        """Forget all but the first so many messages: their savepoint was rolled back. Positions are not used again."""
+        """Remove all but the first `keep` messages: their SAVEPOINT was rolled back. Positions are not reused."""
         self.end.strike(position for position, _ in self._messages[keep:])
         self._bytes -= sum(message.size() for _, message in self._messages[keep:])
         del self._messages[keep:]
 
     @property
     def positions(self) -> Positions:
-        """The positions that count."""
+        """The positions of the messages."""
         return Positions.of(position for position, _ in self._messages)
 
     @property
@@ -81,11 +81,11 @@ class Draft:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there are messages that were not taken yet."""
+        """Whether there are messages that `take_unsent()` has not returned."""
         return len(self._messages) > self._sent
 
     def planned(self, message: Message, group: str) -> PlannedHalf:
-        """Return the half that a message would have, at its largest.
+        """Return the largest half that a message could have.
 
         Args:
             message: A message that is not added yet.
@@ -100,11 +100,11 @@ class Draft:
         return self._half(MAX_POSITION, message, group, ordering_key, options)
 
     def take_unsent(self, group: str, incarnation: str) -> list[tuple[int, HalfRecord]]:
-        """Positions and halves of the messages that were not taken before; they can no longer be struck.
+        """Return positions and halves of the messages that were not returned before.
 
         Args:
             group: Producer group.
-            incarnation: Incarnation of the database that will hold the row.
+            incarnation: Incarnation of the database with the callback table.
         """
         taken, self._sent = self._messages[self._sent :], len(self._messages)
         ordering_key = self.ordering_key
@@ -115,9 +115,9 @@ class Draft:
         self, position: int, message: Message, group: str, ordering_key: bytes | None, options: _Options
     ) -> HalfRecord:
         key = message.key_bytes()
-        said = options(key == ordering_key, message.timestamp, message.immunity_ms())
+        encoded = options(key == ordering_key, message.timestamp, message.immunity_ms())
         control = control_headers(
-            message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, said
+            message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, encoded
         )
         return HalfRecord(key, message.value_bytes(), [*control, *message.header_list()])
 
@@ -128,10 +128,10 @@ _Options = Callable[[bool, int | None, int | None], bytes]
 def _options(
     incarnation: str,
     ordering_key: bytes | None,
-    has_ordering_key: bool,  # noqa: FBT001 - a cache is asked by place
+    has_ordering_key: bool,  # noqa: FBT001 - a cached function called with positional arguments
     timestamp: int | None,
     immunity: int | None,
 ) -> bytes:
-    """What halves of one transaction say where it is needed: the same for nearly all of them."""
+    """Encode the options of a half, which are the same for nearly all halves of a transaction."""
     ordering = None if has_ordering_key else (ordering_key,)
     return HalfOptions(timestamp, immunity, ordering, incarnation).encode()

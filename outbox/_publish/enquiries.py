@@ -1,7 +1,6 @@
-"""Questions to the cluster, asked one after another in one thread; whoever publishes only waits for an answer.
+"""Requests to the cluster, run one after another in one thread, so that no caller blocks inside librdkafka.
 
-So no caller and no executor of asyncio waits inside librdkafka, callers with one question share its answer, and a
-question that a caller no longer waits for goes on to its own time limit.
+Callers with the same request share its result. A request continues to its own time limit when its caller stops waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _IDLE_SECONDS = 10.0
 
 
 class Enquiries:
-    """Runs functions in a thread that starts with the first and ends when there were none for a while."""
+    """Runs functions in a thread that starts with the first one and ends after 10 s without any."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -31,19 +30,19 @@ class Enquiries:
         self._closed = threading.Event()
 
     def ask(self, question: Hashable, function: Callable[[], T], *, urgent: bool = True) -> Future[T]:
-        """Run a function, or share the answer of the same question if that is not answered yet.
+        """Run a function; if the same question is pending, return its future instead.
 
         Args:
             question: Identifies the question.
-            function: Asks the cluster; it has a time limit of its own.
-            urgent: Whether a caller waits for the answer. The other questions come after these.
+            function: Sends a request to the cluster; it has a time limit of its own.
+            urgent: Whether a caller waits for the answer. Other questions are run after these.
 
         Raises:
             UsageError: The outbox is closed.
         """
         with self._changed:
             if self._closed.is_set():
-                raise UsageError("the outbox is closed: make a new one")
+                raise UsageError("The outbox is closed. Create a new one.")
             if question in self._open:
                 return self._open[question]
             if self._thread is None:
@@ -57,11 +56,11 @@ class Enquiries:
         return future
 
     def closed(self, seconds: float = 0.0) -> bool:
-        """Wait at most so many seconds for `close()`; return whether it was called."""
+        """Wait at most `seconds` for `close()`; return whether it was called."""
         return self._closed.wait(seconds)
 
     def close(self) -> None:
-        """Fail the questions that are open. A function that runs ends by itself; its answer is dropped."""
+        """Fail the pending questions. A running function continues to its end; its answer is dropped."""
         with self._changed:
             self._closed.set()
             self._changed.notify()
@@ -69,7 +68,7 @@ class Enquiries:
             self._patient.clear()
             given_up, self._open = self._open, {}
         for future in given_up.values():
-            future.set_exception(UsageError("the outbox is closed: make a new one"))
+            future.set_exception(UsageError("The outbox is closed. Create a new one."))
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
@@ -78,10 +77,10 @@ class Enquiries:
             error: BaseException | None = None
             try:
                 answer = function()
-            except BaseException as raised:  # noqa: BLE001 - it is the answer of whoever waits
+            except BaseException as raised:  # noqa: BLE001 - it is raised to the waiting caller
                 error = raised
             with self._changed:
-                future = self._open.pop(question, None)  # None: closed meanwhile
+                future = self._open.pop(question, None)  # None after close()
             if future is None:
                 continue
             if error is not None:
@@ -90,7 +89,7 @@ class Enquiries:
                 future.set_result(answer)
 
     def _next(self) -> tuple[Hashable, Callable[[], Any]] | None:
-        """Wait for the next question; None ends the thread."""
+        """Wait for the next question; return None to end the thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._patient or self._closed.is_set(), _IDLE_SECONDS)
             for queue in (self._urgent, self._patient):

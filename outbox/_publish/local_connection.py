@@ -1,6 +1,6 @@
-"""The database connection of a local transaction, as the seal sees it: psycopg's, sync or async.
+"""The database connection of a local transaction: psycopg's, sync or async, with one interface for the seal.
 
-For an async one every call runs in SQLAlchemy's greenlet, so that the seal is written once.
+For an async connection every call runs in SQLAlchemy's greenlet.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from outbox.errors import UsageError
 log = logging.getLogger("outbox")
 
 _DEFINITE = re.compile(r"(?!08|57P0|40003)[0-9A-Z]{5}")
-"""SQLSTATEs with which COMMIT definitely failed: not a lost connection, not a server that was shut down, and not
-`statement_completion_unknown`, as poolers say it."""
+"""SQLSTATEs with which COMMIT definitely failed. Excluded: lost connections (08), a server that shut down (57P0), and
+`statement_completion_unknown` (40003), which poolers return."""
 
 Statement = sql.SQL | sql.Composed
 NoticeHandler = Callable[[psycopg.errors.Diagnostic], None]
 
 
 class Result(NamedTuple):
-    """What a statement gave.
+    """The result of a statement.
 
     Args:
-        row: Its first row.
-        tag: Its command tag.
+        row: First row; None if there is none.
+        tag: Command tag.
     """
 
     row: tuple[Any, ...] | None
@@ -44,82 +44,82 @@ class Result(NamedTuple):
 
 
 class LocalConnection(ABC):
-    """A connection of the application's, lent for one local transaction."""
+    """A connection of the application, used for one local transaction."""
 
     waiting: Waiting
-    """How to wait for Kafka on behalf of this connection."""
+    """How to wait for Kafka: in the thread or in the task of this connection."""
 
     @property
     @abstractmethod
     def driver(self) -> object:
-        """The driver's own connection: whoever holds the same object holds the same connection."""
+        """The driver's own connection; its identity is that of the database session."""
 
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Whether the connection is closed."""
 
     @property
     @abstractmethod
     def status(self) -> TransactionStatus:
-        """Where it stands with its transaction."""
+        """Status of the connection's transaction."""
 
     @abstractmethod
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        """Run a statement on a plain cursor: the connection's own factories of cursors and rows are the user's."""
+        """Run a statement on a plain cursor; the connection's cursor and row factories belong to the application."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """ROLLBACK, if it is in a transaction."""
+        """Send ROLLBACK if a transaction is open."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close it at once, without waiting for anything."""
+        """Close the connection at once, without waiting."""
 
     @abstractmethod
     def listen(self, handler: NoticeHandler) -> None:
-        """Hand the server's notices to a handler."""
+        """Add a handler for the server's notices."""
 
     @abstractmethod
     def unlisten(self, handler: NoticeHandler) -> None:
-        """No longer."""
+        """Remove a notice handler."""
 
     @abstractmethod
     def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
-        """For a while, in autocommit or not; outside it, psycopg begins transactions as the connection was told."""
+        """Turn autocommit on or off for a block, and restore it afterwards."""
 
     @property
     def in_block(self) -> bool:
-        """Whether a block of psycopg's own `transaction()` is open, of whose rollback nobody tells.
+        """Whether a block of psycopg's own `transaction()` is open, whose rollback fires no event.
 
-        How many there are is a private attribute; a test would notice if it went.
+        Their number is a private attribute; a test fails if it changes.
         """
         return getattr(self.driver, "_num_transactions", 0) > 0
 
     @property
     def idle(self) -> bool:
-        """Whether it is open and in no transaction."""
+        """Whether the connection is open and outside a transaction."""
         return self.status is TransactionStatus.IDLE
 
     def require_healthy(self, *, begun: bool = True) -> None:
-        """Refuse a connection that is not inside a healthy transaction: its COMMIT could say yes and mean no (R5).
+        """Refuse a connection outside a transaction or in a failed one, whose COMMIT would raise no error (R5).
 
         Args:
             begun: Whether the transaction had begun before; if not, the next statement begins it.
 
         Raises:
-            UsageError: It is outside a transaction, or in a failed one.
+            UsageError: The connection is outside a transaction, or in a failed one.
         """
         if self.status is TransactionStatus.INERROR:
-            raise UsageError("the local transaction has failed: roll it back, nothing was published")
+            raise UsageError("The local transaction has failed, so nothing was published. Roll it back.")
         if self.status is not TransactionStatus.INTRANS and (begun or not self.idle):
             raise UsageError(
-                f"the connection is no longer in its transaction ({self.status.name}): something ended it before "
-                "COMMIT, nothing was published; leave BEGIN, COMMIT and ROLLBACK to the block or the session"
+                f"The transaction was ended before COMMIT (status {self.status.name}), so nothing was published. "
+                "Leave BEGIN, COMMIT and ROLLBACK to the block or the session."
             )
 
     def commit_definitely_failed(self, error: BaseException) -> bool:
-        """Whether an error of COMMIT says that nothing was committed: the server said so, and is still there (R5)."""
+        """Return whether an error proves that COMMIT failed: the server sent it and the connection is idle (R5)."""
         return (
             isinstance(error, psycopg.Error)
             and error.sqlstate is not None
@@ -128,17 +128,17 @@ class LocalConnection(ABC):
         )
 
     def roll_back(self) -> bool:
-        """Roll back for sure, so that nobody can commit what failed: if ROLLBACK does not work, close the connection.
+        """Roll back, or close the connection if ROLLBACK fails, so that the transaction cannot commit.
 
         Returns:
-            Whether the ROLLBACK was acknowledged.
+            Whether ROLLBACK was acknowledged.
         """
         finished = False
         try:
             self.rollback()
             finished = True
         except psycopg.Error as error:
-            log.warning("rolling back failed, the connection is closed: %s", type(error).__name__)
+            log.warning("Rollback failed, connection closed: %s", type(error).__name__)
         finally:
             if not finished:
                 self.close()
@@ -149,7 +149,7 @@ C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
 
 
 class _PsycopgConnection(LocalConnection, Generic[C]):
-    """What psycopg's two kinds of connection have in common: everything that never waits."""
+    """The methods that do not wait, common to psycopg's sync and async connections."""
 
     def __init__(self, connection: C) -> None:
         self._connection: C = connection
@@ -161,20 +161,20 @@ class _PsycopgConnection(LocalConnection, Generic[C]):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Whether the connection is closed."""
         return self._connection.closed
 
     @property
     def status(self) -> TransactionStatus:
-        """Where it stands with its transaction."""
+        """Status of the connection's transaction."""
         return self._connection.info.transaction_status
 
     def listen(self, handler: NoticeHandler) -> None:
-        """Hand notices to a handler."""
+        """Add a notice handler."""
         self._connection.add_notice_handler(handler)
 
     def unlisten(self, handler: NoticeHandler) -> None:
-        """No longer."""
+        """Remove a notice handler."""
         self._connection.remove_notice_handler(handler)
 
 
@@ -190,16 +190,16 @@ class BlockingConnection(_PsycopgConnection[psycopg.Connection[Any]]):
         return Result(None if cursor.rownumber is None else cursor.fetchone(), cursor.statusmessage)
 
     def rollback(self) -> None:
-        """ROLLBACK."""
+        """Send ROLLBACK."""
         self._connection.rollback()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._connection.close()
 
     @contextmanager
     def autocommit(self, *, on: bool) -> Iterator[None]:
-        """For a while, in autocommit or not."""
+        """Turn autocommit on or off for a block, and restore it afterwards."""
         before = self._connection.autocommit
         if before is not on:
             self._connection.autocommit = on
@@ -225,18 +225,18 @@ class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
         return Result(None if cursor.rownumber is None else await cursor.fetchone(), cursor.statusmessage)
 
     def rollback(self) -> None:
-        """ROLLBACK."""
+        """Send ROLLBACK."""
         await_only(self._connection.rollback())
 
     def close(self) -> None:
-        """Close it without an await: that would meet the second cancellation, too."""
+        """Close the connection without an await, where a second cancellation could interrupt it."""
         self._connection.pgconn.finish()
 
     @contextmanager
     def autocommit(self, *, on: bool) -> Iterator[None]:
-        """For a while, in autocommit or not."""
+        """Turn autocommit on or off for a block, and restore it afterwards."""
         before = self._connection.autocommit
-        try:  # psycopg may pause once it is set: a cancellation meets us there
+        try:  # psycopg may suspend after setting it, and a cancellation is raised there
             if before is not on:
                 await_only(self._connection.set_autocommit(on))
             yield
@@ -246,16 +246,16 @@ class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
 
 
 def local_connection(driver: object) -> LocalConnection:
-    """The connection of a driver.
+    """Wrap a connection of psycopg.
 
     Raises:
-        UsageError: It is not psycopg's.
+        UsageError: It is a connection of another driver.
     """
     if isinstance(driver, psycopg.Connection):
         return BlockingConnection(driver)
     if isinstance(driver, psycopg.AsyncConnection):
         return AwaitingConnection(driver)
     raise UsageError(
-        f"{type(driver).__module__}.{type(driver).__name__} cannot be used here: the library needs psycopg 3 "
-        "(postgresql+psycopg://), or where it asks for a database an engine"
+        f"{type(driver).__module__}.{type(driver).__name__} is not supported: the library needs psycopg 3. "
+        "Connect with postgresql+psycopg://, or give an engine where a database is expected."
     )

@@ -1,4 +1,4 @@
-"""What a local transaction asks of each outbox that takes part in it; the real one is `outbox._publish.seal`."""
+"""The participant of an outbox in a local transaction, as a protocol; `outbox._publish.seal` implements it."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from outbox.message import Message
 
 
 class Participant(Protocol):
-    """The part that one outbox takes in one local transaction.
+    """One outbox's participant in one local transaction.
 
-    It is published to, then sealed right before COMMIT, then told the end: one of `committed()`, `rolled_back()` and
-    `unknown()`.
+    `publish()` is called for each message, `seal()` right before COMMIT, and then one of `committed()`, `rolled_back()`
+    and `unknown()`.
     """
 
     draft: Draft
 
     def publish(self, message: Message, *, early: bool) -> Receipt:
-        """Add a message; with `early`, its half goes out now."""
+        """Add a message; with `early`, send its half now."""
 
     def acknowledged_half(self) -> tuple[int, int]:
-        """Wait until the early half that was sent last is stored; half partition and offset."""
+        """Wait until the last early half is stored; return its half partition and offset."""
 
     def seal(self, *, marked: bool = False) -> None:
-        """Make sure that COMMIT will decide on the messages, too."""
+        """Send the halves and insert the row, so that COMMIT decides on the messages too."""
 
     def has_row(self, *, presumed: bool) -> bool | None:
-        """Whether the transaction is seen to be committed, on an idle connection; None if that cannot be told.
+        """Return whether the transaction committed, on an idle connection; None if unknown.
 
         Args:
-            presumed: What to say if it keeps no row.
+            presumed: The answer of a participant without a row.
         """
 
     def committed(self) -> bool:
-        """COMMIT was seen to succeed; whether that is as durable as it was asked to be."""
+        """Mark the transaction as committed; return whether it is as durable as configured."""
 
     def rolled_back(self, reason: str) -> None:
-        """It is certain that nothing was, or will be, committed; the reason is half a sentence for people."""
+        """Mark the transaction as rolled back for certain; the reason is a clause for error messages."""
 
     def unknown(self) -> None:
-        """Nobody knows how it ended."""
+        """Mark the transaction as in doubt: COMMIT was sent and its outcome is unknown."""
 
 
 class Starter(Protocol):
-    """Starts an outbox's part in local transactions."""
+    """Creates an outbox's participants in local transactions."""
 
     def connection(self, driver: object) -> LocalConnection:
-        """The connection of a driver, as this outbox needs it."""
+        """Wrap a driver's connection."""
 
     def start(self, connection: LocalConnection) -> Participant:
-        """A new part in the connection's transaction, with a fresh transaction id."""
+        """Create a participant in the connection's transaction, with a new transaction id."""

@@ -1,12 +1,13 @@
-"""The seal: what happens between the last statement of a local transaction and its COMMIT.
+"""The seal: the step between the last statement of a local transaction and its COMMIT.
 
-The halves with all their acknowledgements, then the row, which holds their offsets. As the halves are sent while the
-business rows are locked, their order per key is the database's. In eager mode the halves come earlier, at `publish()`,
-and the seal only waits for what is still missing.
+The seal sends the halves, waits for all acknowledgements, and inserts the row with their offsets. The halves are sent
+while the business rows are locked, so their order per key is the order of the database. In eager mode the halves are
+sent at `publish()`, and the seal only waits for the missing acknowledgements.
 
-Who holds the transaction's advisory lock is IN_FLIGHT to the checker, who does not hold it is fenced. The row's INSERT
-takes it. It is taken before the halves where the row may be long in coming: in eager mode, for more than a few
-messages, and while acknowledgements are late. Otherwise a half is a moment older than the lock: nobody asks so soon.
+To the checker a transaction that holds its advisory lock is IN_FLIGHT; one that does not is fenced. The INSERT of the
+row takes the lock. If the INSERT may come late, the lock is taken before: in eager mode, for more than
+`_LOCK_FREE_HALVES` messages, and while acknowledgements are late. Otherwise a half is stored some milliseconds before
+the lock is taken, long before the first check.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from outbox.settings import Settings
 log = logging.getLogger("outbox")
 
 _NOT_REPLICATED = "01000"
-"""SQLSTATE of the notice "canceling wait for synchronous replication": visible, but not as durable as asked (R5)."""
+"""SQLSTATE of the notice "canceling wait for synchronous replication": committed, but not replicated (R5)."""
 
 _SYNCHRONOUS = sql.SQL("SET LOCAL synchronous_commit = on")
 _MARK = sql.SQL("SELECT set_config('outbox.transaction', %s, true)")
 _ASYNCHRONOUS = frozenset({"off", "local"})
-_FEW = 16
-"""So many halves are on their way in no time."""
+_LOCK_FREE_HALVES = 16
+"""Up to this many halves are sent before the advisory lock is taken."""
 
 _LATE_SECONDS = 0.25
-"""Acknowledgements take so long only when something is wrong; the first check comes after seconds."""
+"""After this time without all acknowledgements the lock is taken; the first check comes after seconds."""
 
 _LEASE: LiteralString = (
     ", set_config('idle_in_transaction_session_timeout', CASE"
@@ -61,18 +62,18 @@ _LEASE: LiteralString = (
     " BETWEEN interval '1 ms' AND {lease} * interval '1 ms'"
     " THEN current_setting('idle_in_transaction_session_timeout') ELSE {lease}::text END, true)"
 )
-"""A transaction with halves in Kafka does not stay open for ever on the server (R7); a shorter limit stays."""
+"""Limits how long a transaction with halves in Kafka may be idle on the server (R7); a shorter limit is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sealer:
-    """Starts the part that one `Outbox` takes in local transactions.
+    """Creates the seals of one `Outbox`, one for each local transaction.
 
     Args:
-        settings: Its settings.
+        settings: Settings of the outbox.
         sender: Its connection to Kafka.
         table: Its callback table.
-        incarnations: Of the database behind each connection of a driver, as they were seen last (R10).
+        incarnations: Last known incarnation of the database behind each connection of a driver (R10).
     """
 
     settings: Settings
@@ -81,27 +82,27 @@ class Sealer:
     incarnations: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
 
     def connection(self, driver: object) -> LocalConnection:
-        """The connection of a driver, as the seal needs it.
+        """Wrap a connection of psycopg.
 
         Raises:
-            UsageError: It is not psycopg's.
+            UsageError: It is a connection of another driver.
         """
         return local_connection(driver)
 
     def start(self, connection: LocalConnection) -> Seal:
-        """A new part in the connection's transaction, with a fresh transaction id."""
+        """Create a seal in the connection's transaction, with a new transaction id."""
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         draft = Draft(id_, self.sender.visibility)
         return Seal(self, connection, draft)
 
 
 class Seal:
-    """The part that one outbox takes in one local transaction: its draft, its halves, its row, and its end.
+    """One outbox's participant in one local transaction: its draft, its halves, its row, and its end.
 
     Args:
-        sealer: Of the outbox.
-        connection: On which COMMIT will run.
-        draft: What is published.
+        sealer: The outbox's sealer.
+        connection: Connection on which COMMIT will run.
+        draft: The messages.
     """
 
     def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
@@ -130,11 +131,11 @@ class Seal:
 
         Args:
             message: The message.
-            early: Whether its half goes out now (eager mode); never while a SAVEPOINT is open.
+            early: Send the half now (eager mode); never while a SAVEPOINT is open.
 
         Raises:
-            MessageRefused: It cannot be published; nothing was written.
-            ConfigurationError: Channel or tables are not what the library needs.
+            MessageRefused: The message cannot be published; nothing was written.
+            ConfigurationError: The channel or the tables are missing or wrong.
             PublishFailed: Kafka does not answer.
             psycopg.Error: The lock could not be taken.
         """
@@ -149,13 +150,13 @@ class Seal:
         return receipt
 
     def acknowledged_half(self) -> tuple[int, int]:
-        """Wait until the early half that was sent last is stored (RocketMQ runs the local transaction only then).
+        """Wait until the last early half is stored (RocketMQ runs the local transaction only then).
 
         Returns:
             Half partition and offset.
 
         Raises:
-            PublishFailed: It was not acknowledged.
+            PublishFailed: The half was not acknowledged.
         """
         try:
             return self._place.partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
@@ -164,17 +165,17 @@ class Seal:
             raise
 
     def seal(self, *, marked: bool = False) -> None:
-        """Send what is not sent, wait for all acknowledgements, insert the row.
+        """Send the unsent halves, wait for all acknowledgements, insert the row.
 
         Args:
-            marked: Whether the transaction was begun by `begin()`, and nothing may have ended it since.
+            marked: Whether `begin()` began the transaction, so that its mark must still be set.
 
         Raises:
             PublishFailed: The halves were not acknowledged.
-            TransactionFenced: The checker was first.
+            TransactionFenced: The checker decided ROLLBACK before.
             CallbackTableError: The tables are missing.
-            UsageError: The transaction failed or ended meanwhile.
-            psycopg.Error: Postgres refuses.
+            UsageError: The transaction failed, or was ended.
+            psycopg.Error: Postgres refuses a statement.
         """
         self._require_own_process()
         budget = self._sender.budget(self._connection.waiting)
@@ -186,14 +187,17 @@ class Seal:
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
         mark = self._insert(self._entry)
         if marked and mark != self.draft.transaction_id:
-            raise UsageError("the transaction was ended inside the block: outbox.transaction() owns BEGIN and COMMIT")
+            raise UsageError(
+                "The transaction was ended inside the block. "
+                "Leave COMMIT and ROLLBACK to outbox.transaction(), which sends them at the end of the block."
+            )
         self._connection.require_healthy()
         self._connection.listen(self._notice)
         self._listens = True
         failpoint("outbox.sealed")
 
     def _require_own_process(self) -> None:
-        """Refuse to go on with a transaction of the parent in a forked child (R46)."""
+        """Refuse a transaction of the parent in a forked child (R46)."""
         if os.getpid() != self._pid:
             raise UsageError(
                 "The transaction was begun before a fork. Begin a new one, on a connection of the child process."
@@ -201,7 +205,7 @@ class Seal:
 
     def _send(self, budget: Budget, *, eager: bool = False) -> None:
         if self._failed:
-            raise PublishFailed("an earlier message of this transaction could not be sent: roll it back and try again")
+            raise PublishFailed("An earlier message of this transaction could not be sent. Roll it back and try again.")
         if not self.draft.has_unsent:
             return
         self._failed = True
@@ -211,28 +215,30 @@ class Seal:
         if not self._sent:
             self._sending_since = time.monotonic()
         for position, half in self.draft.take_unsent(self._settings.group, incarnation):
-            self._sent.append(position)  # before it is on its way: whatever interrupts us, its marker names it
+            self._sent.append(
+                position
+            )  # before it is sent, so that a rollback marker covers it even after an interruption
             self._sender.produce_half(self._place.partition, half, self._acks, budget)
         self._failed = False
 
     def _acknowledged(self, budget: Budget) -> list[int]:
-        """The offsets of the halves; while they are late, the lock says that the transaction lives."""
+        """Wait for the offsets of the halves; if they are late, take the lock, so that the checker does not fence."""
         if not self._locked and not self._acks.arrive(budget, _LATE_SECONDS):
             self._lock(eager=False)
         return self._acks.offsets(budget)
 
     def _open(self, *, eager: bool) -> str:
-        """Learn, once, what the halves must say: the incarnation of the database (R10)."""
+        """Return the incarnation of the database for the halves (R10); choose their place at the first call."""
         if self._incarnation is None:
             incarnation = self._incarnations.get(self._connection.driver)
-            if incarnation is None or eager or len(self.draft) > _FEW:
+            if incarnation is None or eager or len(self.draft) > _LOCK_FREE_HALVES:
                 incarnation = self._lock(eager=eager)
             self._place = self._sender.half_place(self.draft.ordering_key, self.draft.transaction_id)
             self._incarnation = incarnation
         return self._incarnation
 
     def _lock(self, *, eager: bool) -> str:
-        """Take the lock, and with it a look at the incarnation of the database."""
+        """Take the advisory lock; return the incarnation of the database."""
         statement = self._table.open_statement
         if eager:
             lease = sql.Literal(int(self._settings.eager_idle_timeout * 1000))
@@ -240,7 +246,7 @@ class Seal:
         with explained(self._table.names.schema, self._table.names.meta):
             row = self._connection.execute(statement, (lock_number(self.draft.transaction_id),)).row
         if row is None or row[1] is None:
-            raise CallbackTableError(f"table {self._table.names.meta} has no incarnation: run `outbox table create`")
+            raise CallbackTableError(f"Table {self._table.names.meta} has no incarnation. Run `outbox table create`.")
         self._locked = True
         self._incarnations[self._connection.driver] = str(row[1])
         return str(row[1])
@@ -250,7 +256,7 @@ class Seal:
         return OpEntry(kind, self.draft.transaction_id, place.topic_id, place.partition, positions, first, last)
 
     def _insert(self, entry: OpEntry) -> str | None:
-        """Insert the row, and let COMMIT wait for the disk (R7); the mark of the transaction in which it stands."""
+        """Insert the row, and make COMMIT wait for the disk (R7); return the mark of the transaction."""
         row = CallbackRow(
             entry.transaction_id,
             self._settings.group,
@@ -268,8 +274,8 @@ class Seal:
         except psycopg.errors.UniqueViolation as error:
             self._outcome_without_commit = CommitOutcome.FENCED
             raise TransactionFenced(
-                f"transaction {entry.transaction_id} was decided ROLLBACK by the checker before it committed; "
-                "all of it is rolled back, and it can be tried again"
+                f"The checker decided ROLLBACK for transaction {entry.transaction_id} before it committed. "
+                "All of it is rolled back. Try again."
             ) from error
         mark, synchronous_commit, incarnation = returned or (None, None, None)
         self._require_incarnation(incarnation)
@@ -278,12 +284,12 @@ class Seal:
         return None if mark is None else str(mark)
 
     def _require_incarnation(self, found: object) -> None:
-        """The row must lie where its halves say, or the checker would never find it."""
+        """Check that the row is in the database that its halves name, where the checker will look for it."""
         if found != self._incarnation:
             self._incarnations.pop(self._connection.driver, None)
             raise CallbackTableError(
-                f"table {self._table.names.meta} says that this is not the database that it was when the connection "
-                "published before: was it restored? All of the transaction is rolled back, and it can be tried again"
+                f"The incarnation in table {self._table.names.meta} has changed since the connection last published; "
+                "the database may have been restored. All of the transaction is rolled back. Try again."
             )
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
@@ -296,12 +302,12 @@ class Seal:
             self._listens = False
 
     def has_row(self, *, presumed: bool) -> bool | None:
-        """Whether the row is there, on an idle connection: for a first sight at which nobody said that COMMIT was.
+        """Return whether the row exists, on an idle connection, when SQLAlchemy did not report that COMMIT returned.
 
-        None if Postgres does not answer, or if the row may have been purged: its absence says nothing then (R11).
+        None if Postgres does not answer, or if the row may have been purged, so that its absence proves nothing (R11).
 
         Args:
-            presumed: Nothing is presumed where there is a row to look for.
+            presumed: Ignored, because there is a row to look up.
         """
         del presumed
         try:
@@ -313,7 +319,7 @@ class Seal:
         return _found(self.draft.transaction_id, found)
 
     def committed(self) -> bool:
-        """COMMIT was seen to succeed: send the op marker, unless the durability is in doubt (R5).
+        """Mark the transaction as committed and send the op marker, unless the durability is in doubt (R5).
 
         Returns:
             Whether the marker was sent.
@@ -332,22 +338,24 @@ class Seal:
         return True
 
     def rolled_back(self, reason: str) -> None:
-        """The row can never become visible: COMMIT was not sent, or it definitely failed (R6).
+        """Mark the transaction as rolled back: COMMIT was not sent, or it definitely failed (R6).
 
-        Once all acknowledgements are in, a rollback marker saves the checker the work.
+        When all acknowledgements are there, a rollback marker is sent, so that no check is needed.
 
         Args:
-            reason: Half a sentence for people.
+            reason: A clause for error messages.
         """
         self._end(self._outcome_without_commit)
         self.draft.end.rolled_back(reason)
-        if self._sent and os.getpid() == self._pid:  # in a forked child the parent may yet commit (R46)
+        if self._sent and os.getpid() == self._pid:  # in a forked child: the parent may still commit (R46)
             self._acks.when_all(self._send_rollback)
 
     def _send_rollback(self) -> None:
         found = {
             position: offset
-            for position, offset in zip(self._sent, self._acks.acknowledged(), strict=False)  # the last may have failed
+            for position, offset in zip(
+                self._sent, self._acks.acknowledged(), strict=False
+            )  # sending the last one may have failed
             if offset >= 0
         }
         if found:
@@ -355,7 +363,7 @@ class Seal:
             self._sender.send_op(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())), connect=False)
 
     def unknown(self) -> None:
-        """Nobody knows how it ended. Silence is always safe: the checker decides (R6)."""
+        """Mark the transaction as in doubt. No marker is sent, which is always safe: the checker decides (R6)."""
         self._end(CommitOutcome.UNKNOWN)
         self.draft.end.unknown()
 
@@ -366,12 +374,12 @@ class Seal:
 
 
 def _found(transaction_id: str, answer: tuple[object, ...] | None) -> bool | None:
-    is_there, purged_until = answer or (False, None)
-    if is_there:
+    exists, purged_until = answer or (False, None)
+    if exists:
         return True
     return None if may_be_purged(transaction_id, None if purged_until is None else int(str(purged_until))) else False
 
 
 def begin(connection: LocalConnection, transaction_id: str) -> None:
-    """Begin a transaction, as the connection's own attributes say, and mark it: the seal will know it again."""
+    """Begin a transaction with the connection's own attributes, and set a mark by which the seal recognizes it."""
     connection.execute(_MARK, (transaction_id,))

@@ -1,4 +1,4 @@
-"""Sends halves and op markers: one idempotent producer, one thread that serves its delivery reports."""
+"""Send halves and op markers with one idempotent producer and one thread that polls it for delivery reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _POLL_SECONDS = 0.1
 _FULL_QUEUE_SECONDS = 0.005
 
 _REQUEST_SECONDS = 5.0
-"""Time limit for one request, unless `publish_timeout` is longer: nobody waits longer than that for its answer."""
+"""Time limit for one request, unless `publish_timeout` is longer; callers wait at most `publish_timeout`."""
 
 _PROBE_SECONDS = 1.0
 """Time limit for a leader's answer to a probe."""
@@ -61,14 +61,14 @@ class HalfRecord(NamedTuple):
 
 
 class Sender:
-    """The library's connection to Kafka; made at the first publication, shared by all threads.
+    """The library's connection to Kafka, opened at the first publication and shared by all threads.
 
-    Callers never ask the cluster themselves: they wait, within their budget, for answers to `Enquiries`. A forked child
-    starts afresh (R46).
+    Callers send no requests to the cluster themselves: they wait, within their budget, for answers to `Enquiries`. A
+    forked child starts with no connection (R46).
 
     Args:
         settings: Settings of the `Outbox`.
-        recorder: Hears what happens.
+        recorder: Receives the outbox's events.
     """
 
     def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
@@ -80,18 +80,20 @@ class Sender:
         follow(self)
 
     def _begin(self) -> None:
-        """Have nothing: no client, no thread, no lock that anybody holds."""
-        self._lock = threading.Lock()  # never held while the cluster is asked
+        """Set the initial state: no client, no thread, a free lock."""
+        self._lock = threading.Lock()  # never held during a request to the cluster
         self._producer: Producer | None = None
         self._channel: ChannelDescription | None = None
         self._topics: KnownTopics | None = None
-        self._floors: dict[tuple[str, int], int] = {}  # by half topic's id and partition: behind what was acknowledged
+        self._floors: dict[
+            tuple[str, int], int
+        ] = {}  # by half topic's id and partition: next offset after the acknowledged ones
         self._admin: AdminClient | None = None
         self._enquiries = Enquiries()
         self._circuit = Circuit()
 
     def start_afresh(self) -> None:
-        """Begin again in a forked child. What the parent's producer holds is the parent's to send (R46)."""
+        """Reset in a forked child. Messages in the parent's producer are sent by the parent (R46)."""
         abandon(self._producer, self._admin)
         self._begin()
 
@@ -107,14 +109,14 @@ class Sender:
             self.connect(self.budget())
         channel = self._channel
         if self._closed:
-            raise UsageError("the outbox is closed: make a new one")
-        if channel is None:  # forgotten a moment ago, by another thread
+            raise UsageError("The outbox is closed. Create a new one.")
+        if channel is None:  # reset by another thread after connect()
             raise PublishFailed("The channel was recreated. Roll the local transaction back and try again.")
         return channel
 
     @property
     def max_half_bytes(self) -> int:
-        """Return the largest half that the half topic takes, and the client sends (`message.max.bytes`), bytes."""
+        """Maximum size of a half, bytes: the limit of the half topic or of the client (`message.max.bytes`)."""
         return self._max_half_bytes(self.channel)
 
     def _max_half_bytes(self, channel: ChannelDescription) -> int:
@@ -123,15 +125,15 @@ class Sender:
 
     @property
     def rejects(self) -> bool:
-        """Whether nothing may be published now (RocketMQ: `rejectTransactionMessage`)."""
+        """Whether `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`)."""
         return self._settings.reject_transactions
 
     def budget(self, waiting: Waiting = BLOCKING) -> Budget:
-        """Begin a call of the application, which may wait for Kafka for `publish_timeout` in all."""
+        """Return the budget for one call of the application: `publish_timeout` in total."""
         return Budget(waiting, self._settings.publish_timeout)
 
     def connect(self, budget: Budget) -> None:
-        """Connect and describe the channel: at first, after a fatal error, and after the half topic was made again.
+        """Connect and describe the channel, if not done yet, after a fatal error or after the half topic was recreated.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
@@ -142,11 +144,11 @@ class Sender:
             self._answer("connection", self._start, budget)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
-        """A real topic, or None if it does not exist.
+        """Return the description of a real topic, cached if possible; None if the topic does not exist.
 
         Args:
-            name: Its name.
-            budget: How long and how to wait if the cluster must be asked.
+            name: Name of the topic.
+            budget: Time to wait for the cluster, if the topic is not cached.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
@@ -163,11 +165,11 @@ class Sender:
         return topic
 
     def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Ask the cluster for a real topic, whatever is remembered; None if it does not exist.
+        """Ask the cluster for the description of a real topic; return None if the topic does not exist.
 
         Args:
-            name: Its name.
-            budget: How long and how to wait.
+            name: Name of the topic.
+            budget: Time to wait.
 
         Raises:
             PublishFailed: Kafka does not answer.
@@ -177,11 +179,11 @@ class Sender:
 
     def _known_topics(self) -> KnownTopics:
         if self._topics is None:
-            raise UsageError("the outbox is closed: make a new one")
+            raise UsageError("The outbox is closed. Create a new one.")
         return self._topics
 
     def half_place(self, ordering_key: bytes | None, transaction_id: str) -> HalfPlace:
-        """Return where the halves of a transaction go; to be called before the first one is sent.
+        """Return the half topic, partition and floor offset of a transaction; call it before the first half is sent.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
@@ -194,19 +196,19 @@ class Sender:
         return HalfPlace(channel.half.id, partition, floor)
 
     def require_same_topic(self, place: HalfPlace, offsets: Sequence[int]) -> None:
-        """Refuse to commit a transaction whose halves lie in a half topic that was made again since (R39).
+        """Refuse to commit a transaction whose half topic was recreated after its halves were sent (R39).
 
         The channel is described again before the next transaction.
 
         Args:
-            place: As `half_place()` returned it.
+            place: The result of `half_place()`.
             offsets: Offsets with which the halves were acknowledged.
 
         Raises:
-            PublishFailed: The half topic is another one now, as far as that is known.
+            PublishFailed: The half topic is known to have been recreated.
         """
         if not place.holds(offsets, self._half_topic_ids()):
-            self._forget_channel()
+            self._reset_channel()
             raise PublishFailed(
                 f"Topic {self._settings.channel.half_topic} was deleted and recreated: its id was {place.topic_id}, "
                 f"its end was offset {place.floor}, the first half was stored at offset {min(offsets)}. "
@@ -216,14 +218,14 @@ class Sender:
         self._floors[at] = max(self._floors.get(at, 0), max(offsets) + 1)
 
     def _half_topic_ids(self) -> set[str]:
-        """Return the half topic's id of the channel's description and of the newest one; none once it is forgotten."""
+        """Return the half topic's ids in the channel's and in the newest description; none after a reset."""
         channel, topics = self._channel, self._topics
         if channel is None:
             return set()
         newest = topics.usable(channel.half.name) if topics is not None else None  # None: closed
         return {channel.half.id, (newest or channel.half).id}
 
-    def _forget_channel(self) -> None:
+    def _reset_channel(self) -> None:
         with self._lock:
             if not self._closed:
                 self._channel, self._topics, self._floors = None, self._no_topics(), {}
@@ -233,15 +235,15 @@ class Sender:
         return KnownTopics(self._admin_client(), timeout, (names.half_topic, names.op_topic, names.discard_topic))
 
     def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
-        """Ask for a topic while its old description serves."""
+        """Refresh the description of a topic; the old one is used until then."""
         try:
             return topics.ask(name)
         except OutboxError as error:
-            log.warning("Topic %s was not described again, its old description serves: %s", name, error)
+            log.warning("Topic %s could not be refreshed, its last description is used: %s", name, error)
             raise
 
     def _answer(self, question: str, function: Callable[[], T], budget: Budget) -> T:
-        """Wait for the answer to an enquiry; a cluster that is silent is a failed publication.
+        """Wait for the answer to an enquiry; without one, open the circuit and fail the publication.
 
         Raises:
             PublishFailed: Kafka does not answer.
@@ -257,38 +259,38 @@ class Sender:
         except KafkaUnreachable as error:
             cause = str(error)
         except (ConfigurationError, UsageError) as error:
-            raise type(error)(str(error)) from error  # callers share the answer, but not a traceback
+            raise type(error)(str(error)) from error  # callers share the answer, but not its traceback
         self.unanswered(began, cause)
         raise PublishFailed(f"{cause} Roll the local transaction back and try again.")
 
     # --- the circuit
 
     def require_answering(self) -> None:
-        """Refuse a publication while Kafka is known not to answer; never waits.
+        """Refuse a publication while the circuit is open, without waiting.
 
         Raises:
             PublishFailed: The circuit is open.
             UsageError: The outbox is closed.
         """
         if self._closed:
-            raise UsageError("the outbox is closed: make a new one")
+            raise UsageError("The outbox is closed. Create a new one.")
         self._circuit.require_closed()
 
     def answered(self) -> None:
-        """Take note that Kafka took a half."""
+        """Record that Kafka acknowledged a half."""
         self._circuit.answered()
 
     def unanswered(self, since: float, cause: str) -> None:
-        """Take note that Kafka did not answer a question of then; if nobody got an answer since, open the circuit."""
+        """Record that Kafka did not answer a request sent at `since`; open the circuit unless it answered later."""
         if self._closed or not self._circuit.failed(since, cause):
             return
         log.warning("Circuit opened, publications fail at once until Kafka answers: %s", cause)
         self.recorder.circuit_opened(self._settings.group)
-        with suppress(UsageError):  # closed meanwhile
+        with suppress(UsageError):  # the outbox was closed
             self._enquiries.ask("probe", self._probe)
 
     def _probe(self) -> None:
-        """Ask the cluster until it takes halves again, then close the circuit."""
+        """Probe the cluster until it accepts halves again, then close the circuit."""
         while not self._takes_halves():
             if self._enquiries.closed(_PROBE_PAUSE_SECONDS):
                 return
@@ -304,46 +306,46 @@ class Sender:
         except KafkaUnreachable:
             return False
         except OutboxError:
-            return True  # Kafka answers; the next publication raises what is wrong
+            return True  # Kafka answers; the next publication raises the error
         return takes_records(self._admin_client(), half, _PROBE_SECONDS)
 
     def _ends(self) -> Ends:
         return self._topics.ends if self._topics is not None else {}
 
     def acks(self) -> Acks:
-        """For the acknowledgements of one transaction."""
+        """Return a collector for the acknowledgements of one transaction."""
         return Acks(self)
 
     def produce_half(self, partition: int, half: HalfRecord, acks: Acks, budget: Budget) -> None:
-        """Put a half on its way, without waiting for its acknowledgement.
+        """Produce a half, without waiting for its acknowledgement.
 
         Args:
             partition: Half partition of the transaction.
             half: The half.
-            acks: Takes its acknowledgement.
-            budget: How long and how to wait while the local queue is full.
+            acks: Collects the acknowledgement.
+            budget: Time to wait while the client's queue is full.
 
         Raises:
-            PublishFailed: It cannot be sent.
+            PublishFailed: The half cannot be sent.
         """
         began = time.monotonic()
         report = acks.expect()
         produced = False
         try:
             while not (produced := self._produced(partition, half, report, budget)) and not budget.is_spent:
-                budget.pause(_FULL_QUEUE_SECONDS)  # the polling thread makes room
+                budget.pause(_FULL_QUEUE_SECONDS)  # the polling thread empties the queue
         finally:
             if not produced:
-                acks.forget()
+                acks.cancel_last()
         if not produced:
-            self.unanswered(began, "the local queue of halves is full")
+            self.unanswered(began, "the client's queue of halves is full")
             raise PublishFailed(
-                "the local queue of halves is full; the local transaction is rolled back. "
-                "Try again, or raise queue.buffering.max.messages"
+                "The client's queue of halves is full. The local transaction is rolled back. "
+                "Try again, or raise queue.buffering.max.messages."
             )
 
     def _produced(self, partition: int, half: HalfRecord, report: Report, budget: Budget) -> bool:
-        """Whether there was room for a half."""
+        """Return whether the client's queue accepted a half."""
         self.connect(budget)
         producer = self._live_producer()
         topic = self._settings.channel.half_topic
@@ -352,16 +354,16 @@ class Sender:
         except BufferError:
             return False
         except KafkaException as error:
-            self._let_go_if_fatal(producer, error.args[0])
+            self._drop_if_fatal(producer, error.args[0])
             raise PublishFailed(
-                f"a half message cannot be sent: {error.args[0].str()}. Roll the local transaction back and try again"
+                f"A half message cannot be sent: {error.args[0].str()}. Roll the local transaction back and try again."
             ) from error
         return True
 
     def _live_producer(self) -> Producer:
         producer = self._producer
         if producer is None:
-            raise PublishFailed("the connection to Kafka was lost; roll the local transaction back and try again")
+            raise PublishFailed("The connection to Kafka was lost. Roll the local transaction back and try again.")
         return producer
 
     def send_halves(self, partition: int, halves: Sequence[HalfRecord], budget: Budget | None = None) -> list[int]:
@@ -369,14 +371,14 @@ class Sender:
 
         Args:
             partition: Half partition of the transaction.
-            halves: In the order of their positions.
-            budget: How long and how to wait; None: `publish_timeout`, and the thread blocks.
+            halves: Halves in the order of their positions.
+            budget: Time to wait; None: `publish_timeout`, blocking the thread.
 
         Returns:
-            Their offsets.
+            The offsets of the halves.
 
         Raises:
-            PublishFailed: Not all were acknowledged with an offset in time.
+            PublishFailed: Not all halves were acknowledged in time and with an offset.
         """
         budget = budget or self.budget()
         acks = self.acks()
@@ -385,12 +387,12 @@ class Sender:
         return acks.offsets(budget)
 
     def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER, *, connect: bool = True) -> None:
-        """Send an op marker and do not wait for its acknowledgement: if it gets lost, the checker decides.
+        """Send an op marker without waiting for its acknowledgement: if it is lost, the checker decides.
 
         Args:
-            entry: What was decided.
-            source: Who says so.
-            connect: Whether to connect, and wait for that, if there is no connection; if not, the marker is dropped.
+            entry: The decision.
+            source: The role that decided.
+            connect: Connect, and wait for that, if there is no connection; otherwise the marker is dropped.
         """
         value, headers = encode_op([entry], source)
         failpoint("outbox.op")
@@ -416,16 +418,16 @@ class Sender:
 
     def _op_dropped(self, transaction_id: str, reason: str) -> None:
         self.recorder.ops_dropped(self._settings.group, 1)
-        log.warning("op marker of transaction %s was not sent, the checker will decide: %s", transaction_id, reason)
+        log.warning("Op marker of transaction %s not sent, the checker will decide: %s", transaction_id, reason)
 
     def ping(self, waiting: Waiting = BLOCKING) -> None:
-        """Ask the cluster for the channel.
+        """Check that Kafka answers and the channel exists.
 
         Args:
             waiting: How to wait.
 
         Raises:
-            ChannelError: Its topics are missing or wrong.
+            ChannelError: The channel's topics are missing or wrong.
             PublishFailed: Kafka does not answer.
         """
         self.require_answering()
@@ -436,25 +438,25 @@ class Sender:
             self._answer("channel", self._described_channel, budget)
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush op markers, and let the producer go.
+        """Flush op markers, and release the producer.
 
         Args:
-            timeout: Seconds to wait at most; None: `close_timeout`.
+            timeout: Maximum seconds to wait; None: `close_timeout`.
         """
         self.visibility.close()
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)
         self._enquiries.close()
-        self._admin = self._topics = None  # a client that nobody holds ends its connections
+        self._admin = self._topics = None  # without references the client closes its connections
         if producer is not None:
             left = producer.flush(self._settings.close_timeout if timeout is None else timeout)
             if left:
                 self.recorder.ops_dropped(self._settings.group, left)
-                log.warning("%d op marker(s) were not sent in time, the checker will decide", left)
+                log.warning("%d op marker(s) not sent before close, the checker will decide", left)
 
-    def _let_go_if_fatal(self, producer: Producer, error: KafkaError) -> None:
-        """A producer with a fatal error fails for good; the next publication makes a new one."""
+    def _drop_if_fatal(self, producer: Producer, error: KafkaError) -> None:
+        """Drop the producer after a fatal error; the next publication creates a new one."""
         if error.code() == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's own codes carry an underscore
             with self._lock:
                 if self._producer is producer:
@@ -465,7 +467,7 @@ class Sender:
         return verify_channel(self._admin_client(), self._settings.channel, timeout)
 
     def _start(self) -> None:
-        """Connect, and describe the channel; only the thread of the enquiries does."""
+        """Connect, and describe the channel. It runs in the thread of the enquiries only."""
         if self._producer is not None and self._channel is not None:
             return
         channel = self._described_channel()
@@ -483,7 +485,7 @@ class Sender:
         with checked_properties():
             return Producer(
                 {
-                    "linger.ms": 0,  # a transaction waits for its halves; batches form by themselves under load
+                    "linger.ms": 0,  # a transaction waits for its halves; under load batches form without lingering
                     **logged(reconnecting(self._settings.kafka)),
                     "message.max.bytes": self._max_half_bytes(channel),
                     "acks": "all",
@@ -493,7 +495,7 @@ class Sender:
             )
 
     def _admin_client(self) -> AdminClient:
-        """The client for questions; made once for a process, and kept."""
+        """Return the admin client, created at the first call in a process."""
         if self._admin is None:
             self._admin = admin_client(self._settings.kafka)
         return self._admin
@@ -502,5 +504,5 @@ class Sender:
         while self._producer is producer:
             try:
                 producer.poll(_POLL_SECONDS)
-            except Exception:  # of a delivery report; the thread serves those of everybody else, too
-                log.exception("a delivery report could not be served")
+            except Exception:  # of one delivery report; the thread must continue with the others
+                log.exception("Delivery report failed")

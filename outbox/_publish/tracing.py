@@ -1,7 +1,7 @@
-"""The trace context of whoever publishes, as headers of the message: `traceparent`, `tracestate`, what else is set up.
+"""Add the caller's trace context to a message as headers: `traceparent`, `tracestate` and others.
 
-Without opentelemetry-api (extra `opentelemetry`) nothing is added. Which headers there are is OpenTelemetry's own
-setting (`OTEL_PROPAGATORS`). The half carries them as the user's own headers, so that they reach the real topic.
+Without opentelemetry-api (extra `opentelemetry`) nothing is added. OpenTelemetry's setting `OTEL_PROPAGATORS` selects
+the headers. The half carries them like headers of the application, so that they reach the real topic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outbox.protocol.half import Header
 log = logging.getLogger("outbox")
 
 _ONE_UNIT = frozenset({"traceparent", "tracestate"})
-"""W3C Trace Context: the second says more of the first, so they come from one hand."""
+"""W3C Trace Context: the two headers belong together, so both come from the same source."""
 
 
 class _OpenTelemetry(NamedTuple):
@@ -28,7 +28,7 @@ class _OpenTelemetry(NamedTuple):
 
 @cache
 def _opentelemetry() -> _OpenTelemetry | None:
-    """What is needed of opentelemetry-api, if it is installed; looked for once."""
+    """Return the functions of opentelemetry-api; None if it is not installed. Import it once."""
     try:
         from opentelemetry import context, propagate  # noqa: PLC0415 - it is optional
     except ImportError:
@@ -37,12 +37,12 @@ def _opentelemetry() -> _OpenTelemetry | None:
 
 
 def with_trace(message: Message) -> Message:
-    """A message with the headers of the current trace; the same message if there is no trace.
+    """Return a message with the headers of the current trace; the same message if there is no trace.
 
-    A header that the message already has wins. Costs less than a microsecond when no context is active.
+    Headers that the message already has are kept. The call takes less than 1 µs when no context is active.
 
     Args:
-        message: As it was given to `publish()`.
+        message: The argument of `publish()`.
     """
     found = _opentelemetry()
     if found is None or not found.current_context():
@@ -51,7 +51,7 @@ def with_trace(message: Message) -> Message:
     if not trace:
         return message
     headers = message.header_list()
-    added = _without_theirs(trace, {name for name, _ in headers})
+    added = _not_present(trace, {name for name, _ in headers})
     return replace(message, headers=[*headers, *added]) if added else message
 
 
@@ -59,11 +59,11 @@ def _trace_headers(opentelemetry: _OpenTelemetry) -> dict[str, str]:
     carrier: dict[str, str] = {}
     try:
         opentelemetry.inject(carrier)
-    except Exception as error:  # noqa: BLE001 - a propagator is anybody's code, and no reason to lose a message
-        log.warning("the message goes without trace headers: %s in OpenTelemetry's propagator", type(error).__name__)
+    except Exception as error:  # noqa: BLE001 - an error of a propagator must not lose a message
+        log.warning("Trace headers omitted: OpenTelemetry's propagator raised %s", type(error).__name__)
     return carrier
 
 
-def _without_theirs(trace: dict[str, str], theirs: set[str]) -> list[Header]:
-    taken = theirs | _ONE_UNIT if theirs & _ONE_UNIT else theirs
+def _not_present(trace: dict[str, str], present: set[str]) -> list[Header]:
+    taken = present | _ONE_UNIT if present & _ONE_UNIT else present
     return [(name, value.encode()) for name, value in trace.items() if name not in taken]

@@ -1,4 +1,4 @@
-"""What is refused at `publish()`, before anything is written: what the relay could not deliver (R24, R48)."""
+"""Refuse at `publish()`, before anything is written, a message that the relay could not deliver (R24, R48)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from outbox.protocol.size import (
 
 
 class PlannedHalf(NamedTuple):
-    """A half at its largest, before its transaction id and its position are known.
+    """The largest possible half of a message, before its transaction id and its position are known.
 
     Args:
-        make: Return the half.
+        make: Returns the half.
         group: Producer group.
-        truth: Who knows whether the transaction committed.
+        truth: Whether the callback row or the listener decides.
         ordering_key: Ordering key of the transaction.
-        messages: How many messages the transaction has with this one.
+        messages: Number of messages of the transaction, with this one.
     """
 
     make: Callable[[], HalfRecord]
@@ -46,21 +46,21 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
 
     Args:
         message: The message.
-        planned: Its half.
+        planned: The half of the message.
         sender: Connection to the cluster.
-        budget: How long and how to wait if the cluster must be asked.
+        budget: Time to wait for the cluster, if the topic is not cached.
 
     Raises:
-        TransactionsRejected: The outbox was told to reject transactions.
-        MessageRefused: Its topic does not exist or needs a key, its partition is out of range, or it is too large.
+        TransactionsRejected: `reject_transactions` is on.
+        MessageRefused: The topic does not exist or needs a key, the partition is out of range, or it is too large.
         ChannelError: The channel's topics are missing or wrong.
         PublishFailed: Kafka does not answer.
     """
     if sender.rejects:
-        raise TransactionsRejected("the outbox was told to reject transactions (reject_transactions): try again later")
+        raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
-    if problem:  # what is remembered may be older than the last change of the topic
+    if problem:  # the cached description may be older than the last change of the topic
         problem = _why_not(message, planned, size, sender.real_topic_now(message.topic, budget))
     if problem:
         raise MessageRefused(problem)
@@ -70,20 +70,20 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
 
 
 def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicDescription | None) -> str:
-    """Return why a real topic does not take a message; empty if it does.
+    """Return why a real topic does not accept a message; an empty text if it does.
 
     Args:
         message: The message.
-        planned: Its half.
-        largest: Upper bound of the size of any record that is made of it, bytes.
-        topic: The topic as the cluster described it; None if there is none.
+        planned: The half of the message.
+        largest: Upper bound of the size of any record made from the message, bytes.
+        topic: The topic's description; None if it does not exist.
     """
     if topic is None:
-        return f"topic {message.topic!r} does not exist: create it, or correct its name"
+        return f"Topic {message.topic!r} does not exist. Create it, or correct its name."
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
         return (
-            f"the message names partition {message.partition}, topic {message.topic!r} has {topic.partitions}: "
-            "give one below that, or -1 for 'by key'"
+            f"Partition {message.partition} does not exist: topic {message.topic!r} has {topic.partitions} partitions. "
+            "Give a lower number, or -1 for 'by key'."
         )
     if topic.key_required and message.key_bytes() is None:
         return f"Topic {message.topic!r} is compacted and the message has no key. Give it a key."
@@ -96,28 +96,26 @@ def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) 
         return ""
     return (
         f"The message would have {size} bytes with its headers on topic {message.topic!r}, which takes at most "
-        f"{topic.max_record_bytes} (max.message.bytes). Make the message smaller, or raise the topic's limit."
+        f"{topic.max_record_bytes} bytes (max.message.bytes). Make the message smaller, or raise the topic's limit."
     )
 
 
 def _refuse_large_half(planned: PlannedHalf, channel: ChannelDescription, max_half_bytes: int) -> None:
-    """Refuse a half that the half topic could not take, or that could not leave it for the other internal topics."""
+    """Refuse a half that is too large for the half topic, or for another internal topic that may receive it."""
     half, group = planned.make(), planned.group
-    _require_room(planned, "half message", record_size(*half), channel.half, max_half_bytes)
-    _require_room(planned, "half message in an envelope", discard_record_size(*half), channel.discard)
+    _require_fit(planned, "half message", record_size(*half), channel.half, max_half_bytes)
+    _require_fit(planned, "half message in an envelope", discard_record_size(*half), channel.discard)
     if planned.truth is Truth.LISTENER:
-        _require_room(planned, "check request", check_record_size(*half, group), channel.check)
+        _require_fit(planned, "check request", check_record_size(*half, group), channel.check)
     manifest = manifest_record_size(planned.messages, planned.ordering_key, group)
-    _require_room(planned, f"manifest of a transaction of {planned.messages} messages", manifest, channel.discard)
+    _require_fit(planned, f"manifest of a transaction of {planned.messages} messages", manifest, channel.discard)
 
 
-def _require_room(
-    planned: PlannedHalf, what: str, size: int, topic: TopicDescription, limit: int | None = None
-) -> None:
+def _require_fit(planned: PlannedHalf, what: str, size: int, topic: TopicDescription, limit: int | None = None) -> None:
     limit = topic.max_record_bytes if limit is None else limit
     if size > limit:
         raise MessageRefused(
-            f"The {what} would have {size} bytes with its control headers, of which the ordering key takes "
-            f"{quoted_size(planned.ordering_key)}, and topic {topic.name!r} takes at most {limit} (max.message.bytes). "
+            f"The {what} would have {size} bytes with its control headers ({quoted_size(planned.ordering_key)} for the "
+            f"ordering key), but topic {topic.name!r} takes at most {limit} bytes (max.message.bytes). "
             "Make the message, its headers or the key of the transaction's first message smaller, or raise the limit."
         )

@@ -1,7 +1,7 @@
-"""How a local transaction waits for Kafka: a thread blocks; under an event loop only the task waits.
+"""Wait for Kafka, in a thread or in a task of an event loop, with one implementation for both.
 
-Under an event loop the library's code runs in SQLAlchemy's greenlet, where `await_only()` hands an awaitable to the
-task that is outside. So there is one implementation for both worlds.
+Under an event loop the library's code runs in SQLAlchemy's greenlet, where `await_only()` passes an awaitable to the
+task that runs the greenlet.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Notify = Callable[[], None]
 
 
 class Waiting(Protocol):
-    """How to wait without holding up anybody else."""
+    """A way to wait: it blocks the calling thread, or only the calling task."""
 
-    def until(self, tell: Callable[[Notify], None], seconds: float) -> bool:
-        """Wait until `tell(notify)` has led to a call of `notify`, at most one, from any thread.
+    def until(self, register: Callable[[Notify], None], seconds: float) -> bool:
+        """Call `register(notify)`, then wait until any thread calls `notify`, which it may do once.
 
         Returns:
-            Whether that was within so many seconds.
+            Whether `notify` was called within `seconds`.
         """
 
     def pause(self, seconds: float) -> None:
-        """Let a moment pass."""
+        """Sleep."""
 
 
 class BlockingWaiting:
-    """The calling thread waits."""
+    """Blocks the calling thread."""
 
-    def until(self, tell: Callable[[Notify], None], seconds: float) -> bool:
-        """Wait until the notification."""
-        happened = threading.Lock()  # a bare lock: an Event is four objects and a second lock
+    def until(self, register: Callable[[Notify], None], seconds: float) -> bool:
+        """Wait for the notification."""
+        happened = threading.Lock()  # cheaper than an Event, which is four objects and a second lock
         happened.acquire()
-        tell(happened.release)
+        register(happened.release)
         return happened.acquire(timeout=max(0.0, seconds))
 
     def pause(self, seconds: float) -> None:
@@ -52,26 +52,26 @@ class BlockingWaiting:
 
 
 class EventLoopWaiting:
-    """The calling task waits, and the event loop goes on; only inside SQLAlchemy's greenlet."""
+    """Suspends the calling task, not the event loop; only inside SQLAlchemy's greenlet."""
 
-    def until(self, tell: Callable[[Notify], None], seconds: float) -> bool:
-        """Wait until the notification."""
-        return await_only(_notified(tell, seconds))
+    def until(self, register: Callable[[Notify], None], seconds: float) -> bool:
+        """Wait for the notification."""
+        return await_only(_notified(register, seconds))
 
     def pause(self, seconds: float) -> None:
         """Sleep."""
         await_only(asyncio.sleep(seconds))
 
 
-async def _notified(tell: Callable[[Notify], None], seconds: float) -> bool:
+async def _notified(register: Callable[[Notify], None], seconds: float) -> bool:
     loop = asyncio.get_running_loop()
     happened = asyncio.Event()
 
     def notify() -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody waits
+        with suppress(RuntimeError):  # the loop was closed, so no task waits
             loop.call_soon_threadsafe(happened.set)
 
-    tell(notify)
+    register(notify)
     try:
         async with asyncio.timeout(max(0.0, seconds)):
             await happened.wait()
@@ -85,13 +85,13 @@ EVENT_LOOP = EventLoopWaiting()
 
 
 class Budget:
-    """The seconds that one call of the application may still wait for Kafka, and how it waits.
+    """The time that one call of the application may still wait for Kafka.
 
-    Only time spent in the methods below counts: how long Postgres takes is not for `publish_timeout` to bound.
+    Only time spent in the methods below counts: `publish_timeout` does not limit Postgres.
 
     Args:
         waiting: How to wait.
-        seconds: How long, in all.
+        seconds: Total time to wait, seconds.
     """
 
     def __init__(self, waiting: Waiting, seconds: float) -> None:
@@ -103,24 +103,24 @@ class Budget:
         """Whether no time is left."""
         return self._left <= 0
 
-    def until(self, tell: Callable[[Notify], None], seconds: float = math.inf) -> bool:
-        """Wait for a notification as `Waiting.until()`, for what is left or for so many seconds, whichever is less."""
+    def until(self, register: Callable[[Notify], None], seconds: float = math.inf) -> bool:
+        """Wait for a notification as `Waiting.until()`, for the rest of the budget or `seconds`, whichever is less."""
         began = time.monotonic()
         try:
-            return self._waiting.until(tell, min(self._left, seconds))
+            return self._waiting.until(register, min(self._left, seconds))
         finally:
             self._left -= time.monotonic() - began
 
     def pause(self, seconds: float) -> None:
-        """Let a moment pass."""
+        """Sleep, and subtract the time from the budget."""
         self._waiting.pause(seconds)
         self._left -= seconds
 
     def result(self, future: Future[T]) -> T:
-        """Wait for a future's result, or raise its exception.
+        """Wait for a future; return its result or raise its exception.
 
         Raises:
-            TimeoutError: There was none in time.
+            TimeoutError: It was not done in time.
         """
         if not future.done() and not self.until(lambda notify: future.add_done_callback(lambda _: notify())):
             raise TimeoutError
@@ -128,14 +128,14 @@ class Budget:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run a blocking function in a thread of its own; asyncio's default executor belongs to the application."""
+    """Run a blocking function in a new thread; asyncio's default executor is left to the application."""
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # who no longer waits does not end the thread
+    future.set_running_or_notify_cancel()  # cancelling the task does not stop the thread
 
     def run() -> None:
         try:
             future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+        except BaseException as error:  # noqa: BLE001 - it is raised to the awaiting task
             future.set_exception(error)
 
     threading.Thread(target=run, name="outbox-wait", daemon=True).start()

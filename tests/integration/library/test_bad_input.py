@@ -89,8 +89,8 @@ def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (lambda site: Message(f"{site.name}.typo", "x"), "does not exist: create it"),
-        (lambda site: Message(site.topic("orders"), "x", partition=7), "partition 7"),
+        (lambda site: Message(f"{site.name}.typo", "x"), "does not exist. Create it"),
+        (lambda site: Message(site.topic("orders"), "x", partition=7), "Partition 7"),
         (lambda site: Message(site.topic("orders"), b"x" * 1_048_500), "takes at most"),
         (lambda site: Message(site.topic("orders"), "x", headers={"outbox-id": "1"}), "reserved"),
         (lambda site: Message(site.channel.half_topic, "x"), "internal"),

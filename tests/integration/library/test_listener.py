@@ -316,7 +316,7 @@ def test_an_end_that_cannot_be_sent_is_logged_and_the_result_is_returned(
     ):
         _refuse_records(site, site.channel.op_topic)
         result = producer.send_message_in_transaction(Message(site.topic("orders"), b"v"))
-        wait_until(lambda: f"op marker of transaction {result.transaction_id} was not sent" in caplog.text)
+        wait_until(lambda: f"Op marker of transaction {result.transaction_id} not sent" in caplog.text)
     assert result.local_state is COMMIT
     (half,) = site.halves()
     assert (half.partition, half.offset) == (result.half_partition, result.half_offset)

@@ -114,7 +114,7 @@ def test_who_stops_for_long_between_half_and_row_is_fenced_and_can_try_again(
             known = set(shop.site.rows())
             wait_until(lambda: "R" in {shop.site.rows()[id_] for id_ in set(shop.site.rows()) - known})
 
-    with pytest.raises(TransactionFenced, match="can be tried again"):
+    with pytest.raises(TransactionFenced, match="Try again"):
         commit(stop)
     again = commit(lambda _name: None)
     assert shop.site.rows()[again] == "C"

@@ -308,7 +308,7 @@ def test_a_transaction_that_something_else_ended_is_refused(shop: Shop) -> None:
     shop.insert(session, number)
     shop.publish(session, topic, "v")
     session.connection().connection.rollback()  # on the driver's connection, which SQLAlchemy does not see
-    with pytest.raises(UsageError, match="something ended it"):
+    with pytest.raises(UsageError, match="was ended before COMMIT"):
         session.commit()
     session.close()
     assert len(shop.site.halves()) == before

@@ -480,10 +480,10 @@ def _skip_readable(world: World) -> None:
 
 ON_SITE: dict[str, tuple[OnSite, str]] = {
     # --- messages and topics --------------------------------------------------------------------------------------
-    "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "create it, or correct its name"),
+    "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "Create it, or correct its name"),
     "unknown partition": (
         lambda w: w.publish(Message(w.message.topic, "x", partition=7)),
-        "give one below that, or -1",
+        "Give a lower number, or -1",
     ),
     "too large": (
         lambda w: w.publish(Message(w.message.topic, b"x" * 1_048_500)),
@@ -494,8 +494,8 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         _long_ordering_key,
         "Make the message, its headers or the key of the transaction's first message smaller",
     ),
-    "too many": (_too_many, "publish the others in another one"),
-    "rejected": (_rejected, "(reject_transactions): try again later"),
+    "too many": (_too_many, "Publish further ones in another one"),
+    "rejected": (_rejected, "reject_transactions is on. Try again later"),
     "unknown property": (
         lambda w: w.publish(w.message, Outbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)),
         "correct it, see CONFIGURATION.md of librdkafka",
@@ -511,13 +511,13 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "two-phase session": (_two_phase, "Use another session"),
     "two-phase connection": (_two_phase_connection, "Use connection.begin()"),
     "autocommit": (_autocommit, "Use another isolation level"),
-    "failed statement": (_failed_statement, "roll it back, nothing was published"),
-    "ended inside": (_ended_inside, "leave BEGIN, COMMIT and ROLLBACK to the block or the session"),
-    "begun again inside": (_begun_again_inside, "the transaction was ended inside the block"),
+    "failed statement": (_failed_statement, "nothing was published. Roll it back"),
+    "ended inside": (_ended_inside, "Leave BEGIN, COMMIT and ROLLBACK to the block or the session"),
+    "begun again inside": (_begun_again_inside, "The transaction was ended inside the block"),
     "ended in SQL": (_ended_in_sql, "Use session.commit(), session.rollback()"),
     "two connections": (_two_connections, "Publish with a session of one database"),
     "read-only": (_read_only, "The session's connection is read-only"),
-    "another driver": (_another_driver, "the library needs psycopg 3 (postgresql+psycopg://)"),
+    "another driver": (_another_driver, "Connect with postgresql+psycopg://"),
     "after the block": (_after_the_block, "Publish inside the with block"),
     "inside a block of psycopg": (_inside_a_block, "Use tx.savepoint()"),
     "closed connection": (_on_a_closed_connection, "Open a new one"),
@@ -624,19 +624,18 @@ def test_user_error_on_servers_says_what_to_do(world: World, case: str) -> None:
 
 FAULTS = (
     "ry again",  # halves that Kafka refused or did not acknowledge; a transaction that the checker was quicker with
-    "it can be tried again",
     "Try again, or raise queue.buffering.max.messages",
     "Roll the local transaction back and try again",
     "The circuit closes by itself when Kafka answers",
     "run the command again",
     "give them again",
     "did not take the skip within",
-    "start it, or correct bootstrap.servers, the network or the credentials",
+    "tart it, or correct bootstrap.servers, the network or the credentials",
     "Kafka does not answer",  # connection_causes adds what to do
     "\0 failed: \0: \0\0",  # a refused admin request: the last part says what to do
     "Run the transaction again",
     "Begin a new one, on a connection of the child process",
-    "run `outbox table create`",
+    "un `outbox table create`",
     "Publish before session.commit()",  # needs a listener of the user's own between two of ours
     "wait before close()",
     "call invalidate() on the connection",  # a signal handler interrupted publish()

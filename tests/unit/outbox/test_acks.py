@@ -99,7 +99,7 @@ def test_arrive_takes_its_time_from_the_budget(acks: Acks) -> None:
 def test_report_of_a_forgotten_half_counts_for_nothing(acks: Acks) -> None:
     """An exception of a signal handler may come between produce() and the note that it succeeded (R47)."""
     first, second = acks.expect(), acks.expect()
-    acks.forget()
+    acks.cancel_last()
     first(None, message(7))
     second(None, message(8))
     assert acks.offsets(budget()) == [7]

@@ -1,1 +1,1 @@
-"""Check-back in the application."""
+"""Answer check-backs in the application."""

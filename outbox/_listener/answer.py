@@ -1,4 +1,4 @@
-"""From a record on the check topic to the answer of a listener. No I/O but the listener's own."""
+"""Turn a record of the check topic into a listener's answer. The only I/O is the listener's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outbox.protocol.op import OpEntry, OpKind
 log = logging.getLogger("outbox")
 
 MAX_REASON = 300
-"""Characters of an exception's text that reach the op marker."""
+"""Maximum number of characters of an exception's text in the op marker."""
 
 _KINDS = {
     LocalTransactionState.COMMIT: OpKind.COMMIT,
@@ -23,25 +23,25 @@ _KINDS = {
     LocalTransactionState.UNKNOWN: OpKind.UNKNOWN,
 }
 STATES = {kind: state for state, kind in _KINDS.items()}
-"""What an answer says, by the kind of its op entry."""
+"""The state of an answer, by the kind of its op entry."""
 
 
 class Question:
-    """A check request that a listener of this group is to answer.
+    """A check request for a listener of this group.
 
     Args:
         request: The request.
 
     Raises:
-        NewerFormatError: Its message is of a newer format.
-        ProtocolError: It carries no message that can be read.
+        NewerFormatError: Its message has a newer format.
+        ProtocolError: Its message is missing or malformed.
     """
 
     def __init__(self, request: CheckRequest) -> None:
         self.request = request
         message = request.message
         if message is None:
-            raise ProtocolError("a check request for a listener carries no message")
+            raise ProtocolError("The check request for a listener contains no message.")
         control = parse_half(message.headers)
         self.check = TransactionCheck(
             request.transaction_id,
@@ -57,12 +57,12 @@ class Question:
         )
 
     def answer(self, listener: TransactionListener) -> OpEntry:
-        """Ask the listener. Whatever it raises or returns becomes an answer."""
+        """Call the listener and return its answer; UNKNOWN if it raises or returns anything but a state."""
         try:
             state: object = listener.check_local_transaction(self.check)
         except BaseException as error:  # noqa: BLE001 - even SystemExit must not leave the relay without an answer
             log.warning(
-                "the listener of group %s raised at check %d of transaction %s, the answer is UNKNOWN: %s",
+                "Listener of group %s raised at check %d of transaction %s, the answer is UNKNOWN: %s",
                 self.check.group,
                 self.check.check,
                 self.check.transaction_id,
@@ -73,7 +73,7 @@ class Question:
             return self._entry(OpKind.UNKNOWN)
         if not isinstance(state, LocalTransactionState):
             reason = f"the listener returned {type(state).__name__}, not a LocalTransactionState"
-            log.error("%s, at a check of transaction %s", reason, self.check.transaction_id)
+            log.error("Answer is UNKNOWN for a check of transaction %s: %s", self.check.transaction_id, reason)
             return self._entry(OpKind.UNKNOWN, reason)
         return self._entry(_KINDS[state])
 
@@ -93,13 +93,13 @@ class Question:
 
 
 def read_question(key: bytes | None, value: bytes | None, group: str) -> Question | None:
-    """Read a record of the check topic; None if it is not for listeners of this group.
+    """Parse a record of the check topic; return None if it is not for listeners of this group.
 
-    The record's key is looked at first: what another group is asked, and in which format, is not read at all.
+    The record's key is compared first, so that requests for other groups are not parsed, whatever their format.
 
     Raises:
-        NewerFormatError: It is of a newer format.
-        ProtocolError: It cannot be read.
+        NewerFormatError: The request has a newer format.
+        ProtocolError: The request is malformed.
     """
     if key != group.encode():
         return None

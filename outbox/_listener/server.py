@@ -1,7 +1,7 @@
-"""Check-back in the application: a background thread that hands check requests to a listener and sends its answers.
+"""Answer check-backs: a background thread passes check requests to a listener and sends its answers.
 
-All live instances of a producer group are one consumer group on the check topic, so any of them answers. A request that
-gets lost is no loss: the relay asks again. One that is answered twice is none either: an answer counts once.
+All live instances of a producer group form one consumer group on the check topic, so any of them may answer. The relay
+repeats a lost request. A second answer to the same check has no effect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from outbox.settings import Settings
 log = logging.getLogger("outbox")
 
 PATIENCE_SECONDS = 60.0
-"""How long one call of the listener may take before another instance of the group takes over."""
+"""Maximum duration of one call of the listener before another instance of the group takes over."""
 
 _POLL_SECONDS = 0.1
 
@@ -42,16 +42,16 @@ _POLL_SECONDS = 0.1
 class CheckServer:
     """Answers the check requests of a producer group, one at a time.
 
-    The thread that polls never runs the listener, so a slow listener does not cost the membership in the group. One
-    that is still running after `patience` does, loudly: this instance leaves the group, so that another one may answer,
-    and joins again when the call has returned.
+    The polling thread never runs the listener, so a slow listener does not time out the group membership. If a call
+    takes longer than `patience`, the server logs an error and leaves the group, so that another instance may answer. It
+    joins again when the call returns.
 
     Args:
         sender: Sends the answers.
         settings: Settings of the `Outbox`.
-        listener: Knows what became of transactions.
-        recorder: Hears of each answer.
-        patience: Seconds that one call of the listener may take.
+        listener: Returns the state of local transactions.
+        recorder: Receives each answer.
+        patience: Maximum seconds for one call of the listener.
     """
 
     def __init__(
@@ -71,39 +71,39 @@ class CheckServer:
         follow(self)
 
     def _begin(self) -> None:
-        """Be neither started nor closed."""
+        """Set the initial state: neither started nor closed."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._busy = False
         self._ages = RequestAges()
-        self._told_of_stale = False
+        self._stale_logged = False
 
     def start_afresh(self) -> None:
-        """Begin again in a forked child: the parent goes on answering, and the child has to be started (R46)."""
+        """Reset in a forked child: the parent continues to answer, and the child must call `start()` (R46)."""
         self._begin()
 
     @property
     def failure(self) -> Exception | None:
-        """Return what ended it, if it no longer answers: the Kafka client has failed for good."""
+        """The error that stopped the server: a fatal one of the Kafka client; None if it was not stopped by one."""
         return self._failure
 
     @property
     def running(self) -> bool:
-        """Whether it answers: started, not closed, not failed."""
+        """Whether the server answers: started, not closed, not failed."""
         return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> Self:
-        """Join the group and answer from now on. A second call changes nothing, and mends no failure.
+        """Join the group and start to answer. A second call has no effect, also after a failure.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
             KafkaUnreachable: Kafka does not answer.
             ConfigurationError: A property for Kafka is wrong.
-            UsageError: It was closed.
+            UsageError: The server was closed.
         """
         if self._stop.is_set():
-            raise UsageError("this check server is closed: make a new one")
+            raise UsageError("This check server is closed. Create a new one.")
         if self._thread is None:
             channel = self._verified_channel()
             consumer = self._make_consumer(channel)
@@ -115,20 +115,20 @@ class CheckServer:
         return self
 
     def close(self) -> None:
-        """Leave the group. A listener that is running has `close_timeout` seconds; then its answer is not sent."""
+        """Leave the group. Wait up to `close_timeout` s for a running listener; a later answer is not sent."""
         self._stop.set()
         atexit.unregister(self.close)
         if self._thread is not None:
             self._thread.join(self._settings.close_timeout + 1)
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the server."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the server."""
         self.close()
 
     def _verified_channel(self) -> Channel:
@@ -136,8 +136,8 @@ class CheckServer:
             return self._sender.channel.channel
         except PublishFailed as error:
             raise KafkaUnreachable(
-                "Kafka does not answer, so no checks are served: start it, or correct bootstrap.servers, "
-                "the network or the credentials"
+                "Kafka does not answer, so no checks are served. Start it, or correct bootstrap.servers, "
+                "the network or the credentials."
             ) from error
 
     def _make_consumer(self, channel: Channel) -> Consumer:
@@ -147,9 +147,9 @@ class CheckServer:
                     "fetch.wait.max.ms": 100,
                     "session.timeout.ms": 10_000,
                     **logged(self._settings.kafka),
-                    "auto.offset.reset": "earliest",  # old requests are dropped by age
+                    "auto.offset.reset": "earliest",  # stale requests are dropped by age
                     "enable.auto.commit": True,
-                    "enable.auto.offset.store": False,  # a request is done when its answer was sent
+                    "enable.auto.offset.store": False,  # the offset is stored when the answer is sent
                     "enable.partition.eof": False,
                     "group.id": channel.listener_group(self._settings.group),
                     "partition.assignment.strategy": "range",
@@ -167,7 +167,7 @@ class CheckServer:
                     self._serve(consumer, topic, message)
         except Exception as error:
             self._failure = error
-            log.exception("check requests of group %s are no longer answered here", self._settings.group)
+            log.exception("Check server of group %s stopped", self._settings.group)
         finally:
             consumer.close()
 
@@ -179,7 +179,7 @@ class CheckServer:
         if self._busy:
             consumer.pause(partitions)
         else:
-            consumer.resume(partitions)  # one that was paused when this instance left the group still is
+            consumer.resume(partitions)  # those paused when this instance left the group are still paused
 
     def _serve(self, consumer: Consumer, topic: str, message: Message) -> None:
         error = message.error()
@@ -196,17 +196,17 @@ class CheckServer:
                 return
             self._sender.send_op(call.entry, OpSource.LISTENER)
             self._recorder.check_answered(self._settings.group, STATES[call.entry.kind])
-        with suppress(KafkaException):  # the partition went to another instance meanwhile, which answers again
+        with suppress(KafkaException):  # the partition was reassigned; the other instance answers again
             consumer.store_offsets(message)
 
     def _note(self, consumer: Consumer, message: Message, error: KafkaError) -> None:
         if error.fatal():
             raise KafkaException(error)
         if not is_unreadable(error):
-            log.warning("reading check requests: %s", error.str())
+            log.warning("Reading check requests failed: %s", error.str())
             return
         log.error(
-            "Check requests at %s/%s offset %s cannot be unpacked: %s. Reading goes on at the log end, and the relay "
+            "Check requests at %s/%s offset %s cannot be unpacked: %s. Reading continues at the log end, and the relay "
             "repeats them. Set compression.type=uncompressed on the topic",
             *(message.topic(), message.partition(), message.offset(), error.str()),
         )
@@ -219,24 +219,24 @@ class CheckServer:
         try:
             return read_question(message.key(), message.value(), self._settings.group)
         except NewerFormatError as newer:
-            log.error(  # noqa: TRY400 - one line says all
+            log.error(  # noqa: TRY400 - a traceback would add nothing
                 "Check request at %s/%s offset %s dropped: %s. The relay repeats it. Upgrade this application",
                 *(message.topic(), message.partition(), message.offset(), newer),
             )
             return None
         except ProtocolError as problem:
-            log.warning("a check request at offset %s cannot be read and is passed: %s", message.offset(), problem)
+            log.warning("Malformed check request at offset %s skipped: %s", message.offset(), problem)
             return None
 
     def _is_stale(self, message: Message) -> bool:
         place = message.partition() or 0, message.offset() or 0
         if not self._ages.is_stale(*place, message.timestamp()[1], time.monotonic_ns() // 1_000_000):
             return False
-        if not self._told_of_stale:
-            self._told_of_stale = True
+        if not self._stale_logged:
+            self._stale_logged = True
             log.warning(
-                "A check request waited for more than %d s and is dropped. The relay repeats it. The listener of group "
-                "%s is too slow: make it faster, or start more instances. Further drops are not logged",
+                "Check request older than %d s dropped. The relay repeats it. The listener of group %s is too slow: "
+                "make it faster, or start more instances. Further drops are not logged",
                 STALE_MS // 1000,
                 self._settings.group,
             )
@@ -245,7 +245,7 @@ class CheckServer:
     # --- a slow listener ----------------------------------------------------------------------------------------
 
     def _wait(self, consumer: Consumer, topic: str, message: Message, call: _Call) -> None:
-        """Wait for the listener, and go on polling, which keeps this instance in the group."""
+        """Wait for the listener, and continue to poll, which keeps this instance in the group."""
         began = time.monotonic()
         left = False
         call.start()
@@ -263,17 +263,17 @@ class CheckServer:
             consumer.resume(consumer.assignment())
 
     def _poll_while_busy(self, consumer: Consumer) -> None:
-        """Serve the group. No request comes from a paused partition; if one did, the relay would ask again."""
+        """Poll for group membership. Paused partitions return no request; if one did, the relay would repeat it."""
         message = consumer.poll(0)
         error = message.error() if message is not None else None
         if error is not None and error.fatal():
             raise KafkaException(error)
 
     def _leave(self, consumer: Consumer, message: Message, call: _Call) -> None:
-        """Leave the group, past the request that takes so long: it is asked again, the others need not wait for it."""
+        """Leave the group and skip the slow request: the relay repeats it, and other requests do not wait for it."""
         log.error(
-            "the listener has not returned within %s s at a check of transaction %s: this instance leaves the group of "
-            "those that answer until it returns",
+            "Listener did not return within %s s at a check of transaction %s. This instance leaves the consumer group "
+            "of the check topic until it returns",
             self._patience,
             call.transaction_id,
         )
@@ -282,15 +282,15 @@ class CheckServer:
         consumer.unsubscribe()
 
     def _gave_up(self, call: _Call) -> bool:
-        """Whether the server is closed and the listener has had its time."""
+        """Return whether the server is closed and the listener did not return within `close_timeout`."""
         if not self._stop.is_set() or call.returned(self._settings.close_timeout):
             return False
-        log.warning("the listener did not return in time: transaction %s is asked for again", call.transaction_id)
+        log.warning("Listener did not return before close, transaction %s is checked again", call.transaction_id)
         return True
 
 
 class _Call(threading.Thread):
-    """One call of the listener, in a thread of its own: no transaction or snapshot of one check outlives it."""
+    """One call of the listener, in a new thread, so that no transaction or snapshot outlives the check."""
 
     def __init__(self, question: Question, listener: TransactionListener) -> None:
         super().__init__(name="outbox-check", daemon=True)
@@ -300,10 +300,10 @@ class _Call(threading.Thread):
         self._listener = listener
 
     def run(self) -> None:
-        """Ask the listener."""
+        """Call the listener."""
         self.entry = self._question.answer(self._listener)
 
     def returned(self, seconds: float) -> bool:
-        """Whether the listener has returned, waited for at most so many seconds."""
+        """Wait at most `seconds`; return whether the listener has returned."""
         self.join(seconds)
         return not self.is_alive()

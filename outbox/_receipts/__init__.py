@@ -1,1 +1,1 @@
-"""Waiting until a message is visible."""
+"""Wait until a message is visible on its real topic."""

@@ -13,15 +13,15 @@ from outbox.errors import NotVisible, RolledBack
 from outbox.protocol.identifiers import message_id
 
 Ends = Mapping[str, tuple[int, ...]]
-"""Topics with the end offset of each of their partitions at one time: what is written later lies at or behind it."""
+"""Topics with the end offset of each partition at one time; later records have this offset or a higher one."""
 
 WAIT_SECONDS = 30.0
 
 _KNOWN = {
-    LocalState.OPEN: "the local transaction is still open: wait after its COMMIT",
-    LocalState.COMMITTED: "the local transaction committed, and nothing was seen yet: do relay and checker run?",
-    LocalState.UNKNOWN: "the outcome of COMMIT is not known, and nobody decided yet: do relay and checker run?",
-    LocalState.ROLLED_BACK: "the local transaction was rolled back",
+    LocalState.OPEN: "The local transaction is still open. Commit it before you wait",
+    LocalState.COMMITTED: "The local transaction committed. Check that relay and checker are running",
+    LocalState.UNKNOWN: "The outcome of COMMIT is unknown and not decided. Check that relay and checker are running",
+    LocalState.ROLLED_BACK: "The local transaction was rolled back",
 }
 
 
@@ -29,8 +29,8 @@ class VisibleAt(NamedTuple):
     """Where a message is visible to read_committed readers.
 
     Attributes:
-        topic: Its real topic.
-        partition: Partition of it.
+        topic: Real topic.
+        partition: Partition of the topic.
         offset: Offset in the partition.
     """
 
@@ -40,32 +40,32 @@ class VisibleAt(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Sees what becomes of published messages."""
+    """Watches for the visibility of published messages."""
 
     def ends(self) -> Ends:
-        """How far topics reach, as far as it is known; a moment old."""
+        """Return the known end offsets of topics; they may be some seconds old."""
 
     def watch(self, receipt: Receipt) -> Future[VisibleAt]:
-        """Watch out for a message until the future is done or cancelled.
+        """Watch for a message until the future is done or cancelled.
 
-        The future ends with the place, or with the error that `Receipt.wait_visible()` raises.
+        The future's result is the record's place; its exception is one that `Receipt.wait_visible()` raises.
         """
 
     def trouble(self) -> str:
-        """What hinders it, as half a sentence; empty if nothing does."""
+        """Return the present errors as a clause; an empty text if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What `publish()` returns. Two receipts are equal if they name the same message.
+    """The result of `publish()`. Two receipts are equal if they are for the same message.
 
     Args:
         transaction_id: Id of the transaction, a UUIDv7.
-        position: Place of the message in it, from 0.
+        position: Index of the message in the transaction, from 0.
         topic: The message's real topic.
-        end: The end of the local transaction, as this process knows it.
-        watcher: Whom to ask when the message is visible.
-        since: `watcher.ends()` at the moment of `publish()`: the message can only lie at or behind them.
+        end: The end of the local transaction, as observed by this process.
+        watcher: Watches for the message's visibility.
+        since: `watcher.ends()` at `publish()`: lower bounds of the message's offset.
     """
 
     transaction_id: str
@@ -81,22 +81,22 @@ class Receipt:
         return message_id(self.transaction_id, self.position)
 
     def wait_visible(self, timeout: float | None = WAIT_SECONDS) -> VisibleAt:
-        """Wait until a read_committed reader sees the message on its real topic.
+        """Wait until the message is visible to read_committed consumers of its real topic.
 
-        Call it after COMMIT: before, it waits for your own transaction. It reads the real topic, the op topic and the
-        discard topic with the connection properties of the `Outbox`, and needs the right to READ them. It is meant for
-        tests, scripts and requests that must answer "done", not for every message of a busy service.
+        Call it after COMMIT; before, it waits for the caller's own transaction. It consumes the real topic, the op
+        topic and the discard topic with the connection properties of the `Outbox`, and needs the ACL READ on them. Use
+        it in tests, scripts and requests that must confirm delivery, not for every message of a busy service.
 
         Args:
-            timeout: Seconds; None waits for ever.
+            timeout: Maximum seconds to wait; None: no limit.
 
         Raises:
-            RolledBack: The local transaction, or the message's SAVEPOINT, ended without COMMIT; raised at once when
-                this process knows it.
-            Discarded: The relay could not deliver the transaction; it lies in the discard topic, with the reason.
-            NotVisible: None of it was seen in time; the error says what is known.
+            RolledBack: The local transaction, or the message's SAVEPOINT, ended without COMMIT; raised at once if it
+                ended in this process.
+            Discarded: The relay could not deliver the transaction; it is in the discard topic, with the reason.
+            NotVisible: The message was not visible in time; the error contains the state of its transaction.
             UsageError: The outbox is closed.
-            ConfigurationError: The connection properties do not suit a consumer.
+            ConfigurationError: The connection properties are not valid for a consumer.
 
         Example:
             with Session(engine) as session, session.begin():
@@ -112,17 +112,17 @@ class Receipt:
             future.cancel()
 
     async def wait_visible_async(self, timeout: float | None = WAIT_SECONDS) -> VisibleAt:  # noqa: ASYNC109 - the twin of wait_visible(), with its own error for a timeout
-        """`wait_visible()` for asyncio: the event loop goes on. Cancelling the task leaves nobody waiting.
+        """Wait as `wait_visible()` does, without blocking the event loop. The task may be cancelled.
 
         Args:
-            timeout: Seconds; None waits for ever.
+            timeout: Maximum seconds to wait; None: no limit.
 
         Raises:
-            RolledBack: As there.
-            Discarded: As there.
-            NotVisible: As there.
-            UsageError: As there.
-            ConfigurationError: As there.
+            RolledBack: As for `wait_visible()`.
+            Discarded: As for `wait_visible()`.
+            NotVisible: As for `wait_visible()`.
+            UsageError: As for `wait_visible()`.
+            ConfigurationError: As for `wait_visible()`.
 
         Example:
             async with AsyncSession(engine) as session, session.begin():
@@ -139,11 +139,11 @@ class Receipt:
             future.cancel()
 
     def why_never(self) -> RolledBack | None:
-        """The error for a message that will never be delivered, if this process knows that; None if it may be."""
+        """Return the error for a message that is known never to be delivered; None if it may be."""
         reason = self.end.why_never(self.position)
         if reason is None:
             return None
-        return RolledBack(self.transaction_id, f"message {self.message_id} will never be visible: {reason}")
+        return RolledBack(self.transaction_id, f"Message {self.message_id} will never be visible: {reason}.")
 
     def _watch(self) -> Future[VisibleAt]:
         never = self.why_never()
@@ -155,6 +155,6 @@ class Receipt:
         trouble = self.watcher.trouble()
         return NotVisible(
             self.transaction_id,
-            f"message {self.message_id} was not visible on topic {self.topic!r} within {timeout} s: "
-            f"{_KNOWN[self.end.state]}{'; ' if trouble else ''}{trouble}",
+            f"Message {self.message_id} was not visible on topic {self.topic!r} within {timeout} s. "
+            f"{_KNOWN[self.end.state]}{'; ' if trouble else ''}{trouble}.",
         )

@@ -1,4 +1,4 @@
-"""How a local transaction ended, as far as this process knows; receipts wait for it."""
+"""The end of a local transaction, as observed by this process; receipts wait for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Notify = Callable[[], None]
 
 
 class LocalState(enum.Enum):
-    """What this process knows of a local transaction."""
+    """State of a local transaction, as observed by this process."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -23,11 +23,11 @@ _STRUCK = "the SAVEPOINT in which the message was published was rolled back"
 
 
 class TransactionEnd:
-    """The end of one local transaction: open, until somebody saw it committed or rolled back, or lost sight of it.
+    """The end of one local transaction: open, then committed, rolled back, or unknown.
 
-    Threads may share it. The first definite word stays; an unknown end may become definite later. Its lock is
-    reentrant, and is not held while others are told: a pool that collects a lost connection rolls back wherever the
-    interpreter happens to be, in the middle of this very code too.
+    Threads may share it. The first definite state is final; an unknown end may become definite later. The lock is
+    reentrant and is not held while listeners are called: when a pool collects a lost connection, its rollback runs
+    wherever the interpreter happens to be, also inside this code.
     """
 
     __slots__ = ("_listeners", "_lock", "_reason", "_state", "_struck")
@@ -41,48 +41,48 @@ class TransactionEnd:
 
     @property
     def state(self) -> LocalState:
-        """What is known of the transaction."""
+        """The observed state of the transaction."""
         return self._state
 
     def committed(self) -> None:
-        """COMMIT was seen to succeed."""
+        """Mark the transaction as committed: COMMIT succeeded."""
         self._change(LocalState.COMMITTED, "")
 
     def rolled_back(self, reason: str) -> None:
-        """The transaction ended, or will end, without COMMIT.
+        """Mark the transaction as rolled back: it ended, or will end, without COMMIT.
 
         Args:
-            reason: Half a sentence for people: "the session was rolled back".
+            reason: A clause for error messages, such as "the session was rolled back".
         """
         self._change(LocalState.ROLLED_BACK, reason)
 
     def unknown(self) -> None:
-        """COMMIT was sent and nobody saw its outcome, or its durability is in doubt (R5, R6)."""
+        """Mark the transaction as in doubt: COMMIT was sent and its outcome or durability is unknown (R5, R6)."""
         self._change(LocalState.UNKNOWN, "")
 
     def strike(self, positions: Iterable[int]) -> None:
-        """Messages whose SAVEPOINT was rolled back: they are never delivered, whatever becomes of the transaction."""
+        """Mark messages as never delivered, because their SAVEPOINT was rolled back."""
         with self._lock:
             self._struck = self._struck.union(positions)
-        self._tell()
+        self._notify()
 
     def why_never(self, position: int) -> str | None:
-        """Why a message will never be delivered, if this process knows that; None if it may be.
+        """Return why a message will never be delivered; None if it may be.
 
         Args:
-            position: Place of the message in the transaction.
+            position: Index of the message in the transaction.
         """
         if position in self._struck:
             return _STRUCK
         return self._reason if self._state is LocalState.ROLLED_BACK else None
 
     def listen(self, notify: Notify) -> None:
-        """Call a function, from any thread, whenever something new is known. It must neither wait nor fail."""
+        """Add a listener, called from any thread at each change of state. It must neither wait nor raise."""
         with self._lock:
             self._listeners = (*self._listeners, notify)
 
     def stop_listening(self, notify: Notify) -> None:
-        """Call it no longer; nothing happens if it was never called."""
+        """Remove a listener; an unknown one is ignored."""
         with self._lock:
             self._listeners = tuple(listener for listener in self._listeners if listener != notify)
 
@@ -91,8 +91,8 @@ class TransactionEnd:
             if self._state in _DEFINITE:
                 return
             self._state, self._reason = state, reason
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for notify in self._listeners:
             notify()

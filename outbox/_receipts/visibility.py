@@ -1,7 +1,7 @@
-"""Sees when messages become visible: one background thread with one consumer serves all receipts of an `Outbox`.
+"""Watch for the visibility of messages: one background thread with one consumer serves all receipts of an `Outbox`.
 
-The thread starts when somebody waits and ends when nobody did for a while. Whoever waits holds a future; what ends it
-are the reader's sightings in Kafka and the end of the local transaction in this process, whichever comes first.
+The thread starts with the first waiting receipt and ends 30 s after the last one. A receipt waits for a future, which
+the consumer's sightings complete, or the end of the local transaction in this process, whichever comes first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CLOSE_SECONDS = 5.0
 
 
 class Visibility:
-    """Watches out for messages.
+    """Watches for the visibility of messages.
 
     Args:
         kafka: librdkafka properties for the connection.
-        channel: The channel through which the messages go.
-        ends: How far topics reach, as far as it is known; what was published later lies behind.
+        channel: The channel of the messages.
+        ends: Returns the known end offsets of topics; messages published later have higher offsets.
     """
 
     def __init__(self, kafka: Mapping[str, Any], channel: Channel, ends: Callable[[], Ends]) -> None:
@@ -42,27 +42,27 @@ class Visibility:
         follow(self)
 
     def _begin(self) -> None:
-        """Have no thread, and nobody who waits."""
+        """Set the initial state: no thread, no watches."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._watches: set[Watch] = set()
-        self._changed: SimpleQueue[Watch] = SimpleQueue()  # those that came or went, for the thread
+        self._changed: SimpleQueue[Watch] = SimpleQueue()  # added or finished ones, for the thread
         self._troubles: Troubles = {}
 
     def start_afresh(self) -> None:
-        """Begin again in a forked child: the reader is the parent's (R46)."""
+        """Reset in a forked child: the consumer belongs to the parent (R46)."""
         self._begin()
 
     def ends(self) -> Ends:
-        """How far topics reach, as far as it is known; a moment old."""
+        """Return the known end offsets of topics; they may be some seconds old."""
         return self._ends()
 
     def trouble(self) -> str:
-        """The reader's present errors, as half a sentence."""
+        """Return the consumer's present errors as a clause."""
         return "; ".join(list(self._troubles.values()))
 
     def watch(self, receipt: Receipt) -> Future[VisibleAt]:
-        """Watch out for a message until the future is done or cancelled. It never waits for Kafka.
+        """Watch for a message until the future is done or cancelled, without waiting for Kafka.
 
         Raises:
             UsageError: The outbox is closed.
@@ -73,19 +73,19 @@ class Visibility:
         return watch.future
 
     def close(self) -> None:
-        """End the thread; those who wait get `UsageError`."""
+        """End the thread; raise `UsageError` to the callers that wait."""
         with self._lock:
             self._closed = True
             thread = self._thread
-        self._fail(UsageError("the outbox was closed while somebody waited for a receipt: wait before close()"))
+        self._fail(UsageError("The outbox was closed while a receipt was waiting. Wait before close()."))
         if thread is not None:
             thread.join(_CLOSE_SECONDS)
-        self._changed = SimpleQueue()  # nobody reads it any more, and watches hold what their futures hold
+        self._changed = SimpleQueue()  # it is no longer read, and its watches would keep results alive
 
     def _enter(self, watch: Watch) -> None:
         with self._lock:
             if self._closed:
-                raise UsageError("the outbox is closed: wait for receipts before close()")
+                raise UsageError("The outbox is closed. Wait for receipts before close().")
             self._watches.add(watch)
             self._changed.put(watch)
             if self._thread is None:
@@ -93,7 +93,7 @@ class Visibility:
                 self._thread.start()
 
     def _leave(self, watch: Watch) -> None:
-        """A watch is over. Called by any thread, in the middle of anything: it takes no lock."""
+        """Remove a finished watch, without a lock: any thread may call it at any point."""
         self._watches.discard(watch)
         self._changed.put(watch)
 
@@ -102,19 +102,19 @@ class Visibility:
             with VisibilityReader(self._kafka, self._channel, self._changed, self._troubles) as reader:
                 while self._goes_on(reader):
                     reader.turn()
-        except Exception as error:  # noqa: BLE001 - whoever waits must learn of it; the next one starts anew
-            log.warning("the reader of receipts ends: %s", error)
+        except Exception as error:  # noqa: BLE001 - it is raised to the waiting callers; the next one restarts the thread
+            log.warning("Reader of receipts stopped: %s", error)
             self._fail(error)
 
     def _goes_on(self, reader: VisibilityReader) -> bool:
-        """Whether somebody waits, or waited a moment ago. If not, the next who comes starts a new thread."""
+        """Return whether receipts wait, or did in the last 30 s. If not, the next one starts a new thread."""
         with self._lock:
             if self._closed or (reader.is_idle and not self._watches):
                 self._thread = None
             return self._thread is not None
 
     def _fail(self, error: Exception) -> None:
-        """Nobody reads any more."""
+        """Fail all watches: the thread ends."""
         with self._lock:
             self._thread = None
             for watch in list(self._watches):

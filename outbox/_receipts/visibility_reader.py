@@ -1,4 +1,4 @@
-"""The reader behind the receipts: which topics it reads from where on, and what it makes of their records."""
+"""The consumer of the receipts: it decides which topics to read from which offsets, and completes the receipts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Troubles = dict[str, str]
 """The present error of each topic, or of the connection (an empty name)."""
 
 REMEMBERED = 100_000
-"""Sightings that are remembered, for those who come to wait only later; 30 MB at most."""
+"""Maximum number of sightings kept for receipts that wait later; 30 MB at most."""
 
 LINGER_SECONDS = 30.0
-"""How long a topic is still read after the last one who waited: the next one is not far."""
+"""How long a topic is read after its last receipt, because another one is likely."""
 
 _GROWTH_SECONDS = 5.0
-"""How often a topic is asked for new partitions."""
+"""Interval between checks for new partitions."""
 
 _POLL_SECONDS = 0.02
 _BATCH = 1_000
@@ -54,14 +54,14 @@ class _Discard(NamedTuple):
 
 
 Sighting = VisibleAt | _Discard | OpSource
-"""A message on its real topic, a transaction's manifest in the discard topic, or who said ROLLBACK in the op topic."""
+"""A message on its real topic, a transaction's manifest in the discard topic, or the source of a ROLLBACK op marker."""
 
 
 class Watch:
-    """Somebody waits for a message. Whatever ends it first counts, from any thread.
+    """One wait for a message. The first result or error completes it, from any thread.
 
     Args:
-        receipt: Of the message.
+        receipt: Receipt of the message.
     """
 
     def __init__(self, receipt: Receipt) -> None:
@@ -71,44 +71,44 @@ class Watch:
         self.message_key = receipt.message_id.encode()
         self.manifest_key = manifest_key(id_)
         self.rollback_key = _rollback_key(id_)
-        self.topics: tuple[str, ...] = ()  # where something of interest may be seen
-        self.needs: dict[Place, int] = {}  # what must be read, from which offset on, and is not yet
+        self.topics: tuple[str, ...] = ()  # topics with records about the message
+        self.needs: dict[Place, int] = {}  # start offsets of partitions that are not read from there yet
 
     def follow(self, when_over: Callable[[Watch], None]) -> None:
-        """Follow the end of the local transaction in this process, and tell when the watch is over."""
+        """Fail the watch when the local transaction rolls back in this process; call `when_over` when it is done."""
         end = self.receipt.end
-        end.listen(self._look_at_end)
-        self.future.add_done_callback(lambda _: end.stop_listening(self._look_at_end))
+        end.listen(self._check_end)
+        self.future.add_done_callback(lambda _: end.stop_listening(self._check_end))
         self.future.add_done_callback(lambda _: when_over(self))
-        self._look_at_end()
+        self._check_end()
 
-    def _look_at_end(self) -> None:
+    def _check_end(self) -> None:
         never = self.receipt.why_never()
         if never is not None:
             self.fail(never)
 
     def succeed(self, place: VisibleAt) -> None:
-        """The message is visible."""
-        with suppress(InvalidStateError):  # somebody was faster
+        """Complete the watch: the message is visible."""
+        with suppress(InvalidStateError):  # it is done already
             self.future.set_result(place)
 
     def fail(self, error: Exception) -> None:
-        """The message will not be seen."""
+        """Complete the watch with an error."""
         with suppress(InvalidStateError):  # as above
             self.future.set_exception(error)
 
 
 class VisibilityReader:
-    """Belongs to one thread.
+    """Reads topics for watches, in one thread.
 
     Args:
         kafka: librdkafka properties for the connection.
         channel: The channel.
-        changed: Watches that came, or are over.
-        troubles: Where it notes its errors, for others to read.
+        changed: Added or finished watches.
+        troubles: Receives the present errors; other threads read it.
 
     Raises:
-        ConfigurationError: The properties do not suit a consumer.
+        ConfigurationError: The properties are not valid for a consumer.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class VisibilityReader:
         self._changed = changed
         self._troubles = troubles
         self._seen: Sightings[Sighting] = Sightings(REMEMBERED)
-        self._moves = 0
+        self._seeks = 0
         self._waiting: dict[bytes, set[Watch]] = defaultdict(set)  # by each of its keys
-        self._unserved: set[Watch] = set()  # whose messages may lie further back than is read at present
+        self._unserved: set[Watch] = set()  # those that need records before the present start offsets
         self._watchers: Counter[str] = Counter()  # of each topic
         self._left_at: dict[str, float] = {}  # when the last watcher of a topic left
-        self._counts: dict[str, int] = {}  # how many partitions a topic has
+        self._counts: dict[str, int] = {}  # number of partitions of each topic
         self._growth_due = time.monotonic() + _GROWTH_SECONDS
-        self._manifests: dict[Place, set[bytes]] = defaultdict(set)  # seen since the end of their partition was
+        self._manifests: dict[Place, set[bytes]] = defaultdict(set)  # read since the last end of their partition
         with checked_properties():
             self._consumer = Consumer({**_properties(kafka, channel), "error_cb": self._connection_error})
 
@@ -142,20 +142,20 @@ class VisibilityReader:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no topic is read: nobody waits, and nobody did for a while."""
+        """Whether no topic is read, because no receipt waits or did in the last 30 s."""
         return not self._watchers
 
     def turn(self) -> None:
-        """Take in who came and went, then read what there is, or wait a moment for it."""
+        """Process added and finished watches, then read the available records, or wait some ms for them."""
         self._take_changes()
         self._unserved = {watch for watch in self._unserved if not self._serve(watch)}
         self._follow_growth()
-        self._let_go()
-        self._move()
+        self._drop_topics()
+        self._seek()
         for message in self._read():
             self._take(message)
 
-    # --- who waits, and where to read for them
+    # --- watches, and the offsets that they need
 
     def _take_changes(self) -> None:
         with suppress(Empty):
@@ -167,7 +167,7 @@ class VisibilityReader:
                     self._add(watch)
 
     def _add(self, watch: Watch) -> None:
-        """Whether the transaction was rolled back elsewhere is of interest unless it is known to have committed."""
+        """Add a watch. The op topic is read too, unless the transaction is known to have committed."""
         watch.topics = (watch.receipt.topic, self._channel.discard_topic)
         if watch.receipt.end.state is not LocalState.COMMITTED:
             watch.topics += (self._channel.op_topic,)
@@ -190,7 +190,7 @@ class VisibilityReader:
         watch.topics = ()
 
     def _starts(self, receipt: Receipt, topic: str) -> Iterable[tuple[Place, int]]:
-        """Partitions whose ends were not known, and those that came later, are read from their beginning."""
+        """Yield each partition with its start offset: 0 if its end was unknown at `publish()` or it was added later."""
         ends = receipt.since.get(topic, ())
         if topic not in self._counts:
             self._ask_count(topic)
@@ -198,12 +198,12 @@ class VisibilityReader:
             yield (topic, number), ends[number] if number < len(ends) else 0
 
     def _serve(self, watch: Watch) -> bool:
-        """Whether all that a watch needs is remembered or will be read."""
+        """Return whether all records that a watch needs are remembered or will be read."""
         watch.needs = {place: start for place, start in watch.needs.items() if not self._seen.need(place, start)}
         return not watch.needs
 
     def _follow_growth(self) -> None:
-        """Look for new partitions, now and then."""
+        """Check for new partitions every 5 s, and read them from offset 0."""
         if time.monotonic() < self._growth_due:
             return
         for topic in self._watchers:
@@ -215,7 +215,7 @@ class VisibilityReader:
         self._growth_due = time.monotonic() + _GROWTH_SECONDS
 
     def _ask_count(self, topic: str) -> bool:
-        """Ask how many partitions a topic has, none if it does not exist; whether Kafka answered."""
+        """Update the partition count of a topic, 0 if it does not exist; return whether Kafka answered."""
         try:
             self._counts[topic] = len(self._consumer.list_topics(topic, _METADATA_SECONDS).topics[topic].partitions)
         except KafkaException as error:
@@ -224,25 +224,25 @@ class VisibilityReader:
             return False
         return True
 
-    def _let_go(self) -> None:
+    def _drop_topics(self) -> None:
         now = time.monotonic()
         for topic in [topic for topic, count in self._watchers.items() if not count]:
             if now > self._left_at[topic] + LINGER_SECONDS:
                 del self._watchers[topic], self._left_at[topic]
                 del self._counts[topic]
                 self._troubles.pop(topic, None)
-                self._seen.let_go(topic)
+                self._seen.drop_topic(topic)
 
-    def _move(self) -> None:
-        if self._moves != self._seen.moves:
-            self._moves = self._seen.moves
+    def _seek(self) -> None:
+        if self._seeks != self._seen.seeks:
+            self._seeks = self._seen.seeks
             positions = self._seen.positions().items()
             self._consumer.assign([TopicPartition(*place, offset) for place, offset in positions])
 
-    # --- what is read
+    # --- records
 
     def _read(self) -> Iterable[Message]:
-        """Whatever is there; waits only for the first."""
+        """Return the available records; wait only for the first."""
         first = self._consumer.poll(_POLL_SECONDS)
         return () if first is None else (first, *self._consumer.consume(_BATCH, 0))
 
@@ -255,7 +255,7 @@ class VisibilityReader:
         self._troubles.pop("", None)
         self._troubles.pop(topic, None)
         if error is not None:
-            self._seen.ended(place, offset)
+            self._seen.reached_end(place, offset)
             for key in self._manifests.pop(place, ()):
                 self._conclude_all(key)
         else:
@@ -272,12 +272,12 @@ class VisibilityReader:
         return _visible(message, place)
 
     def _discards(self, message: Message, place: Place) -> Iterable[tuple[bytes, Sighting]]:
-        """Manifests count at the end of their partition only: until then their removal may follow."""
+        """Yield a manifest, which counts only at the end of its partition: until then its tombstone may follow."""
         key, value = message.key() or b"", message.value()
         if not key.endswith(b"/manifest"):
             return
         if value is None:
-            self._seen.forget(key)
+            self._seen.remove(key)
             return
         with suppress(ProtocolError):
             manifest = parse_manifest(value)
@@ -289,7 +289,7 @@ class VisibilityReader:
             self._conclude(watch)
 
     def _conclude(self, watch: Watch) -> None:
-        """End a watch if what was seen says so: being visible beats everything, a decision beats a discard."""
+        """Complete a watch from its sightings: a visible record first, then a rollback, then a discard."""
         visible = self._seen.get(watch.message_key)
         rollback = self._seen.get(watch.rollback_key)
         discard = self._seen.get(watch.manifest_key)
@@ -300,27 +300,27 @@ class VisibilityReader:
         elif isinstance(discard, _Discard) and self._seen.at_end(discard.place):
             watch.fail(_discarded(watch.receipt, discard))
 
-    # --- what goes wrong
+    # --- errors
 
     def _connection_error(self, error: KafkaError) -> None:
         self._trouble("", error)
 
     def _trouble(self, topic: str, error: KafkaError) -> None:
-        """Note an error and go on: whoever waits has a timeout of his own. Rights on the group are not needed."""
+        """Note an error and continue: each receipt has its own timeout. Rights on the group are not needed."""
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return
         text = f"reading {topic or 'Kafka'} failed: {error.name()}"
         if self._troubles.get(topic) != text:
-            log.warning("%s: %s; receipts go on waiting", text, error.str())
+            log.warning("Receipts are delayed: %s (%s)", text, error.str())
             self._troubles[topic] = text
 
 
 def _properties(kafka: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
-    """A consumer that joins no generation of its group and commits nothing."""
+    """Return the properties of a consumer with manual assignment that commits no offsets."""
     return {
-        "fetch.wait.max.ms": 50,  # what is newly assigned waits for the fetch before it
+        "fetch.wait.max.ms": 50,  # a new assignment waits for the pending fetch
         "queued.max.messages.kbytes": 16_384,
-        "log_level": 2,  # its errors are told by callback, once
+        "log_level": 2,  # errors are reported once, by error_cb
         **logged(kafka),
         "group.id": f"{channel.name}-receipts",
         "enable.auto.commit": False,
@@ -359,7 +359,7 @@ def _headers(message: Any) -> Headers:
 
 def _rolled_back(receipt: Receipt, source: OpSource) -> OutboxError:
     return RolledBack(
-        receipt.transaction_id, f"message {receipt.message_id} will never be visible: the {source} decided ROLLBACK"
+        receipt.transaction_id, f"Message {receipt.message_id} will never be visible: the {source} decided ROLLBACK."
     )
 
 
@@ -367,6 +367,6 @@ def _discarded(receipt: Receipt, discard: _Discard) -> OutboxError:
     return Discarded(
         receipt.transaction_id,
         discard.reason,
-        f"message {receipt.message_id} was not delivered: its transaction lies in the discard topic "
-        f"({discard.reason}: {discard.detail})",
+        f"Message {receipt.message_id} was not delivered: its transaction is in the discard topic "
+        f"({discard.reason}: {discard.detail}).",
     )

@@ -1,1 +1,1 @@
-"""Decisions that library and services share. Pure."""
+"""Decisions that library and services share, without I/O or clock."""

@@ -1,4 +1,4 @@
-"""Where the halves of one transaction go, and whether the half topic is still the same afterwards (R39). Pure."""
+"""The half partition of one transaction, and whether its half topic was recreated since (R39)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class HalfPlace:
     Args:
         topic_id: Id of the half topic.
         partition: Half partition.
-        floor: Offset that its partition had reached: each half that is sent later lies at or behind it.
+        floor: End offset of the partition then: halves sent later have this offset or a higher one.
     """
 
     topic_id: str
@@ -21,12 +21,12 @@ class HalfPlace:
     floor: int
 
     def holds(self, offsets: Sequence[int], topic_ids: Collection[str]) -> bool:
-        """Return whether halves lie in the half topic as it is now.
+        """Return whether halves are in the present half topic.
 
-        A topic that was made again begins at offset 0. So a low offset shows it before the cluster is asked.
+        A recreated topic begins at offset 0, so a low offset detects it without a request to the cluster.
 
         Args:
             offsets: Offsets with which the halves were acknowledged.
-            topic_ids: Each id that the half topic has now, as far as it is known; empty: it must be looked up again.
+            topic_ids: Known present ids of the half topic; empty: unknown, so the result is False.
         """
         return set(topic_ids) == {self.topic_id} and min(offsets) >= self.floor

@@ -1,4 +1,4 @@
-"""Which check requests are stale, by the broker's time (R25). Pure: time comes in as numbers."""
+"""Staleness of check requests by the broker's time (R25); times are passed in as numbers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import defaultdict
 from outbox._rules.broker_clock import BrokerClock
 
 STALE_MS = 600_000
-"""Older requests are dropped: the relay has repeated them since."""
+"""Older requests, ms, are dropped: the relay has repeated them since."""
 
 
 class RequestAges:
-    """Judge the age of check requests, separately for each partition of the check topic.
+    """The ages of check requests, separately for each partition of the check topic.
 
-    No wall clock of this machine is read. Append times are compared with append times of the same partition, and with
-    monotonic time since.
+    Append times are compared with append times of the same partition, plus monotonic time since. No wall clock of this
+    machine is used.
     """
 
     def __init__(self) -> None:
@@ -26,9 +26,9 @@ class RequestAges:
         """Note the newest record of a partition, which may be read much later.
 
         Args:
-            partition: Of the check topic.
+            partition: Partition of the check topic.
             offset: Offset of the record.
-            append_time: Its append time, ms.
+            append_time: Append time of the record, ms.
         """
         self._newest[partition] = (offset, append_time)
 
@@ -36,13 +36,13 @@ class RequestAges:
         """Return whether a request is older than `STALE_MS`. Call it for each request, in the order of offsets.
 
         Args:
-            partition: Of the check topic.
+            partition: Partition of the check topic.
             offset: Offset of the request.
-            append_time: Its append time, ms.
+            append_time: Append time of the request, ms.
             monotonic: Monotonic time, ms.
         """
         if append_time < self._last.get(partition, 0):
-            del self._clocks[partition]  # a leader with a slower clock, or older records again
+            del self._clocks[partition]  # a leader with a slower clock, or older records read again
         self._last[partition] = append_time
         self._clocks[partition].saw(append_time, monotonic)
         newest_offset, newest_time = self._newest.get(partition, (-1, -1))

@@ -527,7 +527,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "Commit it or roll it back first",
     ),
     "no engine": (_no_engine, "The session has no engine for publish() to choose"),
-    "wait after close": (_wait_after_close, "wait for receipts before close()"),
+    "wait after close": (_wait_after_close, "Wait for receipts before close()"),
     "outcome in a transaction": (_outcome_in_a_transaction, "Give outcome() another connection"),
     "outcome of no transaction": (_outcome_of_nothing, "Give the id of a receipt"),
     "listener's answer": (_listener, "Return a LocalTransactionState or None"),
@@ -637,7 +637,7 @@ FAULTS = (
     "Begin a new one, on a connection of the child process",
     "un `outbox table create`",
     "Publish before session.commit()",  # needs a listener of the user's own between two of ours
-    "wait before close()",
+    "Wait before close()",
     "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
 )

@@ -64,11 +64,11 @@ class Reading(RuleBasedStateMachine):
         """For a record that is there, or for the next one."""
         offset = data.draw(st.integers(0, len(self.logs[place])))
         start = data.draw(st.integers(0, offset))
-        moves, positions = self.sightings.moves, self.sightings.positions()
+        moves, positions = self.sightings.seeks, self.sightings.positions()
         waiter = Waiter(place, offset, start)
         self.waiters.append(waiter)
         self.serve(waiter)
-        if self.sightings.moves == moves:
+        if self.sightings.seeks == moves:
             assert self.sightings.positions() == positions
 
     def serve(self, waiter: Waiter) -> None:
@@ -104,7 +104,7 @@ class Reading(RuleBasedStateMachine):
 
     def end(self, place: Place, position: int) -> None:
         """Whoever was served has met his record; whoever was not yet is served now."""
-        self.sightings.ended(place, position)
+        self.sightings.reached_end(place, position)
         assert self.sightings.at_end(place)
         for waiter in [one for one in self.waiters if one.place == place]:
             assert not waiter.served or self.key(waiter) is None
@@ -123,7 +123,7 @@ class Reading(RuleBasedStateMachine):
     @rule()
     def let_go(self) -> None:
         """Nobody waited for a while."""
-        self.sightings.let_go("orders")
+        self.sightings.drop_topic("orders")
         assert not self.sightings.positions()
 
     @invariant()
@@ -145,7 +145,7 @@ def test_one_who_comes_after_another_does_not_send_the_reader_back() -> None:
         sightings.remember(b"%d" % offset, place, offset, offset)
     for start in (5, 12, 30):
         assert sightings.need(place, start)
-    assert sightings.moves == 1
+    assert sightings.seeks == 1
     assert sightings.positions() == {place: 20}
     assert sightings.get(b"7") == 7
 
@@ -158,7 +158,7 @@ def test_the_reader_goes_back_only_after_it_saw_the_end() -> None:
     sightings.passed(place, 5)
     assert not sightings.need(place, 2)
     assert sightings.positions() == {place: 6}
-    sightings.ended(place, 9)
+    sightings.reached_end(place, 9)
     assert sightings.need(place, 2)
     assert sightings.need(place, 1)
     assert sightings.positions() == {place: 1}
@@ -171,13 +171,13 @@ def test_what_is_forgotten_ahead_of_the_reader_is_read_again_anyway() -> None:
     for offset in (4, 5):
         sightings.passed(place, offset)
         sightings.remember(b"%d" % offset, place, offset, offset)
-    sightings.ended(place, 6)
+    sightings.reached_end(place, 6)
     assert sightings.need(place, 0)
     sightings.passed(place, 0)
     sightings.remember(b"0", place, 0, 0)
     assert sightings.get(b"4") is None
     assert sightings.need(place, 0)
-    assert sightings.moves == 2
+    assert sightings.seeks == 2
 
 
 def test_of_two_copies_the_later_one_is_remembered() -> None:
@@ -188,11 +188,11 @@ def test_of_two_copies_the_later_one_is_remembered() -> None:
         sightings.need(place, 0)
         sightings.passed(place, 0)
         sightings.remember(b"copied", place, 0, place)
-        sightings.ended(place, 1)
+        sightings.reached_end(place, 1)
     assert sightings.get(b"copied") == second
     for place, moves in ((second, 2), (first, 3)):
         assert sightings.need(place, 0)
-        assert sightings.moves == moves
+        assert sightings.seeks == moves
 
 
 def test_a_log_that_was_begun_anew_is_remembered_from_where_it_was_read() -> None:
@@ -202,7 +202,7 @@ def test_a_log_that_was_begun_anew_is_remembered_from_where_it_was_read() -> Non
     sightings.passed(place, 0)
     assert sightings.positions() == {place: 1}
     assert sightings.need(place, 0)
-    assert sightings.moves == 1
+    assert sightings.seeks == 1
 
 
 def test_what_was_forgotten_on_purpose_is_gone() -> None:
@@ -210,8 +210,8 @@ def test_what_was_forgotten_on_purpose_is_gone() -> None:
     sightings: Sightings[int] = Sightings(100)
     sightings.need(place, 0)
     sightings.remember(b"manifest", place, 0, 1)
-    sightings.forget(b"manifest")
-    sightings.forget(b"never seen")
+    sightings.remove(b"manifest")
+    sightings.remove(b"never seen")
     assert sightings.get(b"manifest") is None
     assert sightings.need(place, 0)
 
@@ -223,7 +223,7 @@ def test_what_was_seen_on_a_topic_is_gone_with_it() -> None:
     for number, place in enumerate((discard, other)):
         sightings.need(place, 0)
         sightings.remember(b"%d" % number, place, 0, number)
-    sightings.let_go("discard")
+    sightings.drop_topic("discard")
     assert (sightings.get(b"0"), sightings.get(b"1")) == (None, 1)
     assert sightings.positions() == {other: 0}
     assert not sightings.at_end(discard)

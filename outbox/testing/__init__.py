@@ -1,4 +1,4 @@
-"""For tests: an outbox in memory, assertions, readers of real topics, and a site with relay and checker.
+"""Testing tools: an outbox in memory, assertions, readers of real topics, and a site with relay and checker.
 
 The pytest plugin `outbox.testing.plugin` has fixtures for all of them.
 """

@@ -1,4 +1,4 @@
-"""`assert_published`: was it published, and if not, what was?"""
+"""`assert_published`: assert that a message was published; the error lists what was."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outbox.testing.published import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled
 
 if TYPE_CHECKING:
-    from outbox.async_outbox import AsyncOutbox  # its extra need not be installed
+    from outbox.async_outbox import AsyncOutbox  # its extra may be missing
 
 Record = PublishedMessage | VisibleRecord
 
@@ -30,7 +30,7 @@ class _Any(enum.Enum):
 
 
 ANY: Final = _Any.ANY
-"""Stands for whatever there is; None stands for no key, or for a tombstone."""
+"""Matches any key or value; None matches a missing key or a tombstone."""
 
 Anything = Literal[_Any.ANY]
 Bytes = bytes | str | None
@@ -39,7 +39,7 @@ Wanted = bytes | str | Mapping[str, Any] | Sequence[Any] | Callable[[bytes | Non
 _PAUSE_SECONDS = 0.1
 _SHOWN = 20
 _LONGEST = 300
-_UNSETTLED = "\nThe halves of the channel were not settled in time: do relay and checker run?"
+_UNSETTLED = "\nThe halves of the channel were not settled in time. Check that relay and checker are running."
 
 
 def assert_published(
@@ -54,25 +54,25 @@ def assert_published(
 ) -> list[Record]:
     """Assert that messages were published, in transactions that committed.
 
-    On an `InMemoryOutbox` it looks at `published`. On a real one it reads the real topic as a read_committed reader
-    does, and waits for the messages; with `count` also until every half of the channel is settled, so that there is
-    none too many. Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)` for a real outbox.
+    For an `InMemoryOutbox` it checks `published`. For a real one it consumes the real topic with read_committed and
+    waits for the messages; with `count` it also waits until every half of the channel is settled, so that no further
+    message can follow. Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)` for a real outbox.
 
     Args:
-        outbox: An outbox, or records: `outbox.uncommitted`, or what `read_committed()` gave.
+        outbox: An outbox, or records: `outbox.uncommitted`, or the result of `read_committed()`.
         topic: Real topic.
-        value: The body: bytes or text; a mapping or a list is compared with the JSON in the body; a function is given
-            the bytes and says whether they will do. None: a tombstone. By default whatever there is.
-        key: The key; None: none. By default whatever there is.
+        value: The body: bytes or text; a mapping or a list is compared with the JSON in the body; a function gets the
+            bytes and returns whether they match. None: a tombstone. Default: any body.
+        key: The key; None: no key. Default: any key.
         headers: Headers that the message must have, among others.
-        count: How many such messages there must be, exactly; None: at least one.
-        timeout: Seconds to wait at most; only for a real outbox.
+        count: Exact number of such messages; None: at least one.
+        timeout: Maximum seconds to wait; only for a real outbox.
 
     Returns:
-        The messages that fit.
+        The matching messages.
 
     Raises:
-        AssertionError: They were not published. The text shows what was.
+        AssertionError: They were not published. The text lists what was published.
 
     Example:
         assert_published(outbox, "orders", key="42", value={"id": 42}, headers={"type": "created"}, count=1)
@@ -88,7 +88,7 @@ def assert_published(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What must have been published."""
+    """The expected messages."""
 
     topic: str
     value: Wanted
@@ -97,10 +97,10 @@ class _Expected:
     count: int | None
 
     def check(self, records: Sequence[Record], hint: str) -> list[Record]:
-        """The records that fit.
+        """Return the matching records.
 
         Raises:
-            AssertionError: They are too few or too many.
+            AssertionError: There are too few or too many.
         """
         found = self._found(records)
         if (len(found) == self.count) if self.count is not None else found:
@@ -108,10 +108,10 @@ class _Expected:
         raise AssertionError(self._report(records) + hint)
 
     def wait(self, outbox: Outbox, timeout: float) -> list[Record]:
-        """The same on a real topic, once it is there.
+        """Wait for matching records on a real topic, and return them.
 
         Raises:
-            AssertionError: It is not in time.
+            AssertionError: They were not visible in time.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -128,7 +128,7 @@ class _Expected:
         return [record for record in records if not self._differences(record)]
 
     def _differences(self, record: Record) -> list[str]:
-        """In what a record differs."""
+        """Return the parts in which a record differs."""
         if record.topic != self.topic:
             return ["topic"]
         different = []
@@ -142,23 +142,23 @@ class _Expected:
 
     def _report(self, records: Sequence[Record]) -> str:
         expected = "at least one message" if self.count is None else f"{self.count} message(s)"
-        lines = [f"{expected} on topic {self.topic!r}{self._said()} expected, {len(self._found(records))} published"]
-        lines.append(f"published at all: {len(records)}")
+        lines = [f"{expected} on topic {self.topic!r}{self._wanted()} expected, {len(self._found(records))} published"]
+        lines.append(f"messages published in total: {len(records)}")
         lines += [f"  {self._line(record)}" for record in records[-_SHOWN:]]
         if len(records) > _SHOWN:
             lines.insert(2, f"  … {len(records) - _SHOWN} before these")
         return "\n".join(lines)
 
-    def _said(self) -> str:
-        said = [f"value {_short(self.value)}"] if self.value is not ANY else []
-        said += [f"key {_short(_bytes(self.key))}"] if self.key is not ANY else []
-        said += [f"header {name!r}: {_short(_bytes(value))}" for name, value in self.headers.items()]
-        return f" with {', '.join(said)}" if said else ""
+    def _wanted(self) -> str:
+        wanted = [f"value {_short(self.value)}"] if self.value is not ANY else []
+        wanted += [f"key {_short(_bytes(self.key))}"] if self.key is not ANY else []
+        wanted += [f"header {name!r}: {_short(_bytes(value))}" for name, value in self.headers.items()]
+        return f" with {', '.join(wanted)}" if wanted else ""
 
     def _line(self, record: Record) -> str:
         headers = ", ".join(f"{name!r}: {_short(value)}" for name, value in _own_headers(record.headers))
         different = self._differences(record)
-        verdict = f"another {', another '.join(different)}" if different else "fits"
+        verdict = f"different {', '.join(different)}" if different else "matches"
         return (
             f"{record.topic!r} value {_short(record.value)} key {_short(record.key)}"
             f"{f' headers {{{headers}}}' if headers else ''}: {verdict}"
@@ -170,15 +170,15 @@ def _open_hint(outbox: InMemoryOutbox) -> str:
     if not waiting:
         return ""
     return (
-        f"\npublished in transactions that are still open: {len(waiting)}; did they commit? "
-        "In a test inside an outer transaction look at outbox.uncommitted"
+        f"\nMessages published in transactions that are still open: {len(waiting)}. Commit them. "
+        "In a test inside an outer transaction check outbox.uncommitted."
     )
 
 
 def _is_settled(settings: Settings) -> bool:
     try:
         return settled(settings.kafka, settings.channel)
-    except KafkaException:  # the coordinator moves, say
+    except KafkaException:  # for example, the coordinator moves
         return False
 
 
@@ -196,12 +196,12 @@ def _fits(wanted: Wanted, value: bytes | None) -> bool:
 
 
 def _own_headers(headers: Sequence[Header]) -> list[Header]:
-    """Without those that the relay writes."""
+    """Return the headers without those of the relay."""
     return [header for header in headers if not header[0].startswith(HEADER_PREFIX)]
 
 
 def _bytes(value: Bytes | Anything) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value  # type: ignore[return-value]  # ANY was looked for
+    return value.encode() if isinstance(value, str) else value  # type: ignore[return-value]  # ANY was excluded before
 
 
 def _short(value: object) -> str:

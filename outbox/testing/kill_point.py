@@ -1,4 +1,4 @@
-"""Kills the user's function at a named step of its local transaction, and says what became of it."""
+"""Kill an application's function at a named step of its local transaction, and assert the outcome."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _FAILPOINTS: dict[Step, str] = {
     "before op": "outbox.op",
 }
 _STATES = {
-    None: "no row is in the callback table",
-    "C": "the callback row says committed",
-    "R": "the callback row says rolled back",
+    None: "the callback table has no row",
+    "C": "the callback row is committed",
+    "R": "the callback row is rolled back",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What happened to a function that was killed.
+    """A function that was killed, and its transaction.
 
     Args:
-        site: Where it ran.
-        at: The step at which it was killed.
-        transaction_id: Id of the local transaction in which it was killed.
-        halves: What the half topic holds of this transaction.
+        site: Site of the function.
+        at: Step at which it was killed.
+        transaction_id: Id of its local transaction.
+        halves: Halves of this transaction in the half topic.
     """
 
     site: Site
@@ -54,22 +54,22 @@ class Killed:
 
     @property
     def row(self) -> str | None:
-        """The row in the callback table as it is now: `C` committed, `R` rolled back by the checker, None: no row."""
+        """Present state of the callback row: `C` committed, `R` rolled back by the checker, None: no row."""
         return self.site.rows().get(self.transaction_id)
 
     def visible(self) -> list[VisibleRecord]:
-        """The messages of the transaction that a read_committed reader sees now, by topic, partition and offset."""
+        """Return the visible messages of the transaction, by topic, partition and offset."""
         topics = sorted({half.topic for half in self.halves})
         return [record for record in self.site.read(*topics) if record.message_id.startswith(f"{self.transaction_id}/")]
 
     def assert_rolled_back(self, timeout: float = WAIT_SECONDS) -> None:
-        """Assert that the checker rolls the transaction back, and that nothing of it becomes visible.
+        """Assert that the checker rolls the transaction back, and that no message of it becomes visible.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Maximum seconds to wait.
 
         Raises:
-            AssertionError: It committed, or nobody decided in time.
+            AssertionError: It committed, or was not decided in time.
         """
         self._wait_for_row(timeout)
         self._require("rolled back", fulfilled=self.row == "R")
@@ -77,10 +77,10 @@ class Killed:
         self._require("rolled back", fulfilled=self.visible() == [])
 
     def assert_delivered(self, timeout: float = WAIT_SECONDS) -> list[VisibleRecord]:
-        """Assert that check-back delivers the transaction: each of its messages once.
+        """Assert that check-back delivers each message of the transaction once.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Maximum seconds to wait.
 
         Returns:
             The messages.
@@ -96,11 +96,11 @@ class Killed:
         return visible
 
     def _wait_for_row(self, timeout: float) -> None:
-        """Until the transaction is decided: committed by the application, or fenced by the checker."""
+        """Wait until the transaction is decided: committed by the application, or fenced by the checker."""
         self.site.wait_for(lambda: self.row is not None, f"transaction {self.transaction_id} to be decided", timeout)
 
     def _expected(self) -> list[str]:
-        """Ids of the messages that the row lists, sorted."""
+        """Return the ids of the messages in the row, sorted."""
         query = CallbackTable(self.site.tables).compose("SELECT positions FROM {transaction} WHERE transaction_id = %s")
         with self.site.connect() as connection:
             row = connection.execute(query, (self.transaction_id,)).fetchone()
@@ -110,16 +110,16 @@ class Killed:
     def _require(self, expected: str, *, fulfilled: bool) -> None:
         if not fulfilled:
             raise AssertionError(
-                f"the transaction killed {self.at!r} was expected to be {expected}: {_STATES[self.row]}, "
-                f"{len(self.visible())} of {len(self.halves)} message(s) visible\n{self.site.logs()}"
+                f"The transaction killed {self.at!r} was not {expected}: {_STATES[self.row]}, and "
+                f"{len(self.visible())} of {len(self.halves)} message(s) are visible.\n{self.site.logs()}"
             )
 
 
 class KillPoint:
-    """Runs functions of the user's in a process that is killed with SIGKILL at a named step.
+    """Runs a function in a process that is killed with SIGKILL at a named step.
 
     Args:
-        site: Where relay and checker run.
+        site: Site with relay and checker.
     """
 
     def __init__(self, site: Site) -> None:
@@ -128,33 +128,33 @@ class KillPoint:
     def __call__(
         self, function: Callable[..., object], *args: Any, at: Step, time: int = 1, timeout: float = WAIT_SECONDS
     ) -> Killed:
-        """Run a function in a new process, and let it die.
+        """Run a function in a new process, and kill it at a step.
 
-        The process has the site's environment: `Outbox.from_env()` and OUTBOX_POSTGRES_URL lead to it. Steps:
+        The process has the site's environment, for `Outbox.from_env()` and OUTBOX_POSTGRES_URL. Steps:
         `after half`: all halves are acknowledged, the callback row is not inserted; `before commit`: the row is
         inserted; `after commit`: COMMIT succeeded; `before op`: right before the op marker is sent.
 
         Args:
-            function: At the top level of a module that can be imported; it may be `async def`. It publishes in a
+            function: Function at the top level of an importable module; it may be `async def`. It publishes in a
                 local transaction and commits.
-            args: For the function; they are pickled.
+            args: Arguments of the function; they are pickled.
             at: The step.
-            time: At which passing of the step, from 1.
-            timeout: Seconds that the function may take.
+            time: Kill it the n-th time that it reaches the step, from 1.
+            timeout: Maximum seconds for the function.
 
         Raises:
             UsageError: There is no such step, or the function cannot be imported.
-            AssertionError: The function ended, or did not end, without coming to the step.
+            AssertionError: The function ended, or timed out, before it reached the step.
 
         Example:
             killed = outbox_kill_point(place_order, site.topic("orders"), 42, at="after commit")
             killed.assert_delivered()
         """
         if at not in _FAILPOINTS:
-            raise UsageError(f"there is no step {at!r}: use one of {', '.join(_FAILPOINTS)}")
+            raise UsageError(f"Step {at!r} does not exist. Use one of {', '.join(_FAILPOINTS)}.")
         name = f"{function.__module__}.{function.__qualname__}"
         if "<" in name:
-            raise UsageError(f"{name} cannot be imported: define it at the top level of a module")
+            raise UsageError(f"{name} cannot be imported. Define it at the top level of a module.")
         before = set(self._halves())
         self._run(name, function, args, f"{_FAILPOINTS[at]}:{time}", timeout)
         return self._killed(at, set(self._halves()) - before)
@@ -169,18 +169,18 @@ class KillPoint:
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise AssertionError(f"{name} did not come to {failpoint} within {timeout} s")
+            raise AssertionError(f"{name} did not reach {failpoint} within {timeout} s.")
         if process.exitcode != -signal.SIGKILL:
             raise AssertionError(
-                f"{name} ended with exit code {process.exitcode} and did not come to {failpoint}: "
-                "does it publish in a transaction that commits? What it printed is in the captured output"
+                f"{name} ended with exit code {process.exitcode} before it reached {failpoint}. "
+                "Check that it publishes in a transaction that commits; its output is in the captured output."
             )
 
     def _halves(self) -> list[VisibleRecord]:
         return read_committed(self._site.kafka, [self._site.channel.half_topic])
 
     def _killed(self, at: Step, halves: set[VisibleRecord]) -> Killed:
-        """The transaction whose halves are the newest."""
+        """Return the transaction with the newest halves."""
         found = [(half.timestamp, parse_half(half.headers)) for half in halves]
         _, newest = max(found, key=lambda half: (half[0], half[1].transaction_id))
         own = sorted((half for _, half in found if half.transaction_id == newest.transaction_id), key=_position)
@@ -188,7 +188,7 @@ class KillPoint:
 
 
 def _call(function: Callable[..., object], args: tuple[Any, ...]) -> None:
-    """In the new process."""
+    """Call the function, in the new process."""
     result = function(*args)
     if inspect.iscoroutine(result):
         asyncio.run(result)

@@ -1,4 +1,4 @@
-"""What an application published, as a record that tests compare."""
+"""`PublishedMessage`: a message of an in-memory outbox, for comparison in tests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from outbox.protocol.identifiers import message_id
 
 @dataclass(frozen=True, slots=True)
 class PublishedMessage:
-    """A message as it was published. Unlike everything else in the library, it shows its payload: it is for tests.
+    """A published message. Unlike all other classes of the library, its `repr` shows the payload: it is for tests.
 
     Args:
         topic: Real topic.
         key: Key, as Kafka would store it.
         value: Body, or None for a tombstone.
-        headers: The user's own headers, order and repeats kept, with those of the trace.
-        partition: Real queue id, or -1 for "by key".
-        timestamp: The user's own timestamp, ms since 1970, or None.
+        headers: Headers of the application and of the trace, in order and with repeated names.
+        partition: Partition of the real topic, or -1 for "by key".
+        timestamp: Timestamp of the message, ms since 1970, or None.
         transaction_id: Id of its transaction, a UUIDv7.
         message_id: The id that the record on a real topic would carry in its header `outbox-id`.
     """
@@ -35,7 +35,7 @@ class PublishedMessage:
 
     @classmethod
     def of(cls, message: Message, transaction_id: str, position: int) -> PublishedMessage:
-        """A message with its place in a transaction."""
+        """Return a message with its transaction id and its position."""
         return cls(
             message.topic,
             message.key_bytes(),

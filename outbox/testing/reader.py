@@ -1,4 +1,4 @@
-"""What a read_committed reader sees, and how far the relay is."""
+"""Read what is visible to read_committed consumers, and whether the relay has settled all halves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT = 10.0
 
 
 class VisibleRecord(NamedTuple):
-    """A record as a read_committed reader sees it; sorts by topic, partition and offset."""
+    """A record that is visible to read_committed consumers; sorts by topic, partition and offset."""
 
     topic: str
     partition: int
@@ -29,26 +29,26 @@ class VisibleRecord(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The id that the relay wrote, or an empty text."""
+        """Id in the relay's header `outbox-id`, or an empty text."""
         return (dict(self.headers).get(MESSAGE_ID_HEADER) or b"").decode()
 
     @property
     def origin(self) -> tuple[int, int]:
-        """Half partition and half offset that the relay wrote."""
+        """Half partition and half offset in the relay's header."""
         partition, _, offset = (dict(self.headers)[ORIGIN_HEADER] or b"").decode().partition("/")
         return int(partition), int(offset)
 
 
 def read_committed(kafka: Mapping[str, str], topics: Sequence[str], timeout: float = 60.0) -> list[VisibleRecord]:
-    """Everything that is visible on some topics now, up to the last stable offset of each partition.
+    """Return all visible records of some topics, up to the last stable offset of each partition.
 
     Args:
         kafka: librdkafka properties for the connection.
-        topics: They must exist.
-        timeout: Seconds until the ends of all partitions must be seen.
+        topics: Topics, which must exist.
+        timeout: Maximum seconds to reach the ends of all partitions.
 
     Raises:
-        TimeoutError: They were not.
+        TimeoutError: They were not reached in time.
     """
     with _consumer(kafka, f"reader-{uuid.uuid4()}") as consumer:
         places = [TopicPartition(topic, number, 0) for topic in topics for number in _partitions(consumer, topic)]
@@ -58,7 +58,7 @@ def read_committed(kafka: Mapping[str, str], topics: Sequence[str], timeout: flo
         deadline = time.monotonic() + timeout
         while unfinished:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the ends of {sorted(unfinished)} were not seen within {timeout} s")
+                raise TimeoutError(f"The ends of {sorted(unfinished)} were not reached within {timeout} s.")
             for message in consumer.consume(5_000, 0.2):
                 if _is_end(message):
                     unfinished.discard((message.topic() or "", message.partition() or 0))
@@ -68,7 +68,7 @@ def read_committed(kafka: Mapping[str, str], topics: Sequence[str], timeout: flo
 
 
 def settled(kafka: Mapping[str, str], channel: Channel) -> bool:
-    """Whether every half of a channel is settled: all checkpoints stand at the ends of their partitions."""
+    """Return whether every half of a channel is settled: all committed offsets are at the ends of their partitions."""
     with _consumer(kafka, channel.relay_group) as consumer:
         topic = channel.half_topic
         places = [TopicPartition(topic, number) for number in _partitions(consumer, topic)]
@@ -78,7 +78,7 @@ def settled(kafka: Mapping[str, str], channel: Channel) -> bool:
 
 @contextmanager
 def _consumer(kafka: Mapping[str, str], group: str) -> Iterator[Consumer]:
-    """A consumer that joins no generation of its group and commits nothing."""
+    """Open a consumer for manual assignment that commits no offsets."""
     consumer = Consumer(
         {
             "fetch.wait.max.ms": 50,

@@ -1,4 +1,4 @@
-"""A site for integration tests: a channel, callback tables and real topics of its own, with a relay and a checker."""
+"""A site for integration tests: its own channel, callback tables and real topics, with a relay and a checker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _QUICK = {
     "OUTBOX_CHECK_INTERVAL": "500",
     "OUTBOX_CHECK_INTERVAL_MAX": "1000",
 }
-"""One replica will do; ms: what nobody decided is asked for after half a second, not after six."""
+"""Topics need one replica only; undecided transactions are checked after 500 ms, not after 6,000 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Service:
     Args:
         name: `relay` or `checker`.
         process: The process.
-        log: Where it logs.
+        log: Path of its log file.
     """
 
     name: str
@@ -56,22 +56,23 @@ class Service:
     log: Path
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of the log."""
         return f"--- {self.name}\n{self.log.read_text(errors='replace')[-_TAIL:]}"
 
 
 class Site:
-    """A channel, callback tables and real topics of one test, apart from all others on the same servers.
+    """The channel, callback tables and real topics of one test, isolated from others on the same servers.
 
-    Inside the `with` block a relay and a checker run. Nothing is dropped at the end: the names are never used again.
+    A relay and a checker run inside the `with` block. Topics and tables are not dropped at the end; their names are
+    never reused.
 
     Args:
-        servers: Kafka and Postgres; the fixture `outbox_stack`, say.
-        group: Producer group of `outbox()` and of the environment.
-        partitions: Of the half topic.
+        servers: Kafka and Postgres, such as the fixture `outbox_stack`.
+        group: Producer group of `outbox()` and of `environment()`.
+        partitions: Number of partitions of the half topic.
 
     Attributes:
-        name: Name of the channel, and beginning of the names of tables and topics.
+        name: Name of the channel, and prefix of the names of tables and topics.
         channel: Names of the internal topics.
         tables: Names of the callback tables.
         kafka: librdkafka properties for a client.
@@ -99,10 +100,10 @@ class Site:
         self._life = ExitStack()
 
     def __enter__(self) -> Self:
-        """Create everything, and start relay and checker.
+        """Create the channel and the tables, and start relay and checker.
 
         Raises:
-            ConfigurationError: Kafka or Postgres refuses.
+            ConfigurationError: Kafka or Postgres refuses a request.
         """
         with ExitStack() as life:
             create_channel(self.kafka, self.channel, partitions=self._partitions, replication=1)
@@ -115,16 +116,16 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the outboxes, stop relay and checker."""
+        """Close the outboxes, and stop relay and checker."""
         self._life.close()
 
     # --- for the application ------------------------------------------------------------------------------------
 
     def outbox(self, group: str | None = None, **options: Any) -> Outbox:
-        """An outbox of this site, closed with it; `AsyncOutbox.over()` gives its asyncio face.
+        """Create an outbox that is closed with the site; `AsyncOutbox.over()` returns its asyncio interface.
 
         Args:
-            group: Producer group; None: the site's.
+            group: Producer group; None: the group of the site.
             options: Further arguments of `Outbox`.
         """
         made = Outbox(group or self.group, self.kafka, channel=self.name, tables=self.tables, **options)
@@ -132,10 +133,10 @@ class Site:
         return made
 
     def topic(self, name: str, partitions: int = 3) -> str:
-        """The full name of a real topic of this site; it is created at the first call.
+        """Return the full name of a real topic of this site; create the topic at the first call.
 
         Raises:
-            ConfigurationError: Kafka refuses.
+            ConfigurationError: Kafka refuses the request.
         """
         full = f"{self.name}.{name}"
         if full not in self._topics:
@@ -143,16 +144,16 @@ class Site:
             new = [NewTopic(full, num_partitions=partitions, replication_factor=1)]
             for future in admin.create_topics(new).values():
                 answer(future, "creating topics")
-            self._wait(lambda: full in admin.list_topics(timeout=10).topics, f"topic {full} to be there", services=())
+            self._wait(lambda: full in admin.list_topics(timeout=10).topics, f"topic {full} to exist", services=())
             self._topics.add(full)
         return full
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection in autocommit."""
+        """Open a connection to the database, in autocommit mode."""
         return psycopg.connect(self.postgres_url, autocommit=True)
 
     def environment(self) -> dict[str, str]:
-        """What a process needs for `Outbox.from_env()`, over this process's own environment."""
+        """Return the environment for `Outbox.from_env()` in a child process: this process's own and the settings."""
         return {
             **os.environ,
             **_QUICK,
@@ -163,46 +164,46 @@ class Site:
             "OUTBOX_GROUP": self.group,
         }
 
-    # --- what became of it --------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------
 
     def read(self, *topics: str) -> list[VisibleRecord]:
-        """All that a read_committed reader sees now, by topic, partition and offset.
+        """Return all records that are visible to read_committed consumers, by topic, partition and offset.
 
         Args:
-            topics: Full names.
+            topics: Full names of the topics.
         """
         return read_committed(self.kafka, topics)
 
     def rows(self) -> dict[str, str]:
-        """The states in the callback table by transaction id: C is committed, R is the checker's tombstone."""
+        """Return the states in the callback table by transaction id: C for committed, R for the checker's tombstone."""
         query = CallbackTable(self.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
         with self.connect() as connection:
             return dict(connection.execute(query).fetchall())
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until every half is settled: delivered, or known to be rolled back.
+        """Wait until every half is settled: delivered or rolled back.
 
         Raises:
-            AssertionError: They were not in time.
+            AssertionError: The halves were not settled in time.
         """
         self.wait_for(self._is_settled, "all halves to be settled", timeout)
 
     def _is_settled(self) -> bool:
         try:
             return settled(self.kafka, self.channel)
-        except KafkaException:  # the coordinator moves, say
+        except KafkaException:  # for example, the coordinator moves
             return False
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = WAIT_SECONDS) -> None:
-        """Look again and again until a condition holds.
+        """Poll a condition until it is true.
 
         Args:
             condition: The condition.
-            what: "waited for …", for the error.
-            timeout: Seconds.
+            what: Description of the condition, which follows "waited for" in the error.
+            timeout: Maximum seconds to wait.
 
         Raises:
-            AssertionError: It did not hold in time, or relay or checker ended; with the ends of their logs.
+            AssertionError: It was not true in time, or relay or checker ended; the text has the ends of their logs.
         """
         self._wait(condition, what, timeout, services=self._services)
 
@@ -218,13 +219,13 @@ class Site:
             time.sleep(_PAUSE_SECONDS)
 
     def logs(self) -> str:
-        """The ends of the logs of relay and checker."""
+        """Return the ends of the logs of relay and checker."""
         return "\n".join(service.tail() for service in self._services)
 
 
 @contextmanager
 def _running(name: str, log: Path, environment: dict[str, str]) -> Iterator[Service]:
-    """`outbox relay` or `outbox checker`, stopped at the end."""
+    """Run `outbox relay` or `outbox checker`, and stop it at the end."""
     with (
         log.open("wb") as output,
         subprocess.Popen(

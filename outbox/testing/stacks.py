@@ -1,4 +1,4 @@
-"""Where the servers of integration tests come from: an entry point of the group `outbox.stacks`, by its name."""
+"""The servers of integration tests, from an entry point of the group `outbox.stacks`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Servers(Protocol):
 
     @property
     def bootstrap_servers(self) -> str:
-        """What Kafka's clients connect to."""
+        """Bootstrap servers of Kafka."""
 
     @property
     def postgres_url(self) -> str:
-        """How to connect to Postgres, as a role that may create tables: `postgresql://…`."""
+        """URL of Postgres for a role that may create tables: `postgresql://…`."""
 
 
 class RunningServers:
-    """Servers that run already: OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_POSTGRES_URL, as `outbox stack up` prints them.
+    """Running servers, from OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_POSTGRES_URL, which `outbox stack up` prints.
 
     Raises:
-        UsageError: The environment does not name them.
+        UsageError: One of the variables is not set.
     """
 
     def __init__(self) -> None:
@@ -37,30 +37,30 @@ class RunningServers:
             self.bootstrap_servers = os.environ["OUTBOX_BOOTSTRAP_SERVERS"]
             self.postgres_url = os.environ["OUTBOX_POSTGRES_URL"]
         except KeyError as error:
-            raise UsageError(f"{error.args[0]} is not set: run `outbox stack up` and export what it prints") from None
+            raise UsageError(f"{error.args[0]} is not set. Run `outbox stack up` and export what it prints.") from None
 
     def __enter__(self) -> Self:
-        """They run."""
+        """Return the servers, which run already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """They go on."""
+        """Leave the servers running."""
 
 
 def servers_named(name: str) -> AbstractContextManager[Servers]:
-    """The servers that an entry point makes; they run inside the `with` block.
+    """Return a context manager for the servers of an entry point; they run inside the `with` block.
 
     Args:
-        name: `stack`: this project's own, started here. `environment`: those that run already.
+        name: `stack`: start servers of this project. `environment`: use running ones.
 
     Raises:
-        UsageError: There is no such entry point, or what it needs is not installed.
+        UsageError: There is no such entry point, or a package that it needs is not installed.
     """
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
-        raise UsageError(f"there is no stack {name!r}: choose one of {', '.join(sorted(found))}, or {_INSTALL}")
+        raise UsageError(f"Stack {name!r} does not exist. Choose one of {', '.join(sorted(found))}, or {_INSTALL}.")
     try:
         made: AbstractContextManager[Servers] = found[name].load()()
     except ModuleNotFoundError as error:
-        raise UsageError(f"the stack {name!r} needs {error.name}: {_INSTALL}") from error
+        raise UsageError(f"Stack {name!r} needs the module {error.name}. Run {_INSTALL}.") from error
     return made

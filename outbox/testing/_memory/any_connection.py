@@ -1,4 +1,4 @@
-"""A connection of any driver, for outboxes that run no SQL of their own."""
+"""A connection of any driver, for outboxes that run no SQL."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from outbox.errors import UsageError
 
 
 class AnyConnection(LocalConnection):
-    """A connection of whatever driver SQLAlchemy has, sync or async.
+    """A connection of any driver that SQLAlchemy supports, sync or async.
 
-    How its transaction goes is SQLAlchemy's to tell, by its events. Drivers know less: sqlite3 says that it is in no
-    transaction until the first change of a row.
+    SQLAlchemy's events report the state of its transaction. Drivers report less: sqlite3 reports no transaction until
+    the first change of a row.
 
     Args:
         driver: The driver's own connection; an async one only in SQLAlchemy's greenlet.
@@ -40,20 +40,20 @@ class AnyConnection(LocalConnection):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed here."""
+        """Whether `close()` was called."""
         return self._closed
 
     @property
     def status(self) -> TransactionStatus:
-        """Never a contradiction to what SQLAlchemy tells."""
+        """Always IDLE: SQLAlchemy's events report the state."""
         return TransactionStatus.IDLE
 
     @property
     def is_open(self) -> bool:
-        """Whether it is certain that it is in a transaction.
+        """Whether the connection is certainly in a transaction.
 
-        Only sqlite3 as it comes can tell. With a BEGIN of the user's own, as SQLAlchemy's manual has it for SAVEPOINTs,
-        and in sqlite3's newer mode, it may already be the next transaction.
+        Only sqlite3 in its default mode can report that. With a BEGIN of the application, which SQLAlchemy's manual
+        recommends for SAVEPOINTs, and in sqlite3's newer autocommit mode, the next transaction may have begun.
         """
         driver = self._driver
         return (
@@ -64,28 +64,30 @@ class AnyConnection(LocalConnection):
         )
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        """Refused.
+        """Refuse to run a statement.
 
         Raises:
-            UsageError: Always: only on psycopg does the library run statements of its own.
+            UsageError: Always: the library runs statements on psycopg only.
         """
         del statement, parameters
-        raise UsageError(f"a connection of {type(self._driver).__module__} runs no statements of the library's")
+        raise UsageError(
+            f"The library runs no statements on a connection of {type(self._driver).__module__}. Use psycopg 3."
+        )
 
     def commit_definitely_failed(self, error: BaseException) -> bool:
-        """Whether nothing was committed: no reply is ever lost here, so each error is an answer."""
+        """Return whether COMMIT failed for certain: no reply is lost here, so each error is an answer."""
         return isinstance(error, Exception)
 
     def commit(self) -> None:
-        """COMMIT, if it is in a transaction."""
+        """Send COMMIT if a transaction is open."""
         self._call("commit")
 
     def rollback(self) -> None:
-        """ROLLBACK, if it is in a transaction."""
+        """Send ROLLBACK if a transaction is open."""
         self._call("rollback")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._closed = True
         self._call("close")
 
@@ -95,19 +97,19 @@ class AnyConnection(LocalConnection):
             await_only(result)
 
     def listen(self, handler: NoticeHandler) -> None:
-        """Nothing: other drivers hand on no notices."""
+        """Do nothing: other drivers provide no notices."""
 
     def unlisten(self, handler: NoticeHandler) -> None:
-        """Nothing, likewise."""
+        """Do nothing: other drivers provide no notices."""
 
     def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
-        """As it is."""
+        """Leave the mode unchanged."""
         del on
         return nullcontext()
 
 
 def commit_now(connection: LocalConnection) -> None:
-    """COMMIT, behind SQLAlchemy's back: for a test in which its reply gets lost."""
+    """Send COMMIT without SQLAlchemy's events, to simulate that its reply is lost."""
     if isinstance(connection, AnyConnection):
         connection.commit()
     else:

@@ -1,4 +1,4 @@
-"""`InMemoryOutbox`: an outbox for unit tests, without Kafka, without callback tables, on any database."""
+"""`InMemoryOutbox`: an outbox for unit tests, without Kafka and callback tables, on any database."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _NO_KAFKA = {"bootstrap.servers": "localhost:0"}
 
 
 class InMemoryOutbox(Outbox):
-    """An `Outbox` that keeps what it publishes in memory; give it to your application in place of the real one.
+    """An `Outbox` that stores published messages in memory. Pass it to the application in place of a real one.
 
-    Everything between `publish()` and COMMIT is the real outbox's: what is refused, SAVEPOINTs, joined sessions,
-    several outboxes, receipts. Only what would go to Kafka and to the callback table stays here. So it works on every
-    database that SQLAlchemy knows, sync or async (`AsyncOutbox.over(outbox)`), and on psycopg's connections.
+    From `publish()` to COMMIT it runs the code of the real outbox: checks, SAVEPOINTs, joined sessions, several
+    outboxes, receipts. Only the writes to Kafka and the callback table are replaced. So it works on every database
+    that SQLAlchemy supports, sync or async (`AsyncOutbox.over(outbox)`), and on psycopg's connections.
 
-    Eager mode makes no difference here: no half is sent, and no lock is taken.
+    Eager mode has no effect: no half is sent, and no lock is taken.
 
     Args:
         group: Producer group.
-        topics: The topics that there are: their names, or the number of partitions of each. What is published to
-            another topic is refused. None: any topic.
-        eager: Accepted, and without effect.
-        reject_transactions: Whether every publication is refused.
-        recorder: Hears what happens.
+        topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
+            refused. None: any topic exists.
+        eager: Ignored.
+        reject_transactions: Refuse every publication.
+        recorder: Receives the outbox's events.
 
     Example:
         outbox = InMemoryOutbox(topics=["orders"])
@@ -63,73 +63,73 @@ class InMemoryOutbox(Outbox):
         self._memory = Memory(self._sender.partitions)
         return MemoryStarter(self.settings, self._sender, self._memory)
 
-    # --- what was published -------------------------------------------------------------------------------------
+    # --- published messages -------------------------------------------------------------------------------------
 
     @property
     def published(self) -> list[PublishedMessage]:
-        """What was published by transactions that committed, in the order of their COMMITs.
+        """Messages of committed transactions, in the order of their COMMITs.
 
-        A session that is joined to an outer transaction publishes when that one commits, and its connection is then
-        given back or begins the next: until then see `uncommitted`.
+        Messages of a session that is joined to an outer transaction are in `uncommitted` until that one commits and its
+        connection is returned to the pool or begins the next transaction.
         """
         return self._memory.published()
 
     @property
     def uncommitted(self) -> list[PublishedMessage]:
-        """What was published in transactions that are still open.
+        """Messages of transactions that are still open.
 
-        For test suites that run each test inside an outer transaction which they roll back.
+        Use it in test suites that run each test inside an outer transaction and roll it back.
         """
         return self._memory.uncommitted()
 
     def clear(self) -> None:
-        """Forget what was published, and which failures were asked for. Transactions that are open go on."""
+        """Remove the published messages and the requested failures. Open transactions are not affected."""
         self._memory.clear()
 
     # --- failures -----------------------------------------------------------------------------------------------
 
     def fail_next_publish(self) -> None:
-        """Let the next `publish()` raise `PublishFailed`, as when Kafka cannot be asked for the topic."""
+        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer."""
         self._memory.fail_publication()
 
     def fail_next_commit(self) -> None:
-        """Let the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back."""
+        """Make the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back."""
         self._memory.fail_commit(CommitFailure.PUBLISH_FAILED)
 
     def fence_next_commit(self) -> None:
-        """Let the next COMMIT with messages raise `TransactionFenced`; all is rolled back."""
+        """Make the next COMMIT with messages raise `TransactionFenced`; all is rolled back."""
         self._memory.fail_commit(CommitFailure.FENCED)
 
     def lose_next_commit(self, *, committed: bool) -> None:
-        """Let the next COMMIT with messages raise `CommitOutcomeUnknown`, as when its reply gets lost.
+        """Make the next COMMIT with messages raise `CommitOutcomeUnknown`, as when its reply is lost.
 
         Args:
-            committed: Whether it succeeded all the same: then rows and messages are there.
+            committed: Whether COMMIT succeeds nevertheless, with its rows and messages.
         """
         self._memory.fail_commit(CommitFailure.LOST_AND_COMMITTED if committed else CommitFailure.LOST_AND_ROLLED_BACK)
 
-    # --- what the real one asks Kafka or Postgres for -----------------------------------------------------------
+    # --- requests of a real outbox to Kafka or Postgres ---------------------------------------------------------
 
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
-        """What became of a local transaction; the database need not be asked. One that is open is fenced thereby.
+        """Return the outcome of a local transaction, without the database. An open transaction is fenced.
 
         Raises:
-            UsageError: The id is not one of the library's.
+            UsageError: The id is not a transaction id.
         """
         del database
         check_transaction_id(transaction_id)
         return self._memory.outcome(transaction_id)
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
-        """Refused: nobody asks.
+        """Refuse to serve checks, because there is no checker.
 
         Raises:
             UsageError: Always.
         """
         del listener
-        raise UsageError("nobody asks an in-memory outbox: call check_local_transaction() of the listener yourself")
+        raise UsageError("An in-memory outbox receives no checks. Call check_local_transaction() of the listener.")
 
     def close(self, timeout: float | None = None) -> None:
-        """Refuse publications from now on; what was published can still be looked at."""
+        """Refuse further publications; `published` remains available."""
         super().close(timeout)
         self._memory.close()

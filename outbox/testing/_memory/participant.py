@@ -1,4 +1,4 @@
-"""The part that an in-memory outbox takes in a local transaction: what `outbox._publish.seal` is to the real one."""
+"""The participant of an in-memory outbox in a local transaction, in place of `outbox._publish.seal`."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _MARK = sql.SQL("SELECT current_setting('outbox.transaction', true)")
 
 
 class MemoryDraft(Draft):
-    """A draft that shows what is in it."""
+    """A draft with readable messages."""
 
     def messages(self) -> list[PublishedMessage]:
-        """The messages that count so far."""
+        """Return the messages, without removed ones."""
         return [PublishedMessage.of(message, self.transaction_id, position) for position, message in self._messages]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryStarter:
-    """Starts the part that one in-memory outbox takes in local transactions.
+    """Creates the participants of one in-memory outbox in local transactions.
 
     Args:
-        settings: Its settings.
-        sender: Knows the topics.
-        memory: Takes what commits.
+        settings: Settings of the outbox.
+        sender: Has the declared topics.
+        memory: Stores the messages of committed transactions.
     """
 
     settings: Settings
@@ -50,24 +50,24 @@ class MemoryStarter:
     memory: Memory
 
     def connection(self, driver: object) -> LocalConnection:
-        """The connection of a driver: psycopg's as the real outbox has it, that of any other as SQLAlchemy sees it."""
+        """Wrap a driver's connection: psycopg's as for a real outbox, any other as `AnyConnection`."""
         if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
             return local_connection(driver)
         return AnyConnection(driver)
 
     def start(self, connection: LocalConnection) -> MemoryPart:
-        """A new part in the connection's transaction, with a fresh transaction id."""
+        """Create a participant in the connection's transaction, with a new transaction id."""
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         return MemoryPart(self, connection, MemoryDraft(id_, self.memory))
 
 
 class MemoryPart:
-    """The part that one in-memory outbox takes in one local transaction.
+    """An in-memory outbox's participant in one local transaction.
 
     Args:
-        starter: Of the outbox.
-        connection: On which COMMIT will run.
-        draft: What is published.
+        starter: The outbox's starter.
+        connection: Connection on which COMMIT will run.
+        draft: The messages.
     """
 
     def __init__(self, starter: MemoryStarter, connection: LocalConnection, draft: MemoryDraft) -> None:
@@ -87,12 +87,12 @@ class MemoryPart:
 
         Args:
             message: The message.
-            early: Makes no difference here.
+            early: Ignored.
 
         Raises:
-            MessageRefused: It cannot be published.
-            TransactionsRejected: The outbox was told to reject transactions.
-            PublishFailed: The outbox was told to let it fail.
+            MessageRefused: The message cannot be published.
+            TransactionsRejected: `reject_transactions` is on.
+            PublishFailed: The test requested this failure.
             UsageError: The outbox is closed.
         """
         del early
@@ -100,29 +100,32 @@ class MemoryPart:
         planned = self.draft.planned(message, self._group)
         refuse(message, planned, self._sender, self._sender.budget(self._connection.waiting))
         if self._memory.publication_fails():
-            raise PublishFailed("Kafka does not answer; roll the local transaction back and try again")
+            raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
         receipt = self.draft.add(message)
         self._sender.recorder.messages_published(self._group, 1)
         return receipt
 
     def acknowledged_half(self) -> tuple[int, int]:
-        """Partition 0, and the message's position for an offset: no half is stored anywhere."""
+        """Return partition 0, and the message's position as its offset: no half is stored."""
         return 0, len(self.draft) - 1
 
     def seal(self, *, marked: bool = False) -> None:
-        """Fail if the outbox was told so.
+        """Raise the failure that the test requested, if any.
 
         Args:
-            marked: Whether the transaction was begun by `begin()`, and nothing may have ended it since.
+            marked: Whether `begin()` began the transaction, so that its mark must still be set.
 
         Raises:
-            PublishFailed: It was told so.
-            TransactionFenced: It was told so, or somebody asked for the outcome of this transaction.
-            CommitOutcomeUnknown: It was told so.
-            UsageError: The transaction failed or ended meanwhile.
+            PublishFailed: The test requested this failure.
+            TransactionFenced: The test requested this failure, or `outcome()` was called for this transaction.
+            CommitOutcomeUnknown: The test requested this failure.
+            UsageError: The transaction failed, or was ended.
         """
         if marked and self._connection.execute(_MARK).row != (self._id,):
-            raise UsageError("the transaction was ended inside the block: outbox.transaction() owns BEGIN and COMMIT")
+            raise UsageError(
+                "The transaction was ended inside the block. "
+                "Leave COMMIT and ROLLBACK to outbox.transaction(), which sends them at the end of the block."
+            )
         failure = self._memory.commit_failure()
         if failure is None and self._memory.is_fenced(self._id):
             failure = CommitFailure.FENCED
@@ -132,43 +135,47 @@ class MemoryPart:
 
     def _fail(self, failure: CommitFailure) -> OutboxError:
         if failure is CommitFailure.PUBLISH_FAILED:
-            return PublishFailed("Kafka did not acknowledge the halves; the local transaction is rolled back")
+            return PublishFailed(
+                "Kafka did not acknowledge the halves. The local transaction is rolled back. Try again."
+            )
         if failure is CommitFailure.FENCED:
             self._outcome_without_commit = CommitOutcome.FENCED
             return TransactionFenced(
-                f"transaction {self._id} was decided ROLLBACK by the checker before it committed; "
-                "all of it is rolled back, and it can be tried again"
+                f"The checker decided ROLLBACK for transaction {self._id} before it committed. "
+                "All of it is rolled back. Try again."
             )
         self._lost = failure
         if failure is CommitFailure.LOST_AND_COMMITTED:
             commit_now(self._connection)
         return CommitOutcomeUnknown(
-            self._id, f"COMMIT of transaction {self._id} was sent and no reply came: the checker will decide"
+            self._id,
+            f"COMMIT of transaction {self._id} was sent and no reply came. The checker will decide; "
+            "outcome() returns the result.",
         )
 
     def has_row(self, *, presumed: bool) -> bool | None:
-        """Whether the transaction committed, when nobody said that COMMIT was: not if it is still open.
+        """Return whether the transaction committed, when SQLAlchemy did not report that; False if it is still open.
 
         Args:
-            presumed: Whether it did as far as SQLAlchemy knows.
+            presumed: The answer for a transaction that is not open.
         """
         return presumed and not (isinstance(self._connection, AnyConnection) and self._connection.is_open)
 
     def committed(self) -> bool:
-        """COMMIT was seen to succeed.
+        """Mark the transaction as committed.
 
         Returns:
-            Whether it is as durable as it was asked to be: always.
+            Always True: the commit is as durable as configured.
         """
         self._end(CommitOutcome.COMMITTED)
         self._decided_commit()
         return True
 
     def rolled_back(self, reason: str) -> None:
-        """Nothing was, or will be, committed, as far as whoever calls this knows.
+        """Mark the transaction as rolled back, or apply the requested loss of COMMIT's reply.
 
         Args:
-            reason: Half a sentence for people.
+            reason: A clause for error messages.
         """
         if self._lost is None:
             self._end(self._outcome_without_commit)
@@ -182,7 +189,7 @@ class MemoryPart:
             self._decided_rollback("the checker decided ROLLBACK")
 
     def unknown(self) -> None:
-        """Nobody knows how it ended, and here is no checker."""
+        """Mark the transaction as in doubt; there is no checker to decide."""
         self._end(CommitOutcome.UNKNOWN)
         self.draft.end.unknown()
         self._memory.lost(self._id)

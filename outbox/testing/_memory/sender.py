@@ -1,4 +1,4 @@
-"""The cluster of an in-memory outbox: topics that are declared, and nothing that is sent."""
+"""The sender of an in-memory outbox, with declared topics and no connection."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ Topics = Mapping[str, int] | Collection[str]
 
 
 class MemorySender(Sender):
-    """Knows topics, and refuses to connect."""
+    """A sender with declared topics that refuses to connect."""
 
     _declared: Mapping[str, int] | None = None
 
     def declare(self, topics: Topics | None) -> None:
-        """Say what topics there are.
+        """Declare the existing topics.
 
         Args:
-            topics: Their names, or the number of partitions of each; None: any topic, with any partition.
+            topics: Their names, or the number of partitions of each; None: any topic with any partition exists.
         """
         if topics is not None:
             self._declared = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; one, if topics are not declared."""
+        """Return the number of partitions of a topic; 1 if no topics are declared."""
         return 1 if self._declared is None else self._declared[topic]
 
     @property
     def channel(self) -> ChannelDescription:
-        """A channel as `outbox channel create` makes it.
+        """The channel with the settings of `outbox channel create`.
 
         Raises:
             UsageError: The outbox is closed.
@@ -53,7 +53,7 @@ class MemorySender(Sender):
         return ChannelDescription(names, half, op, check, discard, 1)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
-        """A real topic, or None if topics are declared and this one is not.
+        """Return the description of a real topic; None if topics are declared and this one is not.
 
         Raises:
             UsageError: The outbox is closed.
@@ -65,11 +65,11 @@ class MemorySender(Sender):
         return _topic(name, self._declared[name]) if name in self._declared else None
 
     def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Return the same as `real_topic()`: what is declared does not change."""
+        """Return the same as `real_topic()`: declared topics do not change."""
         return self.real_topic(name, budget)
 
     def ping(self, waiting: Waiting = BLOCKING) -> None:
-        """Nothing that could fail.
+        """Check only that the outbox is open.
 
         Raises:
             UsageError: The outbox is closed.
@@ -79,11 +79,11 @@ class MemorySender(Sender):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise UsageError("the outbox is closed: make a new one")
+            raise UsageError("The outbox is closed. Create a new one.")
 
     def _start(self) -> None:
         raise UsageError(
-            "an in-memory outbox has no Kafka: with TransactionalProducer, hand over a session= and serve_checks=False"
+            "An in-memory outbox has no Kafka. With TransactionalProducer, pass session= and serve_checks=False."
         )
 
 

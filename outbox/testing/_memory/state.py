@@ -1,4 +1,4 @@
-"""What an in-memory outbox remembers: open transactions, what was published, and what is to fail next."""
+"""The state of an in-memory outbox: open transactions, published messages, and requested failures."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from outbox.testing.published import PublishedMessage
 
 
 class CommitFailure(enum.Enum):
-    """How a COMMIT fails that is told to fail."""
+    """How a COMMIT fails on request."""
 
     PUBLISH_FAILED = "Kafka does not acknowledge the halves"
-    FENCED = "the checker was first"
-    LOST_AND_COMMITTED = "its reply gets lost, and it succeeded"
-    LOST_AND_ROLLED_BACK = "its reply gets lost, and it did not succeed"
+    FENCED = "the checker decides ROLLBACK before COMMIT"
+    LOST_AND_COMMITTED = "COMMIT succeeds and its reply is lost"
+    LOST_AND_ROLLED_BACK = "COMMIT fails and its reply is lost"
 
 
 class OpenPart(Protocol):
-    """A part in a local transaction that has not ended."""
+    """A participant in a local transaction that has not ended."""
 
     def messages(self) -> list[PublishedMessage]:
-        """What is published in it so far."""
+        """Return its messages so far."""
 
 
 class Memory:
-    """The memory of one outbox; threads may share it. It is the watcher of the outbox's receipts, too.
+    """The state of one outbox, which threads may share. It is also the watcher of the outbox's receipts.
 
     Args:
-        partitions: How many partitions a topic has.
+        partitions: Returns the number of partitions of a topic.
     """
 
     def __init__(self, partitions: Callable[[str], int]) -> None:
@@ -56,16 +56,16 @@ class Memory:
     # --- transactions -------------------------------------------------------------------------------------------
 
     def opened(self, transaction_id: str, part: OpenPart) -> None:
-        """A part began."""
+        """Add a participant that has started."""
         with self._lock:
             self._open[transaction_id] = part
 
     def ended(self, transaction_id: str, published: Sequence[PublishedMessage] | None) -> None:
-        """A part ended.
+        """Remove a participant, and store its outcome and its messages.
 
         Args:
-            transaction_id: Its transaction.
-            published: Its messages if it committed; None if it did not.
+            transaction_id: Id of the transaction.
+            published: Messages of the participant if it committed; None if it did not.
         """
         with self._lock:
             self._open.pop(transaction_id, None)
@@ -75,7 +75,7 @@ class Memory:
                 self._places[message.message_id] = self._place(message)
 
     def lost(self, transaction_id: str) -> None:
-        """Nobody will ever see how a part ended."""
+        """Remove a participant whose outcome remains unknown."""
         with self._lock:
             self._open.pop(transaction_id, None)
 
@@ -88,28 +88,28 @@ class Memory:
         return VisibleAt(message.topic, partition, offset)
 
     def outcome(self, transaction_id: str) -> Outcome:
-        """What became of a transaction; the question fences one that has not committed, as the real one does."""
+        """Return the outcome of a transaction; fence one that has not committed, as a real outbox does."""
         with self._lock:
             return self._outcomes.setdefault(transaction_id, Outcome.ROLLED_BACK)
 
     def is_fenced(self, transaction_id: str) -> bool:
-        """Whether somebody asked for the outcome of an open transaction."""
+        """Return whether `outcome()` was called for an open transaction."""
         return self._outcomes.get(transaction_id) is Outcome.ROLLED_BACK
 
-    # --- what tests look at -------------------------------------------------------------------------------------
+    # --- published messages -------------------------------------------------------------------------------------
 
     def published(self) -> list[PublishedMessage]:
-        """What was published by transactions that committed, in the order of their COMMITs."""
+        """Return the messages of committed transactions, in the order of their COMMITs."""
         with self._lock:
             return list(self._published)
 
     def uncommitted(self) -> list[PublishedMessage]:
-        """What was published in transactions that have not ended, in the order in which they began."""
+        """Return the messages of open transactions, in the order in which these began."""
         with self._lock:
             return [message for part in self._open.values() for message in part.messages()]
 
     def clear(self) -> None:
-        """Forget what was published, and what is to fail; transactions that are open go on."""
+        """Remove the published messages and the requested failures; open transactions are not affected."""
         with self._lock:
             self._published.clear()
             self._commit_failures.clear()
@@ -118,17 +118,17 @@ class Memory:
     # --- failures -----------------------------------------------------------------------------------------------
 
     def fail_publication(self) -> None:
-        """Let one more publication fail."""
+        """Request that one more publication fails."""
         with self._lock:
             self._failing_publications += 1
 
     def fail_commit(self, failure: CommitFailure) -> None:
-        """Let one more COMMIT fail."""
+        """Request that one more COMMIT fails."""
         with self._lock:
             self._commit_failures.append(failure)
 
     def publication_fails(self) -> bool:
-        """Whether this publication is one that was told to fail."""
+        """Return whether this publication must fail, and count it."""
         with self._lock:
             if not self._failing_publications:
                 return False
@@ -136,43 +136,43 @@ class Memory:
             return True
 
     def commit_failure(self) -> CommitFailure | None:
-        """How this COMMIT was told to fail, if it was."""
+        """Return how this COMMIT must fail, and remove the request; None if it must not fail."""
         with self._lock:
             return self._commit_failures.pop(0) if self._commit_failures else None
 
     # --- receipts -----------------------------------------------------------------------------------------------
 
     def ends(self) -> Ends:
-        """None need to be known."""
+        """Return no end offsets: none are needed."""
         return {}
 
     def trouble(self) -> str:
-        """None."""
+        """Return an empty text: there are no errors."""
         return ""
 
     def watch(self, receipt: Receipt) -> Future[VisibleAt]:
-        """A future that ends with the transaction.
+        """Return a future that is completed at the end of the transaction.
 
         Raises:
             UsageError: The outbox is closed.
         """
         if self._closed:
-            raise UsageError("the outbox is closed: wait for receipts before close()")
+            raise UsageError("The outbox is closed. Wait for receipts before close().")
         future: Future[VisibleAt] = Future()
 
-        def look() -> None:
+        def complete() -> None:
             never, place = receipt.why_never(), self._places.get(receipt.message_id)
-            with suppress(InvalidStateError):  # it is over already
+            with suppress(InvalidStateError):  # it is done already
                 if never is not None:
                     future.set_exception(never)
                 elif place is not None:
                     future.set_result(place)
 
-        receipt.end.listen(look)
-        future.add_done_callback(lambda _: receipt.end.stop_listening(look))
-        look()
+        receipt.end.listen(complete)
+        future.add_done_callback(lambda _: receipt.end.stop_listening(complete))
+        complete()
         return future
 
     def close(self) -> None:
-        """Answer no receipts any more."""
+        """Refuse further receipts."""
         self._closed = True

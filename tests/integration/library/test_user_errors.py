@@ -200,7 +200,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     "event that is no JSON": (lambda: event_message("orders", _event(float("nan"))), "cannot be converted to JSON: "),
     # --- the outbox ---------------------------------------------------------------------------------------------
-    "closed": (_closed(lambda outbox: outbox.ping()), "make a new one"),
+    "closed": (_closed(lambda outbox: outbox.ping()), "Create a new one"),
     "no session": (
         _in_memory(lambda outbox: outbox.publish(WRONG, Message("orders", "x"))),
         "publish() takes a Session or a Connection of SQLAlchemy",

@@ -484,7 +484,7 @@ def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
     assert connection.roll_back()
     assert driver.calls == ["commit", "rollback"]
     assert not connection.closed
-    with pytest.raises(UsageError, match="runs no statements"):
+    with pytest.raises(UsageError, match="runs no statements on a connection"):
         connection.execute(sql.SQL("SELECT 1"))
 
 

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class UnreachableError(ConfigurationError):
-    """The database does not answer, or is not what the settings say at this moment: a replica, read-only."""
+    """The database does not answer, or does not match the settings at present: it is a replica or read-only."""
 
 
 def connect(
@@ -41,7 +41,7 @@ def connect(
 
     Args:
         settings: Of the database.
-        purpose: What it is for; it stands in `application_name` after `outbox-`.
+        purpose: What it is for; appended to `outbox-` in `application_name`.
         options: Further server settings, such as `-c lock_timeout=1s`.
         writes: False: nothing will be written, and the server sees to it; a primary that is read-only will do.
         idle_seconds: How long the connection may be idle in a transaction before the server ends it.
@@ -68,7 +68,7 @@ def connect(
 
 
 def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = False) -> psycopg.Connection[Any]:
-    """Connect, and see that the tables, the role's rights and the server are what the fence needs.
+    """Connect, and verify the tables, the role's rights and the server's settings that the fence needs.
 
     Args:
         name: Its name in the settings.
@@ -76,7 +76,7 @@ def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = F
         purge: Whether the purge's rights are needed, too.
 
     Raises:
-        ConfigurationError: They are not; the message says what to do.
+        ConfigurationError: A requirement is not met; the message names the remedy.
         UnreachableError: The database does not answer, or is read-only.
     """
     try:
@@ -116,7 +116,7 @@ def _problems(connection: psycopg.Connection[Any], settings: DatabaseSettings, *
 
 
 def _grants(table: CallbackTable, *, read_only: bool, purge: bool) -> Iterator[tuple[Mapping[str, Sequence[str]], str]]:
-    """The rights that are needed, by table, and what to do if they are missing."""
+    """Return the required rights by table, and the remedy for missing ones."""
     names = table.names
     if read_only:
         yield {names.transaction: ("SELECT",), names.meta: ("SELECT",)}, "grant it"

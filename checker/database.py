@@ -1,6 +1,6 @@
 """The producers' databases: which group lives where, and one thread with one connection for each of them.
 
-A database that is down delays nobody else's checks: its own thread waits, the others go on.
+A database that is down does not delay the checks of others: only its own thread waits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUEUE = 20
 """Batches that may wait for one database; more are dropped, and the relay asks again."""
 
 LOOK_SECONDS = 30.0
-"""So often a database is looked at, also when nobody asks about anything."""
+"""Interval between looks at an idle database, in seconds."""
 
 PREPARED_SECONDS = 300.0
 """A prepared transaction that is older is worth a line in the log."""
@@ -52,7 +52,7 @@ class Database:
         settings: How to reach it.
         channel: Name of the channel.
         report: Takes the answers of a batch.
-        lying: Tells what lies in the discard topic; without it nothing below the purge watermark is fenced.
+        lying: Looks up the discard topic; without it nothing below the purge watermark is fenced.
         purge: Whether the purge's rights are needed, too, if it is no database to read only.
     """
 
@@ -167,7 +167,7 @@ class Database:
             log.error("Verdicts need an operator", database=self.name, **told)
 
     def _connected(self) -> psycopg.Connection[Any]:
-        """The connection, which is made anew and verified if it broke."""
+        """Return the connection; reconnect and verify it if it broke."""
         if self._connection is None or self._connection.closed:
             self._connection = connect_and_verify(self.name, self.settings, purge=self._purge)
             metrics.DATABASE_UP.labels(self.name).set(1)

@@ -25,7 +25,7 @@ class ServedDatabases:
         channel: Name of the channel.
         report: Takes the answers of a batch.
         upkeep: Purges and audits those that are served.
-        lying: Tells what lies in the discard topic.
+        lying: Looks up which transactions are in the discard topic.
     """
 
     def __init__(self, channel: str, report: Report, upkeep: Upkeep, lying: Lying) -> None:
@@ -121,7 +121,7 @@ class ServedDatabases:
 
 
 def _problems(databases: Sequence[Database]) -> list[ConfigurationError]:
-    """What keeps them from being used; they are looked at side by side, so that a dead one costs its time once."""
+    """Return the problems of all databases; check them in parallel, so that only one time-out is waited for."""
     if not databases:
         return []
     with ThreadPoolExecutor(len(databases)) as pool:

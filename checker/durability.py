@@ -1,4 +1,4 @@
-"""What a server must be set to, so that a committed row stays (R7); and prepared transactions that nobody ends."""
+"""Server settings that keep a committed row durable (R7), and prepared transactions that were left open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREPARED: LiteralString = (
 
 
 def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]:
-    """What would let a committed row get lost, one sentence each, with what to do.
+    """Return what could lose a committed row, one sentence each, with the remedy.
 
     Args:
         found: Settings of the server, as the checker's role has them.
@@ -46,7 +46,7 @@ def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]
 
 
 def read_durability(connection: psycopg.Connection[Any]) -> dict[str, str]:
-    """The settings that matter, by name; empty on a replica, where those of its primary matter and cannot be seen."""
+    """Return the relevant settings by name; empty on a replica, because only its primary's settings count."""
     if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
         return {}
     return dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall())
@@ -55,7 +55,7 @@ def read_durability(connection: psycopg.Connection[Any]) -> dict[str, str]:
 def oldest_prepared(connection: psycopg.Connection[Any]) -> float:
     """Age of the oldest prepared transaction of this database, in seconds; 0: there is none.
 
-    Whoever prepares a transaction and disappears leaves its locks for ever: what it published is IN_FLIGHT.
+    A client that prepares a transaction and disappears leaves its locks: what it published stays IN_FLIGHT.
     """
     row = connection.execute(_PREPARED).fetchone()
     return 0.0 if row is None else float(row[0])

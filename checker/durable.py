@@ -18,15 +18,15 @@ _WARNING = "01000"
 
 
 class NotReplicatedError(psycopg.OperationalError):
-    """COMMIT returned, and the wait for the synchronous standbys was cancelled: nobody knows whether they have it."""
+    """COMMIT returned, but the wait for the synchronous standbys was cancelled: replication is in doubt."""
 
 
 def commit(connection: psycopg.Connection[Any]) -> None:
-    """COMMIT, and be sure of it.
+    """Commit, and verify that the synchronous standbys confirmed it.
 
     Raises:
         NotReplicatedError: The wait for the standbys was cancelled, by a time-out or an administrator.
-        psycopg.Error: Nobody knows how it ended.
+        psycopg.Error: The outcome of the COMMIT is in doubt.
     """
     warnings: list[str | None] = []
 

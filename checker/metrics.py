@@ -105,7 +105,7 @@ for _outcome in ("taken", "refused"):
 
 
 def know(database: str) -> None:
-    """A database is served: its figures begin at 0."""
+    """Create the metrics of a database, at 0."""
     for verdict in Verdict:
         if verdict is not Verdict.UNMAPPED:
             VERDICTS.labels(verdict, database)
@@ -114,7 +114,7 @@ def know(database: str) -> None:
 
 
 def forget(database: str) -> None:
-    """A database is no longer served: it leaves no figure behind."""
+    """Remove the metrics of a database that is no longer served."""
     for metric in _OF_A_DATABASE:
         metric.remove(database)
     for verdict in Verdict:
@@ -132,7 +132,7 @@ def begin(database: str, *, purge: bool) -> None:
 
 
 def end(database: str) -> None:
-    """The upkeep of a database has ended: it leaves no figure behind."""
+    """Remove the metrics of a database whose upkeep has ended."""
     for kind in Delay:
         UNDELIVERED.remove(database, kind)
     for state in _STATES:
@@ -142,7 +142,7 @@ def end(database: str) -> None:
 
 
 def audited(database: str, undelivered: Mapping[Delay, int]) -> None:
-    """A settlement audit came to its end, and found this."""
+    """Record the result of a completed settlement audit."""
     for kind, count in undelivered.items():
         UNDELIVERED.labels(database, kind).set(count)
     AUDIT_COMPLETED.labels(database).set_to_current_time()

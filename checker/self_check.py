@@ -12,7 +12,7 @@ from outbox.errors import ConfigurationError
 
 
 def examine(settings: CheckerSettings) -> Iterator[Finding]:
-    """Settings, broker, contract, and all databases."""
+    """Check settings, brokers, topics and all databases."""
     yield from examine_channel(settings)
     databases = settings.all_databases()
     for name, database in databases.items():

@@ -47,7 +47,7 @@ class CheckerService:
         settings: Its settings.
         stop: Set when the process is asked to stop.
         health: Its health, for probes.
-        read_again: Reads the settings anew, when the process is asked to (SIGHUP).
+        read_again: Reads the settings again, when the process is asked to (SIGHUP).
 
     Raises:
         ConfigurationError: A database cannot be used, the channel is wrong, or the cluster does not answer.
@@ -105,7 +105,7 @@ class CheckerService:
 
         Raises:
             ConfigurationError: A database cannot be used at start.
-            UnsafeError: A topic of the channel was deleted, made again, or grew.
+            UnsafeError: A topic of the channel was deleted, recreated, or grew.
         """
         self._databases.start(self._settings.all_databases())
         self._consumer.subscribe([self._channel.channel.check_topic], on_assign=self._assigned)
@@ -143,7 +143,7 @@ class CheckerService:
         return joined or self._contract.not_ready() or self._intake.not_ready()
 
     def _refuse_op_error(self) -> None:
-        """End if op markers may not be written: every decision would be made again and again."""
+        """End if op markers may not be written: every decision would be repeated endlessly."""
         if self._op_error is not None:
             refuse_missing_right(self._op_error, "WRITE", {"topic": self._channel.op.name})
 
@@ -183,6 +183,6 @@ class CheckerService:
 
 
 def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
-    """The rights on the channel's topics without which nothing can be decided."""
+    """Return the rights on the channel's topics that decisions require."""
     read, write = AclOperation.READ, AclOperation.WRITE
     return {channel.check_topic: {read}, channel.op_topic: {write}, channel.discard_topic: {read}}

@@ -81,7 +81,7 @@ class DatabaseSettings(BaseModel):
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:
-    """Without what stands in the file."""
+    """Return why a file cannot be read, in few words."""
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else "it is no text"
 
 
@@ -139,7 +139,7 @@ class CheckerSettings(ServiceSettings):
         return self
 
     def all_databases(self) -> dict[str, DatabaseSettings]:
-        """The databases by name, with nothing left to default."""
+        """Return the databases by name, with all defaults filled in."""
         return {
             name: database.model_copy(
                 update={

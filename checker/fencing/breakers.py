@@ -44,7 +44,7 @@ _Key = tuple[str, str]
 
 
 class Breakers:
-    """Says what may be fenced in one database.
+    """Decide which transactions of one database may be fenced.
 
     Args:
         name: Name of the database, for the log.
@@ -58,7 +58,7 @@ class Breakers:
         self._breakers: dict[_Key, Breaker] = defaultdict(lambda: Breaker(policy))
 
     def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
-        """The ids of those that may be fenced.
+        """Return the ids of the transactions that may be fenced.
 
         Args:
             connection: In the transaction that would place the tombstones.

@@ -2,7 +2,7 @@
 
 Rows that are there decide. For the others: advisory locks first, so that an open local transaction delays only its own
 id; then tombstones for those whose lock was free; then a separate read (R8); then one synchronous write, so that a
-COMMITTED that is published is durable (R9). What lies below the purge watermark is fenced only while it lies in the
+COMMITTED that is published is durable (R9). A transaction below the purge watermark is fenced only while it is in the
 discard topic (R11).
 """
 
@@ -31,7 +31,7 @@ BATCH = 500
 """Transactions of one statement."""
 
 PATIENCE_SECONDS = 30.0
-"""So long batches that fail are tried again in halves; what is left then is UNREACHABLE, and asked again."""
+"""Time limit for retrying a failed batch split in two, in seconds; the rest is UNREACHABLE, and checked again."""
 
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '1500ms'"
@@ -50,24 +50,24 @@ _HALVED = (
 """What a smaller batch may get past: 40P01, 53200, 57014, 40001, and a purge that came in between."""
 
 Lying = Callable[[Collection[str]], Collection[str]]
-"""Tells which of some transactions lie in the discard topic now, none if that cannot be told."""
+"""Return those of some transactions that are in the discard topic now; none if that is unknown."""
 
 
 class Guard(Protocol):
-    """Says what may be fenced: the circuit breaker."""
+    """Decide what may be fenced: the interface of the circuit breaker."""
 
     def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
-        """The ids of those that may be fenced; none of them has a row, and their locks are held."""
+        """Return the ids that may be fenced; no request has a row, and all advisory locks are held."""
 
 
 class Fence:
-    """Asks one database.
+    """Check transactions in one database.
 
     Args:
         table: Its callback tables.
         channel: Name of the channel, for tombstones.
-        guard: Says what may be fenced; None: everything.
-        lying: Tells what lies in the discard topic; None: nothing below the purge watermark is fenced.
+        guard: Decides what may be fenced; None: everything.
+        lying: Looks up the discard topic; None: nothing below the purge watermark is fenced.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Fence:
         return answers
 
     def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Look:
-        """Begin the transaction that fences, and see what stands there now."""
+        """Begin the fencing transaction, and read the incarnation and the rows."""
         with connection.pipeline():
             connection.execute(_BEGIN, prepare=False)
             connection.execute(DURABLE, prepare=False)
@@ -169,10 +169,10 @@ class Fence:
         return [request for request in free if request.transaction_id in admitted]
 
     def _fence_lying(self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], lying: Lying) -> Answers:
-        """Fence what lies in the discard topic below the watermark: no row of it is ever purged.
+        """Fence transactions in the discard topic below the watermark: their rows are never purged.
 
         Returns:
-            The answers that are other ones now.
+            The answers that changed.
         """
         answers: Answers = {}
         try:
@@ -186,7 +186,7 @@ class Fence:
         return answers
 
     def _check_lying(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: Lying) -> Answers:
-        """It must lie there before the tombstones and after: what leaves is settled, and its row may go."""
+        """Fence transactions that are in the discard topic before and after: one that left it may have lost its row."""
         try:
             self._begin(connection, ())
             locked = self._lock(connection, batch)
@@ -206,7 +206,7 @@ class Fence:
         }
 
     def _write(self, connection: psycopg.Connection[Any]) -> None:
-        """A transaction whose COMMIT is acknowledged: then every one before it is as durable (R9)."""
+        """Commit a transaction synchronously: once it is acknowledged, all earlier ones are durable, too (R9)."""
         try:
             with connection.pipeline():
                 connection.execute(_BEGIN, prepare=False)
@@ -220,7 +220,7 @@ class Fence:
 
 
 def _verdict(row: Row | None, topic_id: str, *, locked: bool, admitted: bool) -> Verdict:
-    """A row decides. Without one, and with a lock that was free, the breaker or the watermark (R11) stood before it."""
+    """Return the verdict of a row; without a row and with a free lock, breaker or watermark (R11) blocked the fence."""
     if row is not None:
         return of_row(row, topic_id)
     if not locked:
@@ -229,10 +229,10 @@ def _verdict(row: Row | None, topic_id: str, *, locked: bool, admitted: bool) ->
 
 
 def _see_that_they_lie(ids: set[str], lying: Lying) -> None:
-    """See that all of them lie in the discard topic.
+    """Verify that all transactions are in the discard topic.
 
     Raises:
-        OvertakenError: One does not, or that cannot be told.
+        OvertakenError: One of them is not, or that is unknown.
     """
     if ids and not ids <= set(lying(ids)):
         raise OvertakenError("some of it has left the discard topic meanwhile")

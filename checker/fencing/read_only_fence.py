@@ -51,7 +51,7 @@ class ReadOnlyFence:
         self._seen: dict[str, int] = {}
 
     def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
-        """Say what rows say.
+        """Return the verdicts of rows.
 
         Args:
             connection: In autocommit, to a primary or a replica.
@@ -79,10 +79,10 @@ class ReadOnlyFence:
         return answers
 
     def _not_flushed(self, connection: psycopg.Connection[Any], committed: Sequence[str]) -> list[str]:
-        """Those of the rows, visible by now, that may not be on the server's disk yet (R9).
+        """Return those of the visible rows that may not be on the server's disk yet (R9).
 
-        The end of the log when a row was seen first is remembered: an open transaction may write on, and nobody
-        flushes that. What a replica shows is on the primary's disk.
+        The end of the write-ahead log is stored when a row is first read: an open transaction may write more, which
+        stays unflushed. Rows on a replica are on the primary's disk.
         """
         deadline = time.monotonic() + FLUSH_SECONDS
         while committed and (log := connection.execute(_LOG).fetchone()) is not None:

@@ -1,4 +1,4 @@
-"""What stands in a database: its incarnation, and the rows of transactions."""
+"""Look up a database's incarnation and the rows of transactions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _READ: LiteralString = (
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a database.
+    """Result of one look at a database.
 
     Args:
-        incarnation: Its incarnation; None: it says none.
+        incarnation: Its incarnation; None: it has none.
         rows: Rows by transaction id.
     """
 
@@ -41,7 +41,7 @@ class Look:
 
 
 def read_rows(connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> dict[str, Row]:
-    """The rows of these transactions, in a statement of its own."""
+    """Return the rows of these transactions, read in a separate statement."""
     return _parsed(connection.execute(table.compose(_READ), (list(ids),))) if ids else {}
 
 

@@ -44,7 +44,7 @@ SELECT count(*) FROM {transaction} AS fenced
 
 
 class OvertakenError(psycopg.OperationalError):
-    """A row may have gone between the look and the tombstone: the tombstone would be a lie."""
+    """A row may have been purged between lookup and tombstone: the tombstone would be wrong."""
 
 
 def place_tombstones(
@@ -62,10 +62,10 @@ def place_tombstones(
         table: The callback tables.
         channel: Name of the channel.
         requests: What has no row.
-        lying: Whether all of it lies in the discard topic: no row of it is ever purged, so the watermark says nothing.
+        lying: Whether all are in the discard topic: their rows are never purged, so the watermark does not apply.
 
     Returns:
-        The ids whose unique key somebody holds who has not committed.
+        The ids whose unique key is held by another transaction that is still open.
 
     Raises:
         OvertakenError: A purge came in between: nothing of the transaction may be committed.
@@ -95,12 +95,12 @@ def _insert(
     *,
     lying: bool,
 ) -> bool:
-    """Insert these tombstones; False: somebody holds one of the keys, and none was inserted.
+    """Insert these tombstones; return False if another transaction holds a key, and none was inserted.
 
     The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
     there; but a second look sees the watermark of that purge.
 
-    Nothing in a pipeline is prepared: psycopg would take for prepared what an error before it kept from the server.
+    Do not prepare statements in a pipeline: after an error psycopg would wrongly consider them prepared.
     """
     try:
         with connection.pipeline():
@@ -118,10 +118,10 @@ def _insert(
 
 
 def _look_again(connection: psycopg.Connection[Any], table: CallbackTable, placed: Sequence[str]) -> None:
-    """See that none of these tombstones lies below the purge watermark as it is now.
+    """Verify that none of these tombstones is below the current purge watermark.
 
     Raises:
-        OvertakenError: One does.
+        OvertakenError: One of them is.
     """
     if placed and connection.execute(table.compose(_OVERTAKEN), (list(placed),)).fetchone() != (0,):
         raise OvertakenError("a purge came between the look at its watermark and the tombstones")

@@ -1,4 +1,4 @@
-"""All undecided transactions of a producer group before an operator: what stands in the way, and their ROLLBACK."""
+"""Inspect all undecided transactions of a producer group, and roll them back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STANDINGS = {
     Verdict.DAMAGED: Standing.DAMAGED,
     Verdict.PURGED: Standing.PURGED,
 }
-"""Where a transaction stands after the fence; another verdict says that a statement failed."""
+"""State of a transaction by its verdict after the fence; any other verdict means a failed statement."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Bulk:
         desk: Settings and channel.
         group: Producer group.
         min_age: What is younger, in ms, is left alone.
-        gone: An incarnation of its database that is gone for good, as the operator says.
+        gone: An incarnation of its database that the operator confirms as lost for good.
     """
 
     desk: Desk
@@ -67,10 +67,10 @@ class Bulk:
     sent: int = 0
 
     def find(self) -> None:
-        """Look which transactions are undecided, and where they stand, without a trace.
+        """Return the undecided transactions and their states, without writing anything.
 
         Raises:
-            SystemExit: It is not known what a listener has said.
+            SystemExit: A listener's answers are not known.
         """
         now = time.time_ns() // 1_000_000
         most = -(-HALVES // self.desk.channel.partitions)
@@ -91,7 +91,7 @@ class Bulk:
         """Roll back: the rows first, and once they are durable the op markers (R32).
 
         Raises:
-            ConfigurationError: Database or Kafka do not answer, or refuse. What was decided before stands.
+            ConfigurationError: Database or Kafka do not answer, or refuse. Earlier decisions are kept.
         """
         text = f"{signed(reason)} ({utc(time.time_ns() // 1_000_000)}, by hand)"
         self.standings = Counter()
@@ -127,7 +127,7 @@ class Bulk:
         return (self.found[start : start + AT_ONCE] for start in range(0, len(self.found), AT_ONCE))
 
     def _look(self, some: Sequence[Unsettled]) -> Iterable[Standing]:
-        """Return where transactions stand, in any order."""
+        """Return the states of transactions, in any order."""
         requests = self._requests(some)
         absent = self._absent(requests)
         if absent is not None:

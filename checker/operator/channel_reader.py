@@ -25,7 +25,7 @@ NEAR = 2_000
 """Settled halves that are rather read through than skipped."""
 
 SKEW_MS = 60_000
-"""How far the clocks of two brokers may be apart: the op of a half is looked for from so long before the half on."""
+"""Assumed clock skew between two brokers: ops are read from this long before their half."""
 
 ASKED_MS = 900_000
 """Check requests are looked at so far back; the relay's longest pause between two is 10 minutes by default."""
@@ -111,7 +111,7 @@ class ChannelReader:
         channel: The channel.
         gathering: Takes what is found.
         most: Op records and check requests that are read of a partition.
-        passed: Is told how many records came, from time to time.
+        passed: Called from time to time with the number of records read.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class ChannelReader:
 
 
 def _spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, Callable[[int], bool]]]:
-    """Spans of a half partition, each with what tells of an offset in it whether it is not settled."""
+    """Offset ranges of a half partition, each with a predicate that is true for unsettled offsets."""
     runs = list(checkpoint.unsettled)
     while runs:
         near = [runs.pop(0)]
@@ -263,7 +263,7 @@ def _within(runs: Sequence[range]) -> Callable[[int], bool]:
 
 
 def to_half(message: Message) -> Half | None:
-    """A record of the half topic; None if it cannot be parsed: a relay will say MALFORMED.
+    """Parse a record of the half topic; return None if it is malformed (a relay discards it as MALFORMED).
 
     Raises:
         NewerFormatError: It is of a newer format.
@@ -285,7 +285,7 @@ def to_half(message: Message) -> Half | None:
 
 
 def to_ops(message: Message) -> Iterable[tuple[OpSource, OpEntry]]:
-    """The entries of a record of the op topic; none if it cannot be parsed: a relay counts it and passes it.
+    """Return the entries of a record of the op topic; none if it is malformed (a relay counts and skips it).
 
     Raises:
         NewerFormatError: It is of a newer format.
@@ -300,6 +300,6 @@ def to_ops(message: Message) -> Iterable[tuple[OpSource, OpEntry]]:
 
 
 def headers_of(message: Message) -> tuple[Header, ...]:
-    """The headers of a consumed record."""
+    """Return the headers of a consumed record."""
     headers: Any = message.headers() or ()  # the stub also allows a dict and text, which consumed messages never have
     return tuple(headers)

@@ -1,4 +1,4 @@
-"""What a producers' database says of transactions: looked at without a trace, or decided by a row of the operator's.
+"""Inspect transactions in a producers' database without a trace, or decide them by an operator's row.
 
 Looking is a plain SELECT in a read-only connection, and takes no lock. Deciding is as the checker does it: advisory
 lock, row, COMMIT that waits for the disk, then a separate read (R8, R9).
@@ -54,7 +54,7 @@ _WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a database says of a transaction.
+    """State of a transaction in a database.
 
     Args:
         standing: Where it stands.
@@ -99,7 +99,7 @@ class Rows:
     def look(
         self, requests: Sequence[CheckRequest], alive: frozenset[str] = frozenset(), gone: str | None = None
     ) -> dict[str, Seen]:
-        """What it says of transactions at this moment; nothing is written, and no lock is taken.
+        """Return the present state of transactions; write nothing and take no lock.
 
         Args:
             requests: Of groups of this database.
@@ -124,7 +124,7 @@ class Rows:
 
         Args:
             requests: Of groups of this database.
-            lying: Tells which of some transactions lie in the discard topic: their rows cannot have been purged.
+            lying: Looks up which transactions are in the discard topic: their rows cannot have been purged.
             gone: An incarnation of this database that is gone for good, as the operator says.
 
         Raises:
@@ -142,12 +142,12 @@ class Rows:
     def decide(self, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
         """Make an operator's decision the row, unless there is one, or the local transaction is open.
 
-        The row is on the disk, and on the synchronous standbys, when this returns. What it says is what counts.
+        The row is on the disk, and on the synchronous standbys, when this returns. Its decision counts.
 
         Args:
             request: The transaction, with what counts of it.
             kind: COMMIT or ROLLBACK.
-            alive: Tells whether it is alive in the discard topic at this moment: then its row cannot have been purged.
+            alive: Returns whether it is alive in the discard topic at present: then its row cannot have been purged.
             gone: An incarnation of this database that is gone for good, as the operator says.
 
         Raises:
@@ -175,8 +175,8 @@ class Rows:
         """Insert the row where the lock is free, and where none can have been purged (R11).
 
         The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
-        there: a second look sees the watermark of that purge. What lies in the discard topic must do so before and
-        after: what leaves it is settled, and its row may go.
+        there: a second look sees the watermark of that purge. A discarded transaction must be in the discard topic
+        before and after: once it leaves it is settled, and its row may be purged.
         """
         try:
             with self._durable(connection):
@@ -211,7 +211,7 @@ class Rows:
         return bool(found and found[0])
 
     def _write(self, connection: psycopg.Connection[Any]) -> None:
-        """A COMMIT that is told to others is durable, whoever placed its row (R9)."""
+        """Make a COMMIT durable before it is reported, whichever process placed its row (R9)."""
         with self._durable(connection):
             connection.execute(self._table.compose(_WRITE))
 
@@ -240,7 +240,7 @@ class Rows:
         return Seen(absent, self._name, incarnation=incarnation)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
-        """The rows that it has of transactions, with the times at which they were made, ms since 1970.
+        """Return the rows of transactions, with their creation times, ms since 1970.
 
         Raises:
             ConfigurationError: The database does not answer, or is not what it should be.
@@ -266,10 +266,10 @@ class Rows:
 
     @contextmanager
     def _connect(self, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
-        """A connection to the database, which is verified.
+        """Connect to the database, and verify it.
 
         Raises:
-            ConfigurationError: Whatever Postgres says, in one sentence.
+            ConfigurationError: The error of Postgres, in one sentence.
         """
         try:
             connection = connect(self._settings, "operator", writes=writes, idle_seconds=IDLE_SECONDS)

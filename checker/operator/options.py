@@ -50,12 +50,12 @@ class Desk:
         self.databases = settings.all_databases()
 
     def rows(self, database: str) -> Rows:
-        """The callback tables of a database, by its name in the settings."""
+        """Return the callback tables of a database, by its name in the settings."""
         return Rows(database, self.databases[database], self.channel.channel.name)
 
 
 def parse_id(text: str) -> tuple[str, int | None]:
-    """A transaction id, or the transaction id and the position of a message id.
+    """Parse a transaction id, or a message id into its transaction id and position.
 
     Raises:
         UsageError: It is neither.
@@ -71,7 +71,7 @@ def parse_duration(text: str) -> int:
     """Return a duration in ms.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not a duration.
     """
     match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
     if match is None:

@@ -83,7 +83,7 @@ def pending(
 
 
 def _look(desk: Desk, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:
-    """What the databases say of transactions; one that does not answer is told with its own."""
+    """Return the databases' views of transactions; report a database that does not answer with its transactions."""
     by_name: dict[str | None, list[Unsettled]] = defaultdict(list)
     for one in shown:
         if one.truth is Truth.ROW:

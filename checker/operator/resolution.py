@@ -146,7 +146,7 @@ class Case:
         return self.ruling.step is Step.REFUSE
 
     def consequence(self) -> str:
-        """What would happen, for the question."""
+        """Return what would happen, for the confirmation prompt."""
         seen = self.seen
         if seen is None or seen.row is None:
             return (_CONSEQUENCES if seen else _LISTENER_CONSEQUENCES)[self.kind]
@@ -200,7 +200,7 @@ class Case:
         return self.seen.standing if self.seen else of_listener(self._found()) or Standing.NO_ROW
 
     def _entry(self) -> OpEntry:
-        """The op entry: what the row says counts, if there is one."""
+        """Return the op entry; a row takes precedence, if there is one."""
         request, row = self._request(), self.seen.row if self.seen else None
         place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
         if row is None:

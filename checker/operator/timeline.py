@@ -95,7 +95,7 @@ class Findings:
     unread: list[tuple[str, str]] = field(default_factory=list)
 
     def of(self, what: What) -> list[Event]:
-        """The events of a kind, in the order in which they were found."""
+        """Return the events of a kind, in the order in which they were found."""
         return [event for event in self.events if event.what is what]
 
     def note(self, event: Event) -> None:
@@ -143,7 +143,7 @@ class Conclusion(NamedTuple):
 
 
 def conclude(found: Findings) -> Conclusion:
-    """What became of a transaction; what was not read is never taken for empty."""
+    """Return the outcome of a transaction; unread topics are never taken for empty."""
     if not found.events:
         return Conclusion(State.NOT_FOUND, "nothing of it was found in what was read")
     visible = found.of(What.VISIBLE)
@@ -174,7 +174,7 @@ def _discarded(manifest: Event) -> Conclusion:
 
 
 def _decided(found: Findings) -> Conclusion:
-    """What a row says, else what ops say that agree."""
+    """Return the decision of the row, else that of ops which agree."""
     ops = {event.kind for event in found.decisions() if event.what is What.OP}
     if found.committed_row is not None:
         contradicts = _OPPOSITES[found.committed_row] in ops
@@ -211,7 +211,7 @@ _BY_OP = {
 
 
 def needed(found: Findings) -> Iterable[int]:
-    """The positions that ought to be visible: those that a row or an op counts, else all of which a half was found."""
+    """Return the positions that should be visible: those a row or an op counts, else all with a half."""
     counted = [event.counts for event in found.decisions() if event.kind is OpKind.COMMIT and event.counts is not None]
     positions = set(counted[-1]) if counted else {event.position for event in found.of(What.HALF)}
     return sorted(position for position in positions if position is not None and found.position in {None, position})
@@ -223,7 +223,7 @@ def _last(events: Iterable[Event], kinds: set[What]) -> Event | None:
 
 
 def folded(events: Sequence[Event]) -> list[Event]:
-    """A timeline for people: of check requests that follow on each other, the first, and the last with their number."""
+    """Format a timeline; of consecutive check requests show the first, and the last with their number."""
     told: list[Event] = []
     for what, group in groupby(events, key=lambda event: event.what):
         some = list(group)

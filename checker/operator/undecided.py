@@ -103,7 +103,7 @@ class Unsettled:
 
     @property
     def decision(self) -> Said | None:
-        """The last decision that was said; None: nobody has said any."""
+        """Return the last recorded decision, or None."""
         return self.said[-1] if self.said else None
 
     @property
@@ -112,7 +112,7 @@ class Unsettled:
         return len({said.kind for said in self.said}) > 1
 
     def request(self, topic_id: str) -> CheckRequest:
-        """The question that a relay would ask about it."""
+        """Return the check request that a relay would send about it."""
         return CheckRequest(
             self.id,
             self.group,
@@ -200,7 +200,7 @@ class Gathering:
         self.refused: DiscardReason | None = None
 
     def is_full(self, partition: int) -> bool:
-        """Whether no more halves of a partition are taken: those after them must be told as not read."""
+        """Return whether a partition's halves are no longer taken: later ones must be reported as not read."""
         return self._taken[partition] >= self._most
 
     def add_half(self, half: Half) -> None:
@@ -250,7 +250,7 @@ class Gathering:
         return place
 
     def add_manifest(self, manifest: Manifest) -> None:
-        """Take what lies in the discard topic, after the halves: a half may still have to follow its transaction."""
+        """Add the content of the discard topic, after the halves: a half may still have to follow its transaction."""
         id_ = manifest.transaction_id
         known = self._knows(id_)
         if not known and not self._choice.takes(id_, manifest.group, manifest.first_append_time):
@@ -284,7 +284,7 @@ class Gathering:
             self._others[youngest.id] = (sys.intern(youngest.group), youngest.partition)
 
     def add_op(self, entry: OpEntry, source: OpSource, offset: int, append_time: int, topic_id: str) -> None:
-        """Take what an op entry says, if it is of a transaction that was found, and in its place."""
+        """Apply an op entry, if it is of a transaction that was found, and in its topic-partition."""
         transaction = self.found.get(entry.transaction_id)
         place = (transaction.group, transaction.partition) if transaction else self._others.get(entry.transaction_id)
         if place is None or (entry.topic_id, entry.partition) != (topic_id, place[1]):

@@ -2,12 +2,12 @@
 
 A database that has the right incarnation may be the wrong one all the same: a copy, or the old half of a database
 that was split. Applications commit elsewhere then, and every tombstone here would lose a message. A high share of
-FENCED does not show it, because nobody asks about transactions that are decided, and after a crash all of them have no
+FENCED does not show it, because decided transactions are not checked, and after a crash all of them have no
 row. What shows it is that the group commits nothing here any more while it goes on beginning. So at most `limit`
 transactions of a producer group are fenced that are all newer than the newest committed row of the group. An
-application that comes back after a crash commits, and with its first row the count begins anew.
+application that comes back after a crash commits, and its first row resets the count.
 
-Which one is newer is told by their ids, which begin with the time of an application's clock. A wrong clock makes the
+Their order follows from their ids, which begin with the time of an application's clock. A wrong clock makes the
 breaker open later or sooner; it decides nothing.
 """
 
@@ -102,7 +102,7 @@ class Breaker:
         return self.state is State.PROBING or self._fenced is None or self._fenced + count > self._policy.limit
 
     def count(self, ids: Sequence[str]) -> None:
-        """These are fenced; no evidence was wanted."""
+        """Count these as fenced, without evidence."""
         self._fenced = (self._fenced or 0) + len(ids)
 
     def judge(self, ids: Sequence[str], evidence: Evidence, now: float) -> bool:

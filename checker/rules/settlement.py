@@ -1,6 +1,6 @@
-"""What Kafka says of delivery, and what follows for callback rows: which may go, and which wait for too long. Pure.
+"""Derive from the state of delivery which callback rows may be purged, and which are overdue. Pure.
 
-A transaction is settled when the relay's checkpoint says so and it does not lie in the discard topic. Only then its row
+A transaction is settled when it is below the relay's checkpoint and not in the discard topic. Only then its row
 may be purged (R11). A committed row that is old, and not settled, is a finding of the settlement audit (R27).
 """
 
@@ -25,7 +25,7 @@ _LOWEST = bytes(10)
 
 @dataclass(frozen=True, slots=True)
 class HalfPartition:
-    """What Kafka says of one half partition.
+    """State of delivery of one half partition.
 
     Args:
         start: The first offset that the half partition still has.
@@ -42,13 +42,13 @@ class HalfPartition:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What Kafka says of a channel's delivery, at a moment that has passed.
+    """State of a channel's delivery when it was read.
 
     Args:
         topic_id: Id of its half topic.
         partitions: Its half partitions.
-        discarded: What lies in its discard topic: the reasons by transaction id.
-        malformed: Half partition and offset of the halves that lie there without their transaction's id.
+        discarded: Reasons of the transactions in its discard topic, by transaction id.
+        malformed: Half partition and offset of the discarded halves without a known transaction id.
     """
 
     topic_id: str
@@ -135,9 +135,9 @@ def old_enough(now_ms: int, keep_settled: int, keep_tombstones: int) -> Old:
 
 
 def settled_below(progress: Progress) -> dict[int, int]:
-    """The offset of each half partition below which all halves are settled, for the partitions that can be judged.
+    """Return by half partition the offset below which all halves are settled; omit unknown partitions.
 
-    A transaction whose last half lies below it is delivered, rolled back, or in the discard topic.
+    A transaction whose last half is below it is delivered, rolled back, or in the discard topic.
     """
     return {
         number: partition.checkpoint.offset
@@ -158,7 +158,7 @@ def why_undelivered(row: CommittedRow, progress: Progress) -> Delay | None:
 
 
 def _why_unsettled(row: CommittedRow, partition: HalfPartition | None) -> Delay | None:
-    """A transaction is settled as a whole: its first and its last half tell."""
+    """Return why a transaction is not settled, by its first and last half; None if it is."""
     if partition is None or partition.checkpoint is None:
         return Delay.UNKNOWN
     if all(_is_settled(offset, partition.checkpoint) for offset in (row.first_offset, row.last_offset)):
@@ -175,7 +175,7 @@ def _is_settled(offset: int, checkpoint: HalfCheckpoint) -> bool:
 
 
 def first_id_of(unix_ms: int) -> str:
-    """The id that lies before all that are made from a moment on, ms since 1970: ids begin with their time."""
+    """Return the smallest id of a moment, ms since 1970: ids begin with their time."""
     return make_transaction_id(max(unix_ms, 0), _LOWEST)
 
 
@@ -185,12 +185,12 @@ def time_of(transaction_id: str) -> int:
 
 
 def between(ordered: Sequence[str], after: str, to: str) -> Sequence[str]:
-    """Those of some ids in their order that lie after one id and not after another."""
+    """Return those of some sorted ids that are after one id and not after another."""
     return ordered[bisect_right(ordered, after) : bisect_right(ordered, to)]
 
 
 def places(malformed: Collection[tuple[int, int]]) -> Mapping[str, Sequence[int]]:
-    """The halves that lie in the discard topic without their transaction's id, as parameters of a statement.
+    """Return discarded halves without a known transaction id as parameters of a statement.
 
     Args:
         malformed: Half partition and offset of each.

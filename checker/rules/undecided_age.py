@@ -1,6 +1,6 @@
 """The age of the oldest transaction that was asked about and has no decision. Pure; for people only.
 
-It is told by the id, which begins with the time of an application's clock.
+It follows from the id, which begins with the time of an application's clock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from checker.rules.verdicts import CONSEQUENCES, Answers
 from outbox.protocol.op import OpKind
 
 FORGET_MS = 1_200_000
-"""Who was not asked about for so long is decided by somebody else; the relay's longest pause is half of it."""
+"""A transaction without a check for this time was decided elsewhere; the relay's longest pause is half of it."""
 
 MOST = 10_000
 """Transactions that are remembered."""
@@ -40,5 +40,5 @@ class Undecided:
 
 
 def _began(transaction_id: str) -> int:
-    """The milliseconds with which an id begins."""
+    """Return the time with which an id begins, ms since 1970."""
     return int(transaction_id[:8] + transaction_id[9:13], 16)

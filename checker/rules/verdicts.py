@@ -1,4 +1,4 @@
-"""Verdicts: what the callback table says of a transaction, and what follows from it. Pure."""
+"""Verdicts of the callback table on a transaction, and the op entries that follow. Pure."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def read_row(state: str, topic_id: str, partition: int, first_offset: int, last_
 
 
 def of_row(row: Row, topic_id: str) -> Verdict:
-    """Return what a row says of a transaction whose halves lie in a half topic.
+    """Return the verdict of a row on a transaction whose halves are in a half topic.
 
-    A committed row that names another half topic decides nothing here: that topic was made again while the application
+    A committed row that names another half topic decides nothing here: that topic was recreated while the application
     ran, or this one is a copy (R39).
 
     Args:
@@ -115,12 +115,12 @@ Answers = dict[str, tuple[Verdict, Row | None]]
 
 
 def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntry | None:
-    """The op entry that answers a request, or None for silence, which is always safe.
+    """Return the op entry that answers a request, or None for silence, which is always safe.
 
-    A commit says what the row says; a rollback lists what the relay has read. It goes to the partition that asked: if
-    the row names another one, what lies in this one is a copy, and none of it counts. If the row names another topic,
-    this topic may be a mirror or the other one's successor; that somebody must look at. An answer UNKNOWN carries the
-    number of the check back, so that it counts once.
+    A commit repeats the row; a rollback lists what the relay has read. It goes to the partition that asked: if
+    the row names another one, the halves in this one are a copy, and none of them counts. If the row names another
+    topic, this topic may be a mirror or the other one's successor; an operator must decide. An answer UNKNOWN carries
+    the number of the check back, so that it counts once.
     """
     kind = CONSEQUENCES[verdict]
     if kind is OpKind.UNKNOWN:

@@ -1,6 +1,6 @@
-"""Looks at how far a channel is delivered: the relay's checkpoints, then the discard topic; the order is a rule (R11).
+"""Read how far a channel is delivered: the relay's checkpoints, then the discard topic; the order is a rule (R11).
 
-A transaction whose last half lies below a checkpoint was delivered or rolled back, or lies in the discard topic. If
+A transaction whose last half is below a checkpoint was delivered, rolled back, or moved to the discard topic. If
 that topic were read first, one that moves there in between would be seen in neither place: its row would be purged, and
 with it the decision.
 """
@@ -29,11 +29,11 @@ from outbox.protocol.errors import ProtocolError
 log = structlog.get_logger()
 
 FRESH_SECONDS = 2.0
-"""So long several databases share one look."""
+"""Time for which databases share one reading, in seconds."""
 
 
 class _Discards(NamedTuple):
-    """What lies in the discard topic.
+    """Content of the discard topic.
 
     Args:
         known: Half partitions of which everything is known that was written before the look.
@@ -47,7 +47,7 @@ class _Discards(NamedTuple):
 
 
 class DeliveryReader:
-    """Reads what Kafka says of a channel's delivery. Threads may share one.
+    """Reader of the state of a channel's delivery; thread-safe.
 
     Args:
         kafka: librdkafka properties for the connection.
@@ -84,7 +84,7 @@ class DeliveryReader:
         return self._progress(checkpoints, discards)
 
     def lying(self, transaction_ids: Collection[str]) -> frozenset[str]:
-        """Which of some transactions lie in the discard topic now; none, if that cannot be told.
+        """Return those of some transactions that are in the discard topic now; none if that is unknown.
 
         Raises:
             KafkaUnreachable: Kafka does not answer.
@@ -96,7 +96,7 @@ class DeliveryReader:
         return frozenset(id_ for id_ in transaction_ids if id_ in discards.reasons)
 
     def rolled_back(self) -> Sequence[str]:
-        """Return the transactions for which an op marker says ROLLBACK, as far as they are remembered.
+        """Return the transactions with a ROLLBACK op marker, as far as they are remembered.
 
         Without READ on the op topic there are none; that is logged.
 
@@ -117,14 +117,14 @@ class DeliveryReader:
             self._index.close()
 
     def _read_checkpoints(self) -> dict[int, HalfCheckpoint | str]:
-        """The relay's checkpoint of each half partition, or why there is none that can be trusted."""
+        """Return the relay's checkpoint of each half partition, or why there is none that can be trusted."""
         half = self.channel.half
         places = [(half.name, number) for number in range(self.channel.partitions)]
         found = committed_checkpoints(self._kafka, self.channel.channel.relay_group, places, stable=False)
         return {place[1]: _parsed(found.get(place), half.id, place) for place in places}
 
     def _read_discards(self) -> _Discards:
-        """What lies in the discard topic now."""
+        """Return the present content of the discard topic."""
         with self._indexing:
             return _Discards(self._index.read_on(), self._index.reasons(), self._index.malformed())
 
@@ -154,9 +154,9 @@ class DeliveryReader:
 
 
 def _within(checkpoint: HalfCheckpoint | str, end: int, place: tuple[str, int]) -> HalfCheckpoint | str:
-    """A checkpoint, unless its half partition ends before it; the end was seen after it.
+    """Return a checkpoint, unless its half partition ends before it; the end was read after it.
 
-    Then records were lost, and it calls settled what nobody has read: what was written in their place.
+    Then records were lost, and it would cover unread records that were written in their place.
     """
     if isinstance(checkpoint, str) or checkpoint.head <= end:
         return checkpoint

@@ -1,7 +1,7 @@
-"""The discard topic as the checker knows it: which transactions lie there. It is read on, not anew each time.
+"""Track which transactions are in the discard topic, by reading it incrementally.
 
 A relay moves a transaction there in the Kafka transaction that moves its checkpoint on. Kafka shows the two at
-different moments: the checkpoint may be seen while the discard record still lies behind the last stable offset. So what
+different moments: the checkpoint may be seen while the discard record is still behind the last stable offset. So what
 was read is compared with the end of the partition that readers do not see yet (R11).
 """
 
@@ -23,7 +23,7 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid
 
 SILENCE_SECONDS = 2.0
-"""So long nothing may come before a partition counts as held back."""
+"""Time without records after which a partition counts as held back, in seconds."""
 
 _POLL_SECONDS = 0.2
 _READ_AT_ONCE = 1_000
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class DiscardIndex:
-    """Which transactions lie in the discard topic.
+    """Set of the transactions in the discard topic.
 
     Args:
         kafka: librdkafka properties for the connection.
@@ -66,13 +66,13 @@ class DiscardIndex:
             )
 
     def reasons(self) -> dict[str, str]:
-        """Why each transaction lies there, by its id, as far as was read."""
+        """Return the reason of each discarded transaction, by its id, as far as was read."""
         return {id_: self._reasons.get(id_, _UNREADABLE) for id_ in self._keys}
 
     def malformed(self) -> frozenset[tuple[int, int]]:
-        """Half partition and offset of each half that lies there because it cannot be parsed, as far as was read.
+        """Return half partition and offset of each discarded half that cannot be parsed, as far as was read.
 
-        Nobody knows its transaction: it lies there under an id of its own.
+        Its transaction is unknown: it was discarded under an id of its own.
         """
         return frozenset(self._malformed.values())
 
@@ -103,9 +103,9 @@ class DiscardIndex:
         return {number for number, end in enumerate(ends) if self._next[number] < end}
 
     def _begin_anew_where_cut(self, ends: Sequence[int]) -> None:
-        """A partition that ends before what was read of it has lost records, and others may have taken their offsets.
+        """Detect a partition that ends before what was read: it lost records, and others may have taken their offsets.
 
-        What was known stays known: a row too many that is kept does no harm.
+        Known ids are kept: keeping a row too many is harmless.
         """
         for number, end in enumerate(ends):
             if self._next[number] > end:
@@ -162,7 +162,7 @@ class DiscardIndex:
             self._malformed[id_] = (manifest.partition, manifest.offsets[0][1])
 
     def _forget(self, id_: str, key: bytes) -> None:
-        """A transaction is gone with the last of its records."""
+        """Remove a record; the transaction goes with its last record."""
         self._keys[id_].discard(key)
         if not self._keys[id_]:
             del self._keys[id_]

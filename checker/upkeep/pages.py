@@ -23,7 +23,7 @@ BY_KEY = "-c enable_seqscan=off -c plan_cache_mode=force_custom_plan"
 def pages(
     connection: psycopg.Connection[Any], table: CallbackTable, before: str, rows: int
 ) -> Iterator[tuple[str, str]]:
-    """The pages of a table up to an id, each as the id before it and its last one.
+    """Yield the pages of a table up to an id, each as the id before it and its last one.
 
     Args:
         connection: In autocommit.
@@ -39,6 +39,6 @@ def pages(
 
 
 def database_ms(connection: psycopg.Connection[Any]) -> int:
-    """The database's time, ms since 1970: rows and ages are compared by one clock."""
+    """Return the database's time, ms since 1970: rows and ages are compared by one clock."""
     ((now,),) = connection.execute(_NOW).fetchall()
     return int(now)

@@ -70,14 +70,14 @@ Purged = Counter[str]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What may go of the rows of one half topic.
+    """Rows of one half topic that may be purged.
 
     Args:
         channel: Name of its channel.
         topic_id: Its id.
         below: By half partition the offset below which all is settled.
-        kept: Transactions that stay all the same, for they lie in the discard topic; in the order of their ids.
-        malformed: Half partition and offset of the halves that lie there without their transaction's id.
+        kept: Transactions in the discard topic, whose rows are kept; sorted by id.
+        malformed: Half partition and offset of the discarded halves without a known transaction id.
     """
 
     channel: str
@@ -88,11 +88,11 @@ class Settled:
 
 
 def what_may_go(channel: str, progress: Progress) -> Settled:
-    """What may go of the rows of a channel's living half topic.
+    """Return which rows of a channel's present half topic may be purged.
 
     Args:
         channel: Name of the channel.
-        progress: What Kafka says of its delivery.
+        progress: State of its delivery.
     """
     kept = sorted(progress.discarded)
     return Settled(channel, progress.topic_id, settled_below(progress), kept, progress.malformed)
@@ -121,13 +121,13 @@ class Purge:
             connection: In autocommit, to a writable primary, with `OPTIONS`.
             settled: What may go; that it is of a while ago does no harm.
             old: What is old enough.
-            told: Told of each batch.
+            told: Called after each batch.
 
         Returns:
-            Whether the walk came to its end: nobody else purges this table, and nobody asked to stop.
+            Whether the walk was completed: no other process purges this table, and no stop was requested.
 
         Raises:
-            psycopg.Error: The database does not answer, or refuses; what was told is deleted.
+            psycopg.Error: The database does not answer, or refuses; reported batches are deleted.
         """
         for after, to in pages(connection, self._table, old.before, BATCH):
             began = time.monotonic()
@@ -142,7 +142,7 @@ class Purge:
     def _delete(
         self, connection: psycopg.Connection[Any], settled: Settled, old: Old, after: str, to: str
     ) -> Purged | None:
-        """Delete what may go of a page; None if somebody else purges this table."""
+        """Delete the purgeable rows of a page; return None if another process purges this table."""
         page = {"after": after, "to": to, "channel": settled.channel}
         with connection.transaction():
             if connection.execute(_LOCK, self._lock(settled.channel)).fetchone() != (True,):
@@ -176,11 +176,11 @@ class Purge:
         return connection.execute(self._table.compose(_DELETE_TOMBSTONES), page).rowcount
 
     def _lock(self, channel: str) -> tuple[int, int]:
-        """The advisory lock of whoever purges: two at once would only be in each other's way."""
+        """Return the keys of the purge's advisory lock: two purges at once would only block each other."""
         names = self._table.names
         return _number("outbox purge"), _number(f"{names.schema}.{names.transaction}/{channel}")
 
 
 def _number(text: str) -> int:
-    """A signed number of 32 bits."""
+    """Return the CRC-32 of a text as a signed number."""
     return int.from_bytes(zlib.crc32(text.encode()).to_bytes(4), signed=True)

@@ -1,7 +1,7 @@
-"""`outbox checker purge-topic`: an operator lets the rows of a half topic go that was deleted.
+"""`outbox checker purge-topic`: purge the rows of a deleted half topic.
 
-Nobody can say of them whether their messages were delivered: the checkpoints went with the topic. So the purge leaves
-them alone, and the settlement audit names them until somebody has looked.
+It is unknown whether their messages were delivered: the checkpoints went with the topic. So the purge skips
+them, and the settlement audit reports them until an operator has decided.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def purge_topic(settings: CheckerSettings, topic_id: str, *, yes: bool) -> None:
 
     Raises:
         UsageError: That is no topic id, or that of the channel's present half topic.
-        ConfigurationError: Kafka or a database cannot be used; what was told is deleted.
+        ConfigurationError: Kafka or a database cannot be used; reported rows are deleted.
     """
     _check(settings, topic_id)
     with ExitStack() as stack:
@@ -79,7 +79,7 @@ def _check(settings: CheckerSettings, topic_id: str) -> None:
 
 
 def _left_out(name: str, database: DatabaseSettings) -> bool:
-    """Whether nothing may be deleted there; that is told."""
+    """Return whether nothing may be deleted there, and report the reason."""
     if database.read_only:
         typer.echo(f"database {name} is read_only: its rows stay")
     return database.read_only

@@ -22,7 +22,7 @@ _ROLLBACK = f"{OpKind.ROLLBACK} ".encode()
 
 
 class Rollbacks:
-    """The transactions for which an op marker says ROLLBACK. Threads may share one.
+    """Reader of the transactions with a ROLLBACK op marker; thread-safe.
 
     Args:
         kafka: librdkafka properties for the connection.

@@ -104,7 +104,7 @@ class DatabaseUpkeep:
         self._with_database("settlement audit", lambda: self._audit_now(progress))
 
     def _with_database(self, what: str, work: Callable[[], None]) -> None:
-        """A database that does not answer is no reason to end: the next time may do."""
+        """Run work on a database; log if the database does not answer: the next attempt may succeed."""
         try:
             work()
         except KafkaUnreachable:
@@ -141,7 +141,7 @@ class DatabaseUpkeep:
         self._tell_undelivered(found)
 
     def _show(self, tell: Callable[[], object]) -> None:
-        """Tell figures, unless the database is served no longer: they would stay for ever."""
+        """Publish metrics, unless the database is no longer served: they would stay for ever."""
         with self._showing:
             if not self._stopped.is_set():
                 tell()
@@ -189,13 +189,13 @@ class Upkeep:
         return self._settings.purge and not database.read_only
 
     def begin(self, name: str, database: DatabaseSettings) -> None:
-        """A database is served from now on."""
+        """Start the upkeep of a database."""
         purge = self.purges(database)
         one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader, purge=purge)
         one.start()
 
     def end(self, name: str) -> None:
-        """A database is served no longer, or with other settings."""
+        """Stop the upkeep of a database that is removed or has new settings."""
         self._databases.pop(name).forget()
 
     def check(self) -> None:

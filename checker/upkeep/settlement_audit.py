@@ -20,7 +20,7 @@ PAGE = 5_000
 """Rows that one statement looks at."""
 
 FRESH_SECONDS = 2.0
-"""So old a look at Kafka may be when rows are compared with it, unless they say that halves are gone."""
+"""Maximum age of Kafka's state when rows are compared with it, unless they show that halves are gone."""
 
 EXAMPLES = 5
 """Transactions that are named of each finding, the oldest ones."""
@@ -80,14 +80,14 @@ class Undelivered:
 
 
 class Audit:
-    """Audits the callback table of one database.
+    """Settlement audit of the callback table of one database.
 
     Args:
         table: The callback tables.
         channel: Name of the channel.
         max_age: Younger rows are not looked at, ms.
         read: Reads how far the channel is delivered now.
-        rolled_back: Reads for which transactions an op marker says ROLLBACK.
+        rolled_back: Reads the transactions with a ROLLBACK op marker.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Audit:
         fixed: Mapping[str, Any],
         progress: Progress,
     ) -> None:
-        """Count committed rows that are settled although an op marker says ROLLBACK (R42)."""
+        """Count committed rows that are settled despite a ROLLBACK op marker (R42)."""
         ids, query = self._rolled_back(), self._table.compose(_CONTRADICTED)
         for start in range(0, len(ids), PAGE):
             rows = connection.execute(query, {**fixed, "ids": ids[start : start + PAGE]}).fetchall()

@@ -32,7 +32,7 @@ Found = Mapping[str, Sequence[Undelivered]]
 
 
 def open_reader(settings: CheckerSettings) -> DeliveryReader:
-    """A reader of the channel's delivery, of a channel that was verified.
+    """Verify the channel, and return a reader of its delivery.
 
     Raises:
         ChannelError: A topic is missing or wrong.
@@ -44,7 +44,7 @@ def open_reader(settings: CheckerSettings) -> DeliveryReader:
 
 
 def databases(settings: CheckerSettings) -> Mapping[str, DatabaseSettings]:
-    """The databases by name.
+    """Return the databases by name.
 
     Raises:
         ConfigurationError: None is configured.

@@ -25,7 +25,7 @@ class Table:
         self.looks = 0
 
     def evidence(self) -> Evidence:
-        """What the table shows at this moment."""
+        """Return what the table shows at present."""
         self.looks += 1
         newest = max(self.commits, default="")
         return Evidence(newest, sum(id_ > newest for id_ in self.tombstones))

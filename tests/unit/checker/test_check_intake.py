@@ -89,7 +89,7 @@ def read(*records: Record, into: Intake | None = None) -> list[CheckRequest]:
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> Intake:
-    """An intake with a backlog, whose newest request is at offset 100."""
+    """Return an intake with a backlog, whose newest request is at offset 100."""
     monkeypatch.setattr(intake, "newest_records", lambda *_: {("check", 0): (100, APPENDED)})
     intake_ = made()
     intake_.assigned(Mock(), [PLACE])

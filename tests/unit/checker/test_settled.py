@@ -31,7 +31,7 @@ ID = make_transaction_id(1_700_000_000_000, bytes(range(10)))
 
 
 def progress(checkpoint: HalfCheckpoint | None, *, start: int = 0, end: int = 1_000, problem: str = "") -> Progress:
-    """A channel of one half partition, with one transaction in the discard topic, and one half nobody can parse."""
+    """Return a one-partition channel with one transaction and one malformed half in the discard topic."""
     discarded, malformed = {"discarded": "TOO_LARGE"}, {(0, 50)}
     return Progress(TOPIC, {0: HalfPartition(start, end, checkpoint, problem)}, discarded, malformed)
 

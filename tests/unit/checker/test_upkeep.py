@@ -25,7 +25,7 @@ def settings(*, purge: bool = True) -> CheckerSettings:
 
 
 def shown(database: str) -> set[str]:
-    """The figures of a database's upkeep."""
+    """Return the metrics of a database's upkeep."""
     samples = (sample for family in metrics.REGISTRY.collect() for sample in family.samples)
     return {one.name for one in samples if one.labels.get("database") == database} & (PURGE | AUDIT)
 

@@ -353,7 +353,7 @@ def test_a_listener_that_hangs_leaves_the_group_to_another_instance(
     ):
         first = _send(shop, topic, "first", outbox)
         wait_until(lambda: hanging.was_asked_about(first), explain=shop.site.logs)
-        wait_until(lambda: "leaves the group" in caplog.text)
+        wait_until(lambda: "leaves the consumer group" in caplog.text)
         with CheckServer(outbox._sender, outbox.settings, Scripted(check=COMMIT)):
             _send(shop, topic, "second", outbox)
             assert sorted(shop.delivered(2, topic)) == ["first", "second"]

@@ -24,14 +24,16 @@ TRANSACTIONS = Counter(
 )
 DISCARDS = Counter(
     "outbox_relay_discards",
-    "Transactions that went to the discard topic, by reason; UNDECIDED: they are parked",
+    "Transactions written to the discard topic, by reason; UNDECIDED: they are parked",
     ["reason"],
     registry=REGISTRY,
 )
-PARKED = Counter("outbox_relay_parked_halves", "Halves moved undecided to the discard topic", registry=REGISTRY)
+PARKED = Counter("outbox_relay_parked_halves", "Undecided halves moved to the discard topic", registry=REGISTRY)
 
 # What waits.
-PENDING = Gauge("outbox_relay_pending", "Transactions undecided, incomplete or held", ["partition"], registry=REGISTRY)
+PENDING = Gauge(
+    "outbox_relay_pending", "Transactions that are undecided, incomplete or held", ["partition"], registry=REGISTRY
+)
 HELD = Gauge(
     "outbox_relay_held",
     "Committed transactions that wait behind an earlier one of their ordering key",
@@ -40,7 +42,7 @@ HELD = Gauge(
 )
 DEFERRED = Gauge(
     "outbox_relay_deferred",
-    "Halves that were read and are not kept, because their producer group is at its limit",
+    "Halves read but not kept, because their producer group is at its limit",
     ["partition"],
     registry=REGISTRY,
 )
@@ -55,12 +57,12 @@ OLDEST_SECONDS = Gauge(
 )
 OLDEST_UNDECIDED_SECONDS = Gauge(
     "outbox_relay_oldest_undecided_seconds",
-    "Age of the oldest undecided transaction of a producer group, by broker time, and who decides it: row or listener; "
-    "of the ten groups that have waited longest; absent below 60 s",
+    "Age of the oldest undecided transaction of a producer group, by broker time and by what decides it (row or "
+    "listener); only the ten longest-waiting groups, absent below 60 s",
     ["partition", "producer_group", "truth"],
     registry=REGISTRY,
 )
-LAG = Gauge("outbox_relay_lag", "Halves that are not read yet", ["partition"], registry=REGISTRY)
+LAG = Gauge("outbox_relay_lag", "Halves not read yet", ["partition"], registry=REGISTRY)
 DISCARDED = Gauge(
     "outbox_relay_discarded",
     "Transactions in the discard topic, by what they lack: undecided or undeliverable",
@@ -70,7 +72,7 @@ DISCARDED = Gauge(
 SERVED = Gauge("outbox_relay_partitions_served", "Half partitions that this process serves", registry=REGISTRY)
 NOT_SERVED = Gauge(
     "outbox_relay_partitions_not_served",
-    "Half partitions that are this process's to serve, and that it cannot take over",
+    "Half partitions assigned to this process that it cannot take over",
     registry=REGISTRY,
 )
 
@@ -82,20 +84,20 @@ HALTED = Gauge(
 
 STALLED_SECONDS = Gauge(
     "outbox_relay_stalled_seconds",
-    "For how long a half partition has not moved although there are records to read or transactions to write; 0: it "
-    "moves, or there is nothing to do",
+    "Time without progress of a half partition that has records to read or transactions to write; 0: it makes "
+    "progress or is idle",
     ["partition"],
     registry=REGISTRY,
 )
 
 LOST_HALVES = Counter(
     "outbox_relay_lost_halves",
-    "Halves that were gone from the half topic before they were settled, and were skipped by skip_lost",
+    "Halves deleted from the half topic before they were settled, and skipped because of skip_lost",
     registry=REGISTRY,
 )
 LOST_OPS = Counter(
     "outbox_relay_lost_ops",
-    "Offsets of the op topic that were gone before they were read; check-back decides instead",
+    "Offsets of the op topic deleted before they were read; check-back decides instead",
     registry=REGISTRY,
 )
 
@@ -108,8 +110,8 @@ OPS = Counter(
 )
 EVENTS = Counter(
     "outbox_relay_events",
-    "What else the ledger counts, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too "
-    "late, and another decision was obeyed), stray and so on",
+    "Other events of the ledger, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too "
+    "late, and another decision was applied), stray and others",
     ["kind"],
     registry=REGISTRY,
 )
@@ -118,19 +120,19 @@ CHECKS = Counter("outbox_relay_check_requests", "Check requests sent", registry=
 # Kafka transactions.
 COMMIT_SECONDS = Histogram(
     "outbox_relay_commit_seconds",
-    "Time of one Kafka transaction, from its first message to its commit",
+    "Duration of one Kafka transaction, from its first message to its commit",
     registry=REGISTRY,
     buckets=_SECONDS,
 )
 BATCH_MESSAGES = Histogram(
     "outbox_relay_batch_messages",
-    "Records of one Kafka transaction, tombstones and discards among them",
+    "Records of one Kafka transaction, including tombstones and discards",
     registry=REGISTRY,
     buckets=_MESSAGES,
 )
 PRODUCERS = Counter(
     "outbox_relay_producers",
-    "Transactional producers made: one at each take-over, and a fresh one after whatever is suspicious (R17)",
+    "Transactional producers created (initial assignment or replacement after an error, R17)",
     registry=REGISTRY,
 )
 FAILURES = Counter(
@@ -152,13 +154,13 @@ TIMED_OUT = Counter(
 )
 LEFTOVERS = Counter(
     "outbox_relay_leftovers",
-    "Times that a former Kafka transaction may have left records without an end on a real topic, by how it had ended",
+    "Ended Kafka transactions that may have left a real topic with a hanging transaction, by outcome",
     ["outcome"],
     registry=REGISTRY,
 )
 HANGING = Counter(
     "outbox_relay_hanging_transactions",
-    "Hanging transactions that were ended because they held a checkpoint back, by how they were ended",
+    "Hanging transactions ended because they blocked a checkpoint, by outcome",
     ["outcome"],
     registry=REGISTRY,
 )
@@ -178,14 +180,13 @@ UNDER_MIN_ISR = Gauge(
 )
 LSO_LAG = Gauge(
     "outbox_relay_real_topic_lso_lag",
-    "Records that read_committed readers do not see yet, because a transaction before them is open; the most of a "
-    "topic's partitions",
+    "Records between the last stable offset and the high watermark; the maximum over a topic's partitions",
     ["topic"],
     registry=REGISTRY,
 )
 BLOCKED_SECONDS = Gauge(
     "outbox_relay_real_topic_blocked_seconds",
-    "How long one open transaction has kept read_committed readers of a topic back; 0: not at all",
+    "Time that one open transaction has blocked read_committed readers of a topic; 0: none does",
     ["topic"],
     registry=REGISTRY,
 )
@@ -217,6 +218,6 @@ _OF_A_PARTITION = (
 
 
 def forget(partition: int) -> None:
-    """This process does not serve a partition any more: another one tells what waits there."""
+    """Remove the gauges of a partition that this process no longer serves."""
     for gauge in _OF_A_PARTITION:
         gauge.remove_by_labels({"partition": str(partition)})

@@ -40,8 +40,10 @@ class RelaySettings(ServiceSettings):
     """Settings of the relay; see `ServiceSettings` for where they come from."""
 
     transaction_timeout: Milliseconds = Field(6_000, ge=1, description="Age of a half at its first check.")
-    check_interval: Milliseconds = Field(30_000, ge=1, description="Pause after the first check; doubles each time.")
-    check_interval_max: Milliseconds = Field(600_000, ge=1, description="Longest pause between checks.")
+    check_interval: Milliseconds = Field(
+        30_000, ge=1, description="Interval after the first check; doubles after each one."
+    )
+    check_interval_max: Milliseconds = Field(600_000, ge=1, description="Maximum interval between checks.")
     check_max: Annotated[int, Unit("answers")] = Field(
         15, ge=1, description="UNKNOWN answers after which a transaction is parked."
     )
@@ -51,64 +53,72 @@ class RelaySettings(ServiceSettings):
     listener_max_age: Milliseconds = Field(
         7_200_000,
         ge=1,
-        description="Age at which an undecided transaction of a listener is parked, if it is lower.",
+        description="As undecided_max_age, for transactions that a listener decides; the lower one applies.",
     )
     group_pending_max: Annotated[int, Unit("halves")] = Field(
         100_000,
         ge=1,
-        description="Halves of a producer group that may pend in one partition; then its oldest are parked, "
-        "further ones deferred.",
+        description="Maximum pending halves of a producer group per partition. Above it, its oldest are parked "
+        "and further ones deferred.",
     )
-    group_pending_bytes_max: Bytes = Field(268_435_456, ge=1, description="Their bytes, about.")
+    group_pending_bytes_max: Bytes = Field(
+        268_435_456, ge=1, description="Approximate size of a producer group's pending halves per partition."
+    )
     pending_max: Annotated[int, Unit("halves")] = Field(
-        200_000, ge=1, description="Halves of all groups that may pend in one partition; then reading pauses."
+        200_000, ge=1, description="Maximum pending halves of all groups per partition. At the limit, reading pauses."
     )
     body_age: Milliseconds = Field(
         30_000, ge=0, description="Age at which the body of a pending half leaves memory; it can be fetched again."
     )
-    body_bytes: Bytes = Field(16_777_216, ge=0, description="Bodies kept in memory for one partition, about.")
+    body_bytes: Bytes = Field(
+        16_777_216, ge=0, description="Approximate size of the bodies kept in memory per partition."
+    )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
-        "exactly_once", description="at_least_once: no Kafka transactions; the same for all relays of a channel."
+        "exactly_once",
+        description="at_least_once: without Kafka transactions. Must be the same for all relays of a channel.",
     )
     distrusted_checkpoint: Literal["stop", "deliver_again"] = Field(
         "stop",
-        description="Where a checkpoint is damaged or foreign. deliver_again, for one start: doubles all of its topic.",
+        description="If a checkpoint is damaged or foreign. deliver_again: redeliver the topic once (duplicates).",
     )
     skip_lost: str = Field(
         "",
         pattern=r"^(\d+(,\d+)*)?$",
-        description="Half partitions, such as 0,3, that go on without halves that are gone from the topic.",
+        description="Half partitions, such as 0,3, that continue although halves were deleted from the topic.",
     )
     hanging_transaction: Literal["decide", "abort", "commit"] = Field(
         "decide",
-        description="How a hanging transaction that holds a checkpoint back is ended. decide: as Kafka decided it. "
-        "abort or commit, for one start: where Kafka no longer has its end.",
+        description="How to end a hanging transaction that blocks a checkpoint. decide: as Kafka decided it. "
+        "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age: Milliseconds = Field(
         60_000,
         ge=0,
-        description="How long a real topic is looked for that is missing, too small or closed to the relay.",
+        description="Maximum time to wait for a real topic that is missing, too small or not authorized.",
     )
     allowed_topics: dict[str, tuple[str, ...]] | None = Field(
-        None, description="Real topics by producer group: exact names, or prefixes that end in '*'. Without it: all."
+        None, description="Allowed real topics by producer group: names, or prefixes that end in '*'. Default: all."
     )
     batch_messages: Annotated[int, Unit("messages")] = Field(
-        5_000, ge=1, description="Messages in one Kafka transaction, about."
+        5_000, ge=1, description="Approximate number of messages in one Kafka transaction."
     )
-    batch_bytes: Bytes = Field(16_777_216, ge=1, description="Their bytes, about.")
+    batch_bytes: Bytes = Field(16_777_216, ge=1, description="Approximate size of one Kafka transaction.")
     batch_age: Milliseconds = Field(
-        10, ge=0, description="Maximum time to fill a batch under load; without load messages leave at once."
+        10, ge=0, description="Maximum time to fill a batch under load; without load messages are sent at once."
     )
 
     workers: Annotated[int, Unit("processes")] = Field(
-        1, ge=1, le=1_000, description="Relay processes on this host; their http_port counts up from the first one."
+        1,
+        ge=1,
+        le=1_000,
+        description="Relay processes on this host. Each one's http_port is one above the previous one's.",
     )
     group_protocol: Literal["classic", "consumer"] = Field(
-        "classic", description="How relays share partitions out: consumer is Kafka's newer protocol (KIP-848)."
+        "classic", description="Kafka rebalance protocol. consumer: the newer one (KIP-848)."
     )
     group_instance_id: str = Field(
-        "", description="Name of this relay that stays (KIP-345): its restart moves no partitions. Unique per process."
+        "", description="Static member name (KIP-345), unique per process: a restart moves no partitions."
     )
 
     def skips_lost(self, partition: int) -> bool:
@@ -129,23 +139,23 @@ class RelaySettings(ServiceSettings):
         return allowed
 
     def allow_list(self) -> AllowList:
-        """Who may write where."""
+        """Return which producer groups may write to which topics."""
         return AllowList(self.allowed_topics)
 
     def gate_policy(self) -> GatePolicy:
-        """How long to wait for a real topic."""
+        """Return how long to wait for an unavailable real topic."""
         return GatePolicy(self.topic_missing_max_age)
 
     def contract(self) -> Contract:
-        """What the site asks of its topics: they must keep what is undecided four times as long as it may be (R23)."""
+        """Return the required topic configuration: retention is at least 4 * undecided_max_age, in ms (R23)."""
         return replace(super().contract(), retention_ms=4 * self.undecided_max_age)
 
     def in_steps(self) -> bool:
-        """Whether an assignment changes in steps instead of as a whole."""
+        """Return whether rebalances are incremental (KIP-848)."""
         return self.group_protocol == "consumer"
 
     def membership(self) -> dict[str, str | int]:
-        """Librdkafka properties of a member of the relay's group."""
+        """Return the librdkafka properties of a member of the relay's group."""
         static: dict[str, str | int] = {"group.instance.id": self.group_instance_id} if self.group_instance_id else {}
         if self.group_protocol == "consumer":  # times are the broker's affair then: consumer.session.timeout.ms
             return {**static, "group.protocol": "consumer", "group.remote.assignor": "range"}  # H6
@@ -157,19 +167,19 @@ class RelaySettings(ServiceSettings):
         return {**static, **classic}
 
     def check_policy(self) -> CheckPolicy:
-        """When to ask."""
+        """Return when transactions are checked."""
         return CheckPolicy(self.transaction_timeout, self.check_interval, self.check_interval_max)
 
     def batch_policy(self) -> BatchPolicy:
-        """What closes a batch."""
+        """Return the limits at which a batch is closed."""
         return BatchPolicy(self.batch_messages, self.batch_bytes, self.batch_age)
 
     def body_policy(self) -> BodyPolicy:
-        """When bodies leave memory."""
+        """Return when bodies are removed from memory."""
         return BodyPolicy(self.body_age, self.body_bytes)
 
     def parking_policy(self) -> ParkingPolicy:
-        """When to park."""
+        """Return the limits at which transactions are parked."""
         return ParkingPolicy(
             self.group_pending_max,
             self.group_pending_bytes_max,

@@ -50,7 +50,7 @@ def connect(
         ConfigurationError: The file with the connection string cannot be read.
         psycopg.Error: The database does not answer, or is read-only.
     """
-    server = "read-write" if writes else "primary"  # a replica's "no row" would be a lie (R8)
+    server = "read-write" if writes else "primary"  # a replica may not have the row yet (R8)
     read_only = " -c default_transaction_read_only=on" if settings.read_only or not writes else ""
     return connect_dsn(
         settings.connection_string(),

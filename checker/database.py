@@ -20,7 +20,7 @@ from checker import metrics
 from checker.connection import CONNECT_SECONDS, connect_and_verify
 from checker.durability import oldest_prepared
 from checker.fencing.breakers import Breakers
-from checker.fencing.fence import Fence, Lying
+from checker.fencing.fence import DiscardLookup, Fence
 from checker.fencing.read_only_fence import ReadOnlyFence
 from checker.rules.undecided_age import Undecided
 from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Verdict
@@ -62,7 +62,7 @@ class Database:
         settings: DatabaseSettings,
         channel: str,
         report: Report,
-        lying: Lying | None = None,
+        lying: DiscardLookup | None = None,
         *,
         purge: bool = False,
     ) -> None:
@@ -127,7 +127,7 @@ class Database:
                     self._look()
                 if requests := self._next():
                     self._report(requests, self._answers(requests))
-        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: nobody would answer any more
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: checks would stay unanswered
             self.failure = error
         finally:
             self._disconnect()

@@ -9,7 +9,7 @@ import structlog
 
 from checker.connection import UnreachableError
 from checker.database import Database, Report, by_database
-from checker.fencing.fence import Lying
+from checker.fencing.fence import DiscardLookup
 from checker.settings import DatabaseSettings
 from checker.upkeep.service import Upkeep
 from outbox.errors import ConfigurationError
@@ -28,7 +28,7 @@ class ServedDatabases:
         lying: Looks up which transactions are in the discard topic.
     """
 
-    def __init__(self, channel: str, report: Report, upkeep: Upkeep, lying: Lying) -> None:
+    def __init__(self, channel: str, report: Report, upkeep: Upkeep, lying: DiscardLookup) -> None:
         self._channel = channel
         self._report = report
         self._upkeep = upkeep

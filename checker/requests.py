@@ -88,7 +88,7 @@ class Intake:
             metrics.DROPPED.labels("newer").inc()
             self._dropped_at = time.monotonic()
             place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
-            log.error("a check request is of a newer format and is dropped", **place, reason=str(newer))  # noqa: TRY400 - one line says all
+            log.error("a check request is of a newer format and is dropped", **place, reason=str(newer))  # noqa: TRY400 - one line suffices
             return None
         except ProtocolError as problem:
             metrics.DROPPED.labels("malformed").inc()

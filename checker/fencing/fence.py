@@ -49,7 +49,7 @@ _HALVED = (
 )
 """What a smaller batch may get past: 40P01, 53200, 57014, 40001, and a purge that came in between."""
 
-Lying = Callable[[Collection[str]], Collection[str]]
+DiscardLookup = Callable[[Collection[str]], Collection[str]]
 """Return those of some transactions that are in the discard topic now; none if that is unknown."""
 
 
@@ -71,7 +71,7 @@ class Fence:
     """
 
     def __init__(
-        self, table: CallbackTable, channel: str, guard: Guard | None = None, lying: Lying | None = None
+        self, table: CallbackTable, channel: str, guard: Guard | None = None, lying: DiscardLookup | None = None
     ) -> None:
         self._table = table
         self._channel = channel
@@ -110,7 +110,7 @@ class Fence:
                     waiting += _cut(batch, (len(batch) + 1) // 2)
         below = [one for one in requests if answers[one.transaction_id][0] is Verdict.PURGED]
         if below and self._lying is not None:
-            answers |= self._fence_lying(connection, below, self._lying)
+            answers |= self._fence_discarded(connection, below, self._lying)
         if any(verdict is Verdict.COMMITTED for verdict, _ in answers.values()):
             self._write(connection)
         failpoint("checker.decided")
@@ -168,7 +168,9 @@ class Fence:
         admitted = self._guard.admit(connection, free)
         return [request for request in free if request.transaction_id in admitted]
 
-    def _fence_lying(self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], lying: Lying) -> Answers:
+    def _fence_discarded(
+        self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], lying: DiscardLookup
+    ) -> Answers:
         """Fence transactions in the discard topic below the watermark: their rows are never purged.
 
         Returns:
@@ -179,13 +181,15 @@ class Fence:
             found = lying([one.transaction_id for one in below])
             chosen = [one for one in below if one.transaction_id in found]
             for start in range(0, len(chosen), self._size):
-                answers |= self._check_lying(connection, chosen[start : start + self._size], lying)
+                answers |= self._fence_discarded_batch(connection, chosen[start : start + self._size], lying)
         except (OutboxError, *_HALVED) as error:
             reason = _reason(error) if isinstance(error, psycopg.Error) else str(error)
             log.warning("Transactions below the purge watermark stay undecided for now", reason=reason)
         return answers
 
-    def _check_lying(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: Lying) -> Answers:
+    def _fence_discarded_batch(
+        self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: DiscardLookup
+    ) -> Answers:
         """Fence transactions that are in the discard topic before and after: one that left it may have lost its row."""
         try:
             self._begin(connection, ())
@@ -194,7 +198,7 @@ class Fence:
             admitted = self._admit(connection, free)
             locked -= place_tombstones(connection, self._table, self._channel, admitted, lying=True)
             fenced = {one.transaction_id for one in admitted}
-            _see_that_they_lie(fenced, lying)
+            _require_discarded(fenced, lying)
         except BaseException:
             roll_back(connection)
             raise
@@ -228,7 +232,7 @@ def _verdict(row: Row | None, topic_id: str, *, locked: bool, admitted: bool) ->
     return Verdict.PURGED if admitted else Verdict.WITHHELD
 
 
-def _see_that_they_lie(ids: set[str], lying: Lying) -> None:
+def _require_discarded(ids: set[str], lying: DiscardLookup) -> None:
     """Verify that all transactions are in the discard topic.
 
     Raises:

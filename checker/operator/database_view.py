@@ -15,7 +15,7 @@ import psycopg
 
 from checker.connection import connect
 from checker.database import by_database
-from checker.fencing.fence import Fence, Lying
+from checker.fencing.fence import DiscardLookup, Fence
 from checker.operator.rulings import Standing, of_row
 from checker.rules.verdicts import Answers, Row, read_row
 from checker.settings import DatabaseSettings
@@ -57,7 +57,7 @@ class Seen:
     """State of a transaction in a database.
 
     Args:
-        standing: Where it stands.
+        standing: Its state.
         database: Name of the database in the checker's settings; empty for none.
         row: Its row, if there is one.
         created_ms: When the row was made, ms since 1970 by the database's clock; 0 without.
@@ -104,7 +104,7 @@ class Rows:
         Args:
             requests: Of groups of this database.
             alive: Ids of transactions that are alive in the discard topic: their rows are never purged.
-            gone: An incarnation of this database that is gone for good, as an operator says.
+            gone: An incarnation of this database that an operator confirms as lost for good.
 
         Raises:
             ConfigurationError: The database does not answer, or is not what it should be.
@@ -119,17 +119,17 @@ class Rows:
                 for request in requests
             }
 
-    def fence(self, requests: Sequence[CheckRequest], lying: Lying, gone: str | None) -> Answers:
+    def fence(self, requests: Sequence[CheckRequest], lying: DiscardLookup, gone: str | None) -> Answers:
         """Roll back many transactions as the checker does: a tombstone is the row of each that has none.
 
         Args:
             requests: Of groups of this database.
             lying: Looks up which transactions are in the discard topic: their rows cannot have been purged.
-            gone: An incarnation of this database that is gone for good, as the operator says.
+            gone: An incarnation of this database that the operator confirms as lost for good.
 
         Raises:
-            ConfigurationError: The database does not answer, is read-only, or its role may not. What was decided
-                before stands, and the same command will find that.
+            ConfigurationError: The database does not answer, is read-only, or its role may not. Earlier
+                decisions are kept, and the same command will find them.
         """
         with self._connect(writes=True) as connection:
             today = self._incarnation(connection)
@@ -148,7 +148,7 @@ class Rows:
             request: The transaction, with what counts of it.
             kind: COMMIT or ROLLBACK.
             alive: Returns whether it is alive in the discard topic at present: then its row cannot have been purged.
-            gone: An incarnation of this database that is gone for good, as the operator says.
+            gone: An incarnation of this database that the operator confirms as lost for good.
 
         Raises:
             ConfigurationError: The database does not answer, is read-only, or its role may not; nothing was decided,
@@ -182,7 +182,7 @@ class Rows:
             with self._durable(connection):
                 if self._try_lock(connection, request) and not self._may_be_purged(connection, request, alive):
                     return self._insert(connection, request, kind, alive)
-        except psycopg.errors.LockNotAvailable:  # somebody's row is there, and not committed yet
+        except psycopg.errors.LockNotAvailable:  # another transaction has inserted the row, and is still open
             pass
         return False
 
@@ -192,7 +192,7 @@ class Rows:
         """Whether the row is new.
 
         Raises:
-            Rollback: It may have been there, and been purged meanwhile: this one would be a lie.
+            Rollback: It may have been there, and been purged meanwhile: this one would be wrong.
         """
         values = (request.transaction_id, request.group, str(kind), self._channel, *_columns(request))
         placed = connection.execute(self._table.compose(_INSERT), values).rowcount == 1

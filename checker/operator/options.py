@@ -27,7 +27,7 @@ UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Units of a duration, in ms."""
 
 ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
-"""Of a typer application without subcommands: options may stand behind arguments, and its usage names no command."""
+"""Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
 
 
 class Desk:

@@ -1,4 +1,4 @@
-"""One transaction before an operator: where it stands, what follows, and the decision."""
+"""Resolution of one transaction by an operator: its state, the consequences, and the decision."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Case:
         desk: Settings and channel.
         id: The transaction.
         kind: COMMIT or ROLLBACK, as the operator wants it.
-        gone: An incarnation of its database that is gone for good, as the operator says.
+        gone: An incarnation of its database that the operator confirms as lost for good.
         min_age: What is younger, in ms, is left to its application.
     """
 
@@ -66,7 +66,7 @@ class Case:
     sent: OpEntry | None = None
 
     def find(self) -> None:
-        """Look where it stands, without a trace.
+        """Look up its state without writing anything.
 
         Raises:
             SystemExit: It is not among what is undecided.
@@ -112,7 +112,7 @@ class Case:
         """Make the decision: the row first, and once it is durable the op marker (R32).
 
         Raises:
-            ConfigurationError: Database or Kafka do not answer, or refuse; the message says what stands.
+            ConfigurationError: Database or Kafka do not answer, or refuse; the message names what was decided.
         """
         self._judge(
             self._look(
@@ -180,7 +180,7 @@ class Case:
         }
 
     def _look(self, ask: Callable[[str], Seen]) -> Standing:
-        """Where it stands, with its listener or in the database that its group has."""
+        """Return its state, with its listener or in its group's database."""
         standing = of_listener(self._found())
         if standing is not None:
             return standing
@@ -211,7 +211,7 @@ class Case:
         return entry
 
     def _is_alive(self) -> bool:
-        """Whether it lies in the discard topic undecided, at this moment."""
+        """Return whether it is undecided in the discard topic at present."""
         if not self._found().parked:
             return False
         found = read_discarded(self.desk.kafka, self.desk.channel, self.id)

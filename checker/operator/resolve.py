@@ -43,7 +43,7 @@ def resolve(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Decide COMMIT or ROLLBACK. It ends with 2 if it refuses, and says why; what it refuses stays undecided."""
+    """Decide COMMIT or ROLLBACK. Exits with 2 and the reason if it refuses; the transaction stays undecided then."""
 
     def run() -> None:
         if commit == rollback:

@@ -1,7 +1,7 @@
 """What an operator may decide on a transaction, as one table. Pure.
 
 The row is the decision (R1). An operator's word becomes the row first, and only then an op marker; where a row, an open
-local transaction or a listener says otherwise, it is refused (R32).
+local transaction or a listener contradicts it, it is refused (R32).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from outbox.protocol.op import OpKind
 
 
 class Standing(enum.StrEnum):
-    """Where a transaction stands with the one who knows the truth."""
+    """State of a transaction at its source of truth: callback row or listener."""
 
     NO_ROW = "no row"  # of a transaction that is not open
     OPEN = "open"  # its local transaction holds its lock
     COMMITTED = "committed"
-    ROLLED_BACK = "rolled back"  # a tombstone stands
+    ROLLED_BACK = "rolled back"  # it has a rollback row
     ELSEWHERE = "elsewhere"  # a committed row of another half topic
     DAMAGED = "damaged"  # a committed row that cannot be read
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
     READ_ONLY = "read-only"  # no row is seen where the checker may not write: a replica may not show it yet
     UNMAPPED = "unmapped"  # no database is configured for its group
-    LISTENER = "listener"  # only its listener knows, and has not said
+    LISTENER = "listener"  # only its listener can decide, and has not answered
     LISTENER_COMMITTED = "listener committed"
     LISTENER_ROLLED_BACK = "listener rolled back"
 
@@ -134,7 +134,7 @@ RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
 
 
 def of_listener(found: Unsettled) -> Standing | None:
-    """Where a transaction stands that has no row; None: it has, or will have, one."""
+    """Return the state of a transaction without a row; None: it has, or will have, one."""
     if found.truth is not Truth.LISTENER:
         return None
     if found.decision is None or found.disputed:
@@ -144,7 +144,7 @@ def of_listener(found: Unsettled) -> Standing | None:
 
 
 def of_row(row: Row, topic_id: str) -> Standing:
-    """Where a transaction stands that has a row.
+    """Return the state of a transaction with a row.
 
     Args:
         row: Its row.

@@ -38,7 +38,7 @@ class Search:
         found: Takes what is found.
         since: Search from here on, ms since 1970.
         most: Records that are read of a topic at most.
-        passed: Is told how many records came, from time to time.
+        passed: Called from time to time with the number of records read.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Search:
         self._most = most
         self._passed = passed
         self._id = found.transaction_id.encode()
-        self._place: Span | None = None  # where its halves are, as a row or an op says
+        self._place: Span | None = None  # where its halves are, by its row or an op
         self._targets: dict[str, set[int]] = {}
         self._real_since: int | None = None
 
     def databases(self, databases: Mapping[str, DatabaseSettings]) -> None:
-        """Ask all databases for its row; one that does not answer is told."""
+        """Look up its row in all databases; report each that does not answer."""
         for name, settings in databases.items():
             try:
                 rows = Rows(name, settings, self._channel.channel.name).rows_of([self._found.transaction_id])
@@ -150,7 +150,7 @@ class Search:
             self._found.unread.append((place, str(error)))
 
     def _mentions(self, message: Message) -> bool:
-        """Whether a record may be of the transaction; nearly all others are told from it without being parsed."""
+        """Return whether a record may be of the transaction; nearly all others are ruled out without parsing."""
         if self._id in (message.key() or b"") or self._id in (message.value() or b""):
             return True
         return any(value is not None and self._id in value for _, value in headers_of(message))
@@ -170,7 +170,7 @@ class Search:
             self._found.unread.append((f"half topic {row.topic_id}", "the row names it, and it is not the present one"))
 
     def _know(self, partition: int, first: int, last: int) -> None:
-        """Its halves lie here."""
+        """Note that its halves are here."""
         if first > NO_OFFSET and self._place is None and partition < self._channel.partitions:
             self._place = Span(self._channel.half.name, partition, first, last + 1)
 

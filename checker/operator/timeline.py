@@ -17,7 +17,7 @@ _VERSION_7 = 7
 
 
 class What(enum.StrEnum):
-    """A kind of event, in the order in which events of one moment are told."""
+    """A kind of event, in the order in which events of one moment are shown."""
 
     HALF = "half stored"
     CHECK = "asked"
@@ -83,7 +83,7 @@ class Findings:
     Args:
         transaction_id: The transaction.
         position: The one message that is of interest; None: all.
-        committed_row: Whether its row says that it committed; None: no row was found.
+        committed_row: Whether its row is a commit; None: no row was found.
     """
 
     transaction_id: str
@@ -234,6 +234,6 @@ def folded(events: Sequence[Event]) -> list[Event]:
 
 
 def born_ms(transaction_id: str) -> int | None:
-    """When a transaction id was made, ms since 1970 by its application's clock; None: it does not tell."""
+    """Return when a transaction id was made, ms since 1970 by its application's clock; None if it has no time."""
     parsed = uuid.UUID(transaction_id)
     return int.from_bytes(parsed.bytes[:6], "big") if parsed.version == _VERSION_7 else None

@@ -66,7 +66,7 @@ def _start(transaction_id: str, since: str) -> int:
     """Where the search begins, ms since 1970.
 
     Raises:
-        UsageError: Neither the id nor the user says.
+        UsageError: Neither the id nor an option determines it.
     """
     if since:
         try:

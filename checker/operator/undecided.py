@@ -37,7 +37,7 @@ class Half(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A decision that an op entry says.
+    """Decision that an op entry records.
 
     Args:
         kind: COMMIT or ROLLBACK.
@@ -59,14 +59,14 @@ class Unsettled:
     Args:
         id: Transaction id.
         group: Producer group.
-        truth: Who knows whether it committed.
+        truth: Where its outcome is recorded.
         partition: Half partition.
         first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
         incarnation: Database incarnation that its halves name, if any.
         offsets: Half offset by position; of several halves of a position the first.
         targets: Real topics.
-        parked: Whether it lies in the discard topic, undecided.
-        said: What op entries say of it, in their order.
+        parked: Whether it is in the discard topic, undecided.
+        said: Decisions of its op entries, in their order.
         checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
         last_asked: Append time of the last check request that was seen, ms since 1970; 0: none was.
         place: Number of unsettled transactions of its group and ordering key up to it; 0: it keeps no order.
@@ -150,7 +150,7 @@ class Sum:
     """What is unsettled of a producer group in a half partition.
 
     Args:
-        undecided: Transactions of which nobody has said a decision.
+        undecided: Transactions without a decision.
         decided: Transactions that are decided, and not settled yet.
         oldest: Append time of the oldest of both, ms since 1970.
     """
@@ -180,7 +180,7 @@ class Gathering:
     Attributes:
         found: What is unsettled and kept in full, by transaction id.
         sums: How much is unsettled, by place.
-        refused: Why the only transaction of interest lies in the discard topic if it cannot be delivered.
+        refused: Why the only transaction of interest was discarded if it cannot be delivered.
         malformed: How many halves cannot be parsed.
     """
 

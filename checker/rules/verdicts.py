@@ -32,12 +32,12 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
     Verdict.FENCED: OpKind.ROLLBACK,
     Verdict.IN_FLIGHT: None,  # the local transaction is open: asked again, never counted (R26)
     Verdict.UNREACHABLE: None,  # the database did not answer: asked again, never counted (R26)
-    Verdict.MISMATCH: None,  # another or a restored database: never decides (R10), somebody must look
-    Verdict.ELSEWHERE: None,  # its committed row names another half topic (R39), somebody must look
-    Verdict.DAMAGED: None,  # its committed row says nothing that can be read (R53), somebody must look
-    Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), somebody must look
-    Verdict.UNMAPPED: None,  # no database is configured for the group: somebody must configure it
-    Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until somebody has looked (R10)
+    Verdict.MISMATCH: None,  # another or a restored database: never decides (R10), an operator must look
+    Verdict.ELSEWHERE: None,  # its committed row names another half topic (R39), an operator must look
+    Verdict.DAMAGED: None,  # its committed row cannot be read (R53), an operator must look
+    Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), an operator must look
+    Verdict.UNMAPPED: None,  # no database is configured for the group: an operator must add it
+    Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until an operator has checked (R10)
     Verdict.UNKNOWN: OpKind.UNKNOWN,  # no row, where the checker may not write: counted as a listener's answer (R26)
 }
 """The op marker that follows from a verdict; None: silence, the relay asks again."""

@@ -143,7 +143,7 @@ class DiscardIndex:
     def _note(self, key: bytes, value: bytes | None) -> None:
         id_ = key.partition(b"/")[0].decode(errors="replace")
         if not _is_id(id_):
-            return  # a stranger's record: no transaction lies there, and no database takes that for an id
+            return  # a foreign record: its key has no transaction id, and databases would refuse it
         if value is None:
             self._forget(id_, key)
             return
@@ -155,7 +155,7 @@ class DiscardIndex:
         try:
             manifest = parse_manifest(value)
         except ProtocolError:
-            self._reasons[id_] = _UNREADABLE  # of a newer format, say: it lies there, whatever it says
+            self._reasons[id_] = _UNREADABLE  # perhaps of a newer format: it is in the discard topic all the same
             return
         self._reasons[id_] = str(manifest.reason)
         if manifest.reason is DiscardReason.MALFORMED and manifest.topic_id == self._topic_id:

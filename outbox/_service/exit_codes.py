@@ -77,5 +77,7 @@ def one_line(error: Exception) -> str:
 
 
 def _setting(location: tuple[int | str, ...], message: str) -> str:
+    """Return one sentence about one setting, or about several of them, which have no common location."""
+    what = message.removeprefix("Value error, ")
     name = ".".join(map(str, location))
-    return f"setting {name} (OUTBOX_{name.upper()}): {message}"
+    return f"setting {name} (OUTBOX_{name.upper()}): {what}" if name else what

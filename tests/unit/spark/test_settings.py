@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from outbox._service.exit_codes import one_line
 from spark_jobs.replaying.selection import Selection
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import LandSettings, SinkName
@@ -143,3 +144,12 @@ def test_a_replay_selects_by_all_that_is_given() -> None:
 def test_sink_without_a_setting_is_delta() -> None:
     assert settings().sink is SinkName.DELTA
     assert replay_settings(where="true").sink is SinkName.DELTA
+
+
+def test_settings_that_contradict_each_other_are_one_plain_sentence() -> None:
+    with pytest.raises(ValidationError) as refused:
+        settings(accept_gap="stock")
+    text = one_line(refused.value)
+    assert "stock, which is not landed" in text
+    assert "Value error" not in text
+    assert "(OUTBOX_)" not in text

@@ -85,7 +85,7 @@ class Application:
         """Tell nobody: the application without messaging."""
 
     def insert(self, session: Session, key: bytes) -> None:
-        """The ordinary outbox table: a row, which a relay reads and deletes."""
+        """Insert a row into an ordinary outbox table, which a relay reads and deletes."""
         row = {"topic": self.topic, "key": key, "payload": self.payload, "headers": '{"type": "changed"}'}
         session.execute(_INSERT, row)
 
@@ -98,11 +98,11 @@ class Application:
         self.outbox.publish(session, self.message(key), eager=True)
 
     def message(self, key: bytes) -> Message:
-        """A message with the present payload."""
+        """Return a message with the present payload."""
         return Message(self.topic, self.payload, key, {"type": b"changed"})
 
     def update(self, session: Session, number: int) -> None:
-        """A business statement; it changes the row that a number chooses."""
+        """Run a business statement that changes the row chosen by a number."""
         session.execute(_UPDATE, {"id": number % BUSINESS_ROWS})
 
     def transaction(self, tell: Tell, number: int, statements_after: int = 0) -> None:

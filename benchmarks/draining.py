@@ -60,7 +60,7 @@ def drain(site: Site, topic: str, messages: int, running: AbstractContextManager
 
 
 def _look(site: Site, topic: str, messages: int, before: int, end: float) -> list[tuple[float, int]]:
-    """Times, and offsets seen by then, until so many are visible and nothing more comes."""
+    """Return times, and end offsets at them, until so many messages are visible."""
     looks: list[tuple[float, int]] = []
     while (now := time.monotonic()) < end:
         seen = visible(site, topic) - before
@@ -89,7 +89,7 @@ def check_each_once(keys: Iterable[bytes | None], messages: int) -> None:
 
 
 def drain_of(looks: list[tuple[float, int]], messages: int, start: float) -> Drain:
-    """What a drain's looks say.
+    """Return what a drain's looks say.
 
     Args:
         looks: Times, and offsets seen by then; the last look saw everything, control records included.
@@ -109,7 +109,7 @@ def visible(site: Site, topic: str) -> int:
 
 
 def ends(site: Site, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[int, int]:
-    """The end of each partition: how far readers of this kind could read.
+    """Return the end of each partition: how far readers of this kind could read.
 
     Args:
         site: Where.
@@ -123,13 +123,13 @@ def ends(site: Site, topic: str, isolation: IsolationLevel = IsolationLevel.READ
 
 
 def keys_from(site: Site, topic: str, before: Mapping[int, int]) -> Iterator[bytes | None]:
-    """The keys of all that a read_committed reader sees now behind some offsets of the partitions."""
+    """Return the keys of all that a read_committed reader sees now behind some offsets of the partitions."""
     return (record.key for record in site.read(topic) if record.offset >= before[record.partition])
 
 
 @contextmanager
 def relay(site: Site, processes: int = 1) -> Iterator[None]:
-    """The project's relay.
+    """Run the project's relay during the block.
 
     Args:
         site: Whose channel it serves.
@@ -145,7 +145,7 @@ def relay(site: Site, processes: int = 1) -> Iterator[None]:
 
 @contextmanager
 def copy_loop(site: Site, topic: str, each: int = 1) -> Iterator[None]:
-    """The bare copy loop.
+    """Run the bare copy loop during the block.
 
     Args:
         site: Where.

@@ -28,7 +28,7 @@ _CODE = ("outbox", "relay", "checker", "spark_jobs", "stack", "benchmarks", "tes
 
 
 def environment(stack: Stack) -> dict[str, Any]:
-    """The machine, the versions, the date and the command of this run.
+    """Return the machine, the versions, the date and the command of this run.
 
     Args:
         stack: The servers, which run.
@@ -81,7 +81,7 @@ def _postgres_version(url: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout, with a plus if something was changed since."""
+    """Return the commit of the checkout, with a plus if something was changed since."""
     described = subprocess.run(
         ["git", "describe", "--always", "--abbrev=12"], capture_output=True, text=True, check=False
     )

@@ -59,7 +59,7 @@ class Figure:
     not_measured: str | None = None
 
     def measured(self, measure: Measure) -> Spread:
-        """The ratio or the difference of each round: noise that met both sides of a round falls out."""
+        """Return the ratio or the difference of each round: noise that met both sides of a round falls out."""
         if measure == "ours":
             return Spread.of(self.ours)
         compare = operator.truediv if measure == "ratio" else operator.sub

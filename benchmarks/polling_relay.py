@@ -55,7 +55,7 @@ def relay_batch(connection: psycopg.Connection[Any], producer: Producer) -> int:
 
 @contextmanager
 def start_polling_relay(environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A polling relay in a process of its own; it ends with the block.
+    """Run a polling relay in a process of its own during the block.
 
     Args:
         environment: Names the servers.

@@ -57,7 +57,7 @@ class Reading:
 
 @contextmanager
 def start_reader(site: Site, topic: str) -> Iterator[Reading]:
-    """A reader of what comes to a topic from now on; it ends with the block.
+    """Read what comes to a topic from now on, during the block.
 
     Args:
         site: Where.
@@ -87,7 +87,7 @@ def first_times(arrivals: list[Arrival]) -> dict[str, int]:
 
 
 def first_new(arrivals: list[Arrival], before: Mapping[int, int]) -> Arrival | None:
-    """The first record behind some offsets that is no repetition of one before them; None if there is none.
+    """Return the first record behind some offsets that is no repetition of one before them; None if there is none.
 
     Args:
         arrivals: All that came.

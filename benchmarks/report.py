@@ -57,7 +57,7 @@ _LIBRARY = (
 
 
 def library_section(results: Mapping[str, Any], charts: Path) -> str:
-    """What the producer library costs an application.
+    """Return what the producer library costs an application.
 
     Args:
         results: Of `benchmarks.library`.
@@ -67,7 +67,7 @@ def library_section(results: Mapping[str, Any], charts: Path) -> str:
 
 
 def memory_section(results: Mapping[str, Any], charts: Path) -> str:
-    """What very many transactions through one `Outbox` leave behind.
+    """Return what very many transactions through one `Outbox` leave behind.
 
     Args:
         results: Of `benchmarks.library --part memory`.
@@ -194,14 +194,14 @@ def _where(results: Mapping[str, Any]) -> str:
 
 
 def _left_out(parts: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """What the run does not measure, a line for each reason."""
+    """Yield what the run does not measure, a line for each reason."""
     reasons = dict.fromkeys(each["why"] for each in parts)
     for why in reasons:
         yield f"- Not in this run, {why}: {', '.join(each['part'] for each in parts if each['why'] == why)}"
 
 
 def _command(run: Mapping[str, Any]) -> str:
-    """What was run, and with what settings, which another run of the same section need not share."""
+    """Return what was run, and with what settings, which another run of the same section need not share."""
     settings = ", ".join(_setting(name, value) for name, value in run["settings"].items())
     return f"- Command: `{run['command']}`" + (f", settings: {settings}" if settings else "")
 
@@ -375,7 +375,7 @@ def write_report(sections: Sequence[str], document: Path) -> None:
 
 
 def alone_section(alone: Mapping[str, Mapping[str, Any]], told: Mapping[str, Mapping[str, Any]]) -> str:
-    """What has a run of its own, because it takes very long, or was measured again since; empty if nothing has.
+    """Return what has a run of its own, because it takes very long, or was measured again since; empty if nothing has.
 
     Args:
         alone: Results of benchmarks that were run alone, by the names of their files; of two the newer one counts.

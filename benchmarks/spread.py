@@ -22,7 +22,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """The spread of one value for each run.
+        """Return the spread of one value for each run.
 
         Raises:
             ValueError: There are none.
@@ -31,7 +31,7 @@ class Spread(NamedTuple):
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """A percentile of samples, between two of them by proportion.
+    """Return a percentile of samples, between two of them by proportion.
 
     Args:
         values: At least two samples.

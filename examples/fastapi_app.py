@@ -35,7 +35,7 @@ async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 async def transaction() -> AsyncIterator[AsyncSession]:
-    """A session with its transaction, for one request."""
+    """Yield a session with its transaction, for one request."""
     async with AsyncSession(engine) as session, session.begin():
         yield session
 

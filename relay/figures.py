@@ -25,7 +25,7 @@ class RelayProgress:
         self._at = clock()
 
     def __call__(self) -> Figures:
-        """The present figures."""
+        """Return the present figures."""
         found = self._found()
         delivered, now = found["outbox_relay_messages_total"], self._clock()
         rate = (delivered - self._delivered) / max(now - self._at, 0.001)
@@ -42,7 +42,7 @@ class RelayProgress:
         }
 
     def _found(self) -> dict[str, int]:
-        """The sums of all samples by name, and of the transactions that were rolled back."""
+        """Return the sums of all samples by name, and of the transactions that were rolled back."""
         sums: dict[str, int] = {"rolled_back": 0}
         for metric in self._registry.collect():
             sums[metric.name] = 0

@@ -72,7 +72,7 @@ class Intake:
         self._outside: set[Place] = set()
 
     def start_at(self, number: int, half: int, op: int) -> None:
-        """Reading of a partition number begins at these offsets; what a former worker saw there is no first look."""
+        """Begin reading a partition number at these offsets; what an earlier worker read does not count."""
         for place, offset in zip(self._places(number), (half, op), strict=True):
             self._next[place] = offset
             self._gaps.pop(place, None)
@@ -107,7 +107,7 @@ class Intake:
             self._event(message, error)
 
     def _without_holes(self, place: Place, messages: list[Message]) -> list[Message]:
-        """These records if they follow on what was read before, else none: they are read again.
+        """Return these records if they follow on what was read before, else none: they are read again.
 
         librdkafka may lose what it had fetched when a partition is paused, resumed or sought. The ledger holds every
         offset of a half that it is not shown for settled, so a hole would be a loss; and it moves past every op. A gap
@@ -124,7 +124,7 @@ class Intake:
         return []
 
     def _saw_end(self, place: Place, end: int) -> None:
-        """A partition ends; if behind what was handed over, its last records may have been lost on the way.
+        """Handle the end of a partition; behind what was handed over, its last records may have been lost.
 
         For halves that is never believed: the next one shows it, or that there is none. For ops it must be, in the end:
         while the end was not seen, nobody overdue is asked about.
@@ -223,7 +223,7 @@ class Intake:
         self._pause(self._places(number))
 
     def assigned(self, partitions: Sequence[TopicPartition], idle: Sequence[TopicPartition]) -> None:
-        """The consumer has new partitions, of which some are not worked on.
+        """Take new partitions of the consumer, of which some have no worker.
 
         For librdkafka a partition that was paused stays so in the next assignment.
         """

@@ -147,7 +147,7 @@ class PartitionWorker(threading.Thread):
             self._wake.notify()
 
     def wants_op_end(self) -> int | None:
-        """The broker's time now (ms), if somebody is due as soon as the end of the op partition is seen."""
+        """Return the broker's time now (ms), if somebody is due as soon as the end of the op partition is seen."""
         return self._clock.now(_ms()) if self._op_end_wanted and not self._ops else None
 
     def saw_op_end(self, broker_time: int) -> None:
@@ -431,7 +431,7 @@ class PartitionWorker(threading.Thread):
         self._op_end_wanted = self._ledger.needs_op_end(now)
 
     def _with_messages(self, requests: Sequence[CheckRequest]) -> list[CheckRequest]:
-        """Requests to listeners whose message is not in memory, with their messages."""
+        """Return requests to listeners, with the messages that are not in memory."""
         found = [(request, self._ledger.first_half(request.transaction_id)) for request in requests]
         places = [(request, *place) for request, place in found if place]
         parked = {key: offset for _, key, offset in places if key is not None}

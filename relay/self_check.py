@@ -18,7 +18,7 @@ from relay.settings import RelaySettings
 
 
 def examine(settings: RelaySettings) -> Iterator[Finding]:
-    """Settings, broker, contract, and the checkpoints of all partitions."""
+    """Yield settings, broker, contract, and the checkpoints of all partitions."""
     found = list(examine_channel(settings))
     yield from found
     if all(finding.fine for finding in found):

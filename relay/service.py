@@ -225,7 +225,7 @@ class RelayService:
         log.info("partitions assigned", serving=sorted(self._workers), paused=sorted({tp.partition for tp in idle}))
 
     def _refuse_new(self, partitions: Sequence[TopicPartition]) -> None:
-        """A channel that grew while it is served: ordering keys have moved (R29)."""
+        """Refuse a channel that grew while it is served: ordering keys have moved (R29)."""
         new = sorted({tp.partition for tp in partitions if tp.partition >= self._channel.partitions})
         if new:
             raise UnsafeError(
@@ -265,7 +265,7 @@ class RelayService:
             metrics.forget(worker.partition)
 
     def _watch_workers(self) -> None:
-        """A worker that failed is replaced; one that was fenced is given up until the next generation."""
+        """Replace workers that failed; give up those that were fenced until the next generation."""
         for number, worker in list(self._workers.items()):
             uncommitted = self._commits.failure(number)
             if worker.is_alive() and uncommitted is None:
@@ -493,14 +493,14 @@ class RelayService:
 
 
 def _cause(failure: BaseException | None) -> str:
-    """The label of a failure."""
+    """Return the label of a failure."""
     if isinstance(failure, DeliveryError):
         return "fenced" if failure.fenced else "kafka_transaction"
     return "cluster" if isinstance(failure, OutboxError) else "bug"
 
 
 def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
-    """The rights on the channel's topics without which nothing can be served."""
+    """Return the rights on the channel's topics without which nothing can be served."""
     read, write = AclOperation.READ, AclOperation.WRITE
     return {
         channel.half_topic: {read},

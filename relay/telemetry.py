@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 def written(batch: Batch, outcome: Outcome, partition: int) -> None:
-    """A Kafka transaction was committed. What may be thousands is told in one line, with one of the ids."""
+    """Report a committed Kafka transaction in one line, with one of its ids."""
     for transaction, finding in outcome.refused:
         _refused(transaction, finding)
     _parked(batch.moves, partition)
@@ -113,7 +113,7 @@ def _parked(moves: Sequence[Move], partition: int) -> None:
 
 
 def counted(counts: Counter[str], partition: int) -> None:
-    """What a ledger has counted since the last time."""
+    """Add what a ledger counted since the last call."""
     for kind, count in counts.items():
         what, _, source = kind.partition("_")
         if source in _SOURCES:
@@ -148,7 +148,7 @@ def deferring(before: Collection[str], now: Collection[str], partition: int) -> 
 
 
 def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
-    """What waits in a half partition.
+    """Set the figures of what waits in a half partition.
 
     Args:
         ledger: Its ledger.

@@ -49,7 +49,7 @@ def pause_before_restart(deaths: int) -> float:
 
 
 def worker_environment(number: int, port: int, instance: str) -> dict[str, str]:
-    """The variables in which workers differ: a port and a name of its own for each.
+    """Return the variables in which workers differ: a port and a name of its own for each.
 
     Args:
         number: Of the worker, from 0.
@@ -102,7 +102,7 @@ class Worker:
         self.started_at = now
 
     def died(self, code: int, now: float) -> None:
-        """The process ended although nobody asked it to."""
+        """Record that the process ended without a request."""
         self.forget()
         self.deaths = 1 if now - self.started_at >= STEADY_SECONDS else self.deaths + 1
         pause = pause_before_restart(self.deaths)
@@ -110,7 +110,7 @@ class Worker:
         log.error("a worker died and is started again", worker=self.number, code=code, pause=pause)
 
     def forget(self) -> None:
-        """The process is gone."""
+        """Remove the process."""
         if self.process and self.process.stdin:
             self.process.stdin.close()
         self.process = None

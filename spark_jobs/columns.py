@@ -60,7 +60,7 @@ class HeaderProblem(enum.StrEnum):
 
 
 def outbox_columns(records: DataFrame) -> DataFrame:
-    """Records with what the relay's headers say in columns of their own, `OUTBOX_COLUMNS`, behind those they have.
+    """Add the columns `OUTBOX_COLUMNS`, parsed from the relay's headers, behind those of the records.
 
     Args:
         records: A frame, stream or batch, with the schema of Spark's Kafka source and the option `includeHeaders`.
@@ -69,7 +69,7 @@ def outbox_columns(records: DataFrame) -> DataFrame:
 
 
 def landed_columns(records: DataFrame, internal: Collection[str] = ()) -> DataFrame:
-    """The columns of the table of records.
+    """Return the columns of the table of records.
 
     The session's time zone must be UTC, which `day` depends on.
 
@@ -94,7 +94,7 @@ def landed_columns(records: DataFrame, internal: Collection[str] = ()) -> DataFr
 
 
 def header_value(name: str) -> Column:
-    """The value of a header; null if it is missing.
+    """Return the value of a header; null if it is missing.
 
     Of a repeated header the last one counts, as for `lastHeader` of Kafka's Java client and for a Python dictionary.
     """
@@ -130,7 +130,7 @@ def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
 
 
 def _problem() -> Column:
-    """The first thing that is wrong with the headers; null if nothing is."""
+    """Return the first thing that is wrong with the headers; null if nothing is."""
     present = [f.col(name).isNotNull() for name in ("_id", "_group", "_origin")]
     malformed = {
         HeaderProblem.MALFORMED_ID: present[0] & f.col("message_id").isNull(),
@@ -151,11 +151,11 @@ def _text(column: str) -> Column:
 
 
 def _matching(column: str, pattern: str) -> Column:
-    """A text where it has the whole of a form, else null."""
+    """Return a text where it has the whole of a form, else null."""
     return f.when(_text(column).rlike(pattern), _text(column))
 
 
 def _part(column: str, pattern: str, internal: Collection[str]) -> Column:
-    """The group of a form in a text of an internal topic, else null."""
+    """Return the group of a form in a text of an internal topic, else null."""
     text = _text(column)
     return f.when(_among(internal) & text.rlike(pattern), f.regexp_extract(text, pattern, 1))

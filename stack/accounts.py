@@ -31,7 +31,7 @@ def server_user() -> User | None:
 
 
 def closed_folder(path: Path, user: User) -> Path | None:
-    """The first folder on the way down to a path, the path included, that an account may not enter."""
+    """Return the first folder on the way down to a path, the path included, that an account may not enter."""
     return next((folder for folder in reversed([path, *path.parents]) if not _may_enter(folder, user)), None)
 
 

@@ -19,7 +19,7 @@ class PortInUseError(StartError):
 
 
 def log_tail(path: Path) -> str:
-    """The last lines of a server's log, for people to read."""
+    """Return the last lines of a server's log, for people to read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))

@@ -16,7 +16,7 @@ _LINE_SECONDS = 5.0
 
 @contextmanager
 def shown(console: Console, what: str) -> Iterator[maven.Watch]:
-    """A callback for `maven.fetch` that shows how far it has come.
+    """Make a callback for `maven.fetch` that shows its progress.
 
     Args:
         console: Where to show it.

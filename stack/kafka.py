@@ -40,7 +40,7 @@ class KafkaProgram:
     jars: Sequence[Path]
 
     def command(self, options: Sequence[str], main: str, arguments: Sequence[str]) -> list[str]:
-        """The command line of one of Kafka's main classes."""
+        """Return the command line of one of Kafka's main classes."""
         path = ":".join(map(str, self.jars))
         return [str(self.java.command), *options, f"-Dlog4j2.configurationFile={LOG4J}", "-cp", path, main, *arguments]
 
@@ -91,7 +91,7 @@ class Kafka:
         return [(node.proxy_port, node.behind_port) for node in self._cluster.nodes]
 
     def log(self, node: int = 0) -> Path:
-        """The file with everything that a node said."""
+        """Return the file with everything that a node said."""
         return self._node_folder(self._cluster.nodes[node]) / "server.log"
 
     def start_all(self) -> None:

@@ -47,7 +47,7 @@ class Cluster:
 
 
 def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, proxied: bool = False) -> Cluster:
-    """The cluster that lies in a folder, on the ports that it had; else a new one, which is written there.
+    """Return the cluster that lies in a folder, on the ports that it had; else a new one, which is written there.
 
     Raises:
         PortInUseError: One of its ports is in use.
@@ -87,7 +87,7 @@ def _new_node(index: int, ports: Ports, first_port: int | None, *, proxied: bool
 
 
 def _new_id() -> str:
-    """An id in Kafka's way of writing: a UUID in 22 characters; none that begins with a dash, which tools mistake."""
+    """Return a UUID in the 22 characters that Kafka writes; none begins with a dash, which tools mistake."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -12,13 +12,13 @@ SMALL_TOPIC_PARTITIONS = 8
 
 
 def server_properties(node: Node, nodes: Sequence[Node], log_dirs: str, overrides: Mapping[str, str]) -> str:
-    """The file `server.properties` of a node."""
+    """Return the file `server.properties` of a node."""
     settings = {**_base(len(nodes)), **_place(node, nodes), "log.dirs": log_dirs, **overrides}
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def initial_controllers(nodes: Sequence[Node]) -> str:
-    """The first quorum, as the format tool wants it."""
+    """Return the first quorum, as the format tool wants it."""
     return ",".join(f"{node.number}@{HOST}:{node.controller_port}:{node.directory}" for node in nodes)
 
 

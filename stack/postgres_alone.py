@@ -16,7 +16,7 @@ from stack.processes import Processes
 
 @contextmanager
 def postgres_alone(settings: Mapping[str, str] | None = None) -> Iterator[Postgres]:
-    """A Postgres that answers, on a port of its own; nothing of it is left after the block.
+    """Start a Postgres on a port of its own, and remove it after the block.
 
     Args:
         settings: Settings over the stack's own.

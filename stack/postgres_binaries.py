@@ -22,7 +22,7 @@ _NEEDED = ("bin", "lib/postgresql", "share/postgresql")
 
 
 def postgres_binaries(user: User | None, folder: Path) -> Path:
-    """A folder with `postgres`, `initdb` and the rest, which the account can run.
+    """Return a folder with `postgres`, `initdb` and the rest, which the account can run.
 
     Args:
         user: The account; None: the current one.

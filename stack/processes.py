@@ -104,7 +104,7 @@ class Processes:
         self._ask({"do": "signal", "name": name, "number": int(number)})
 
     def ended(self, name: str) -> int | None:
-        """The return code of a process (negative: the signal that killed it), None while it runs."""
+        """Return the return code of a process (negative: the signal that killed it), None while it runs."""
         code = self._ask({"do": "ask", "name": name})["ended"]
         return None if code is None else int(code)
 

@@ -199,7 +199,7 @@ class Stack:
         self._is_up = True
 
     def _folder(self) -> Path:
-        """The folder for everything: the given one, or a temporary one."""
+        """Return the folder for everything: the given one, or a temporary one."""
         if self._kept_folder:
             self._kept_folder.mkdir(parents=True, exist_ok=True)
             return self._kept_folder.resolve()

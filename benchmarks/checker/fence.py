@@ -132,7 +132,7 @@ def _round(site: Site, *, lock: bool, row: bool) -> float:
 
 @contextmanager
 def _writer(site: Site, request: CheckRequest, *, lock: bool) -> Iterator[None]:
-    """A local transaction that has its row and does not end within the block."""
+    """Hold a local transaction with its row open during the block."""
     with site.connect() as connection, connection.transaction(force_rollback=True):
         if lock:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(request.transaction_id),))

@@ -203,7 +203,7 @@ def _settled(site: Site, rows: int) -> Settled:
 
 
 def connect_as_checker(site: Site, options: str) -> psycopg.Connection[Any]:
-    """A connection as the checker makes it, with options of the server."""
+    """Return a connection as the checker makes it, with options of the server."""
     database = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
     return connect(database, "benchmark", options)
 

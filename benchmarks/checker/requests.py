@@ -21,7 +21,7 @@ GROUP = "orders"
 
 
 def make_requests(site: Site, connection: psycopg.Connection[Any], count: int) -> list[CheckRequest]:
-    """Requests about so many transactions of one message, as a relay asks."""
+    """Make check requests for so many transactions of one message."""
     query = sql.SQL("SELECT value FROM {} WHERE key = 'incarnation'").format(sql.Identifier(site.tables.meta))
     row = connection.execute(query).fetchone()
     incarnation = str(row[0]) if row else None

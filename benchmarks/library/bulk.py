@@ -73,7 +73,7 @@ def _bare(producer: Producer, application: Application) -> float:
 
 
 def _headers(topic: str) -> list[tuple[str, str | bytes | None]]:
-    """The headers of a half whose ordering key is that of another message."""
+    """Return the headers of a half whose ordering key is that of another message."""
     options = HalfOptions(ordering=(b"0",), incarnation=str(uuid.uuid4()))
     control = HalfControl(topic, ANY_PARTITION, str(uuid.uuid4()), 0, "orders", Truth.ROW, options)
     user: list[Header] = [("type", b"changed")]

@@ -73,7 +73,7 @@ def measure_memory(application: Application, transactions: int) -> tuple[list[Fi
 
 
 def _resident_mib() -> float:
-    """The resident set of this process; Linux tells it in pages."""
+    """Return the resident set of this process; Linux tells it in pages."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / _MIB, 2)
 

@@ -66,7 +66,7 @@ class Size:
     without: tuple[str, ...]
 
     def scenes(self) -> list[Scene]:
-        """What waits in the drains; of large bodies there are fewer."""
+        """Return what waits in the drains; of large bodies there are fewer."""
         if not self.whole:
             return [Scene(self.messages)]
         sizes = {SMALL: self.messages, 1_024: self.messages, 10_240: self.messages // 5}

@@ -134,7 +134,7 @@ def _due(site: Site, timeout_ms: int) -> tuple[float, float]:
 
 
 def _look(site: Site, topic: str, halves: int) -> list[tuple[float, int]]:
-    """Times in seconds since 1970, and offsets that were visible, until nothing more comes."""
+    """Return times in seconds since 1970, and visible offsets at them, until nothing more comes."""
     looks: list[tuple[float, int]] = []
     end = time.time() + _LONGEST_SECONDS
     while (now := time.time()) < end:

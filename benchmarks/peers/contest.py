@@ -99,7 +99,7 @@ class Contest(Generic[T]):
         value: Callable[[T], float],
         target: Target | None = None,
     ) -> Figure:
-        """A figure of ours beside one of the others.
+        """Return a figure of ours beside one of the others.
 
         Args:
             name: Of the figure.

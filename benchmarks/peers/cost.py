@@ -50,7 +50,7 @@ class Cost(NamedTuple):
     cpu_us: float
 
     def less(self, other: Self) -> Cost:
-        """The difference."""
+        """Return the difference."""
         return Cost(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 

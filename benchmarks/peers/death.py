@@ -146,7 +146,7 @@ def _wait_for(site: Site, messages: int) -> None:
 
 
 def _until_quiet(reading: Reading, messages: int) -> list[Arrival]:
-    """What came by when all have come, or time is up, and nothing more comes."""
+    """Return what came by when all have come, or time is up, and nothing more comes."""
     end = time.monotonic() + _LONGEST_SECONDS
     while True:
         arrivals = reading.arrivals()

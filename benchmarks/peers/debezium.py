@@ -171,7 +171,7 @@ class Debezium:
             return connection.execute(query, (self.variant.table,)).fetchone() == (True,)
 
     def _ask(self, what: str) -> dict[str, Any]:
-        """What Connect says of the connector; nothing while it is not up."""
+        """Return what Connect says of the connector; nothing while it is not up."""
         try:
             with _opener.open(self._url(what), timeout=_ANSWER_SECONDS) as answer:
                 said: dict[str, Any] = json.load(answer)
@@ -192,7 +192,7 @@ class Debezium:
 
 @contextmanager
 def start_debezium(variant: Variant, postgres_url: str, bootstrap_servers: str) -> Iterator[Debezium]:
-    """A Debezium that reads its table, and is gone after the block, with its slot.
+    """Run a Debezium that reads its table; remove it and its slot after the block.
 
     Args:
         variant: How it is set.

@@ -65,7 +65,7 @@ TUNED = Variant(
 def worker_properties(
     variant: Variant, bootstrap_servers: str, plugins: Path, offsets: Path, port: int
 ) -> dict[str, object]:
-    """The settings of Kafka Connect's one worker."""
+    """Return the settings of Kafka Connect's one worker."""
     return {
         "bootstrap.servers": bootstrap_servers,
         "plugin.path": plugins,
@@ -78,7 +78,7 @@ def worker_properties(
 
 
 def connector_properties(variant: Variant, postgres_url: str) -> dict[str, object]:
-    """The settings of the connector: the value as it is in the table, routed by its column `aggregatetype`."""
+    """Return the settings of the connector: the value as it is in the table, routed by its column `aggregatetype`."""
     database = conninfo_to_dict(postgres_url)
     return {
         "name": CONNECTOR,
@@ -105,12 +105,12 @@ def connector_properties(variant: Variant, postgres_url: str) -> dict[str, objec
 
 
 def properties(settings: Mapping[str, object]) -> str:
-    """A Java properties file."""
+    """Return a Java properties file."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def table_statements(variant: Variant) -> list[str]:
-    """The outbox table with the router's default columns, its publication, and the slot that keeps its log."""
+    """Return the outbox table with the router's default columns, its publication, and the slot that keeps its log."""
     table = variant.table
     return [
         f"CREATE TABLE {table} ({_COLUMNS})",
@@ -120,7 +120,7 @@ def table_statements(variant: Variant) -> list[str]:
 
 
 def drop_statements(variant: Variant) -> list[str]:
-    """What undoes `table_statements`."""
+    """Return what undoes `table_statements`."""
     table = variant.table
     return [
         f"SELECT pg_drop_replication_slot('{table}')",

@@ -136,13 +136,13 @@ def _debezium(site: Site, scene: Scene, body: bytes, debezium: Debezium) -> Drai
 
 
 def _forget(site: Site) -> None:
-    """What the polling relay has not relayed is not relayed by that of another part."""
+    """Remove what the polling relay has not relayed, so that the next part does not relay it."""
     with site.connect() as connection:
         empty_table(connection)
 
 
 def _fresh(site: Site) -> str:
-    """A topic of one run, so that afterwards only that run's messages are counted."""
+    """Return a topic of one run, so that afterwards only that run's messages are counted."""
     name = f"run-{uuid.uuid4().hex[:8]}"
     site.create_topics(name, partitions=PARTITIONS)
     wait_until(lambda: _is_led(site, name))
@@ -169,7 +169,7 @@ def _resumed(debezium: Debezium) -> Iterator[None]:
 
 @contextmanager
 def _warm(variant: Variant, stack: Stack, site: Site) -> Iterator[Debezium]:
-    """A Debezium that has moved some messages, and rests."""
+    """Run a Debezium that has moved some messages already."""
     with start_debezium(variant, stack.postgres_url, stack.bootstrap_servers) as debezium:
         debezium.rest()
         debezium.fill(site.topic("warm"), WARM_UP, b"x" * 256)

@@ -26,7 +26,7 @@ app = typer.Typer(help="The jars of the peers.", no_args_is_help=True)
 
 
 def peer_versions() -> dict[str, str]:
-    """The version of each peer, as its lock's first root says."""
+    """Return the version of each peer, as its lock's first root says."""
     return {name: read_lock(lock).roots[0].version for name, lock in _LOCKS.items()}
 
 

@@ -58,7 +58,7 @@ class Room:
         self.processes.start(Command(name, argv, self.log(name)))
 
     def log(self, name: str) -> Path:
-        """What a process said."""
+        """Return what a process said."""
         return self.folder / f"{name}.log"
 
     def wait_for(self, name: str, condition: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
@@ -81,7 +81,7 @@ class Room:
 
 @contextmanager
 def make_room(prefix: str) -> Iterator[Room]:
-    """A room for one peer.
+    """Make a room for one peer, and remove it after the block.
 
     Args:
         prefix: Of its folder's name.

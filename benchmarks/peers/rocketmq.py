@@ -182,7 +182,7 @@ class Client:
 def start_rocketmq(
     postgres_url: str, timeout_ms: int = TIMEOUT_MS, check_interval_ms: int = CHECK_INTERVAL_MS
 ) -> Iterator[tuple[Broker, Client]]:
-    """A RocketMQ that is gone after the block, with a client that has not warmed up yet.
+    """Run a RocketMQ during the block, with a client that has not warmed up yet.
 
     Args:
         postgres_url: A database with the table `stock`; the table from which check-backs are answered is made there.
@@ -221,7 +221,7 @@ def _start_broker(room: Room, timeout_ms: int, check_interval_ms: int) -> Broker
 
 
 def _claim_pair(ports: Ports) -> int:
-    """A port whose second neighbour below is free as well: the broker takes both."""
+    """Return a port whose second neighbour below is free as well: the broker takes both."""
     while True:
         port = ports.claim()
         try:

@@ -20,14 +20,14 @@ NAME_SERVER_JAVA = ("-Xms128m", "-Xmx256m")
 
 
 def name_server_conf(port: int) -> str:
-    """The file `namesrv.conf`."""
+    """Return the file `namesrv.conf`."""
     return _lines({"bindAddress": HOST, "listenPort": port})
 
 
 def broker_conf(
     folder: Path, name_server: str, port: int, replication_port: int, timeout_ms: int, check_interval_ms: int
 ) -> str:
-    """The file `broker.conf`.
+    """Return the file `broker.conf`.
 
     Args:
         folder: For the data.

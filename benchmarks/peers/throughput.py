@@ -149,7 +149,7 @@ def _measure(scene: Scene, rounds: int, load: Load) -> list[Figure]:
 
 
 def _beside_none(runs: Sequence[Share], load: Load) -> list[Figure]:
-    """What a transaction takes with a message, and without."""
+    """Return what a transaction takes with a message, and without."""
     _, p50, p99, p50_without, p99_without = zip(*runs, strict=True)
     return [
         Figure(

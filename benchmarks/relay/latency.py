@@ -82,7 +82,7 @@ def measure_dead_group(site: Site, application: Application, rounds: int, second
 
 
 def _beside_dead_group(site: Site, application: Application, seconds: float) -> list[float]:
-    """The application's own milliseconds, while halves of another group come that nobody ever decides."""
+    """Return the application's own milliseconds, while halves of another group come that nobody ever decides."""
     ended = threading.Event()
 
     def send() -> None:

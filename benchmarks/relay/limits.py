@@ -172,7 +172,7 @@ def _restart(site: Site, outbox: Outbox, pending: int) -> Restart:
 
 
 def _resident(stack: Stack, halves: int, transaction_size: int) -> Memory:
-    """The memory of a relay that has read so many pending halves."""
+    """Return the memory of a relay that has read so many pending halves."""
     with _site(stack) as (site, _):
         produce_undecided(site, "orders", halves, transaction_size)
         port = free_port()

@@ -103,7 +103,7 @@ def _site(stack: Stack) -> Iterator[Site]:
 
 
 def _create_topic(site: Site, name: str, partitions: int) -> None:
-    """A topic that keeps the broker's time."""
+    """Create a topic with the broker's time (LogAppendTime)."""
     config = {"message.timestamp.type": "LogAppendTime"}
     new = NewTopic(site.topic(name), partitions, site.replication, config=config)
     for future in site.admin.create_topics([new]).values():

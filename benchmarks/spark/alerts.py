@@ -102,7 +102,7 @@ def _milliseconds(ask: Callable[[], None], told: Iterator[float | None]) -> Iter
 
 
 def _ask(producer: Producer, site: Site, channel: ChannelDescription) -> None:
-    """A check request that is worth an alert."""
+    """Send a check request that causes an alert."""
     id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
     checked = WatchSettings.model_fields["checked"].default
     request = CheckRequest(id_, "orders", Truth.ROW, channel.half.id, 0, Positions.first(1), 0, 0, checked)
@@ -121,7 +121,7 @@ def _told(reader: Consumer) -> Iterator[float | None]:
 
 
 def _reader(site: Site, topic: str) -> Consumer:
-    """Reads what comes to the only partition of a topic from now on."""
+    """Return a consumer of the only partition of a topic, from its end."""
     consumer = Consumer({**site.kafka(), "group.id": f"{site.name}-alerts", "fetch.queue.backoff.ms": 1})
     consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
     return consumer

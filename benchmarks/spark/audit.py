@@ -163,12 +163,12 @@ def _records(spark: SparkSession, site: Site, topic: str) -> DataFrame:
 
 
 def _wait_until_closed(span: Span) -> None:
-    """A window is closed when its grace is over."""
+    """Wait until a window is closed: its grace is over."""
     time.sleep(max(0.0, (span.end + _GRACE_MS) / 1000 - time.time()) + 0.01)
 
 
 def _watch_memory(process: subprocess.Popen[bytes]) -> float:
-    """The most MiB that a process and its children have at once."""
+    """Return the most MiB that a process and its children have at once."""
     peak = 0.0
     while process.poll() is None:
         peak = max(peak, sum(map(_resident_mib, _family(process.pid))))

@@ -118,7 +118,7 @@ class _Writer:
         self._real.commit_transaction()
 
     def _commit(self, partition: int, offset: int) -> None:
-        """The relay's checkpoint: all is settled."""
+        """Commit the relay's checkpoint: all is settled."""
         half = self._channel.half
         metadata = HalfCheckpoint(offset, offset).encode(half.id, partition)
         consumer = Consumer(

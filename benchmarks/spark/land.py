@@ -99,7 +99,7 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
 
 
 def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count]) -> float:
-    """Records per second and core of a whole run, from its start to its end; what it did is counted afterwards.
+    """Return records per second and core of a whole run, from its start to its end; what it did is counted afterwards.
 
     Raises:
         RuntimeError: It did not do with each record, once, what it is for.
@@ -135,7 +135,7 @@ def _append(spark: SparkSession, settings: LandSettings) -> Count:
 
 
 def _landed(spark: SparkSession, settings: LandSettings) -> int:
-    """Records that lie in the table.
+    """Return records that lie in the table.
 
     Raises:
         RuntimeError: Some of them lie there more than once.

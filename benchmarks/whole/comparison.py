@@ -10,7 +10,7 @@ ALLOWED = 0.2
 
 
 def regressions(kept: Mapping[str, Any], new: Mapping[str, Any], allowed: float = ALLOWED) -> list[str]:
-    """The figures that became worse, one sentence each.
+    """Return the figures that became worse, one sentence each.
 
     Of figures with a baseline the ratios are compared, because machines differ. Of what is counted per second a ratio
     is good when it is high; of times, bytes and everything else when it is low. And a target that was met is met still:
@@ -37,7 +37,7 @@ def _regression(kept: Mapping[str, Any], now: Mapping[str, Any] | None, allowed:
 
 
 def _worse(kept: Mapping[str, Any], now: Mapping[str, Any], allowed: float) -> str | None:
-    """What has become of a ratio; one to a baseline of nothing is none, and the target tells."""
+    """Return what has become of a ratio; one to a baseline of nothing is none, and the target tells."""
     before, after = kept["ratio"], now["ratio"]
     if before is None or after is None:
         return None

@@ -30,7 +30,7 @@ class Outcome:
 
 
 def merge(mode: Mode, command: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The results of a whole run: one record for each figure, and those that must be told of in any case.
+    """Return the results of a whole run: one record for each figure, and those that must be told of in any case.
 
     Args:
         mode: Of the run.
@@ -55,7 +55,7 @@ def merge(mode: Mode, command: str, outcomes: Sequence[Outcome]) -> dict[str, An
 
 
 def results_of_sections(latest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The results of each section of the report, in the form that a benchmark alone writes them.
+    """Return the results of each section of the report, in the form that a benchmark alone writes them.
 
     Args:
         latest: A whole run's; one of which no step wrote results has none.

@@ -86,7 +86,7 @@ RUN_ALONE: Mapping[str, tuple[str, ...]] = {
 
 
 def steps(mode: Mode) -> list[Step]:
-    """The steps of a run, those with demanded figures first."""
+    """Return the steps of a run, those with demanded figures first."""
     return _STEPS[mode]
 
 
@@ -106,7 +106,7 @@ class LeftOut:
 
 
 def left_out(mode: Mode) -> list[LeftOut]:
-    """What a run does not measure of all that the benchmarks can, so that its results do not keep it to themselves.
+    """Return what the benchmarks can measure and this run does not, for its results.
 
     Args:
         mode: Of the run.
@@ -123,7 +123,7 @@ def left_out(mode: Mode) -> list[LeftOut]:
 
 
 def _parts(mode: Mode) -> dict[tuple[str, str], bool]:
-    """What is measured, and whether in all sizes."""
+    """Return what is measured, and whether in all sizes."""
     return {(step.section, part): WHOLE in step.arguments for step in steps(mode) for part in sorted(step.parts)}
 
 

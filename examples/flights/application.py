@@ -84,7 +84,7 @@ class Diary:
 
 
 def make_engine(url: str) -> Engine:
-    """An engine for a `postgresql://` URL."""
+    """Return an engine for a `postgresql://` URL."""
     return create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1), pool_size=1)
 
 

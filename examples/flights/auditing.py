@@ -30,11 +30,11 @@ class Window:
 
     @classmethod
     def begin(cls) -> Self:
-        """A window from now on."""
+        """Return a window from now on."""
         return cls(_now())
 
     def end(self) -> Self:
-        """This window until now."""
+        """Return this window until now."""
         return replace(self, stop=_now() + 1)
 
     def is_closed(self) -> bool:
@@ -42,7 +42,7 @@ class Window:
         return _now() > self.stop + GRACE_MS
 
     def arguments(self) -> list[str]:
-        """The options of `outbox audit`."""
+        """Return the options of `outbox audit`."""
         return ["--from", str(self.start), "--to", str(self.stop), "--grace", str(GRACE_MS)]
 
     def save(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class Window:
 
 
 def load_window(path: Path) -> Window:
-    """The window that was written down."""
+    """Return the window that was written down."""
     return Window(**json.loads(path.read_text()))
 
 

@@ -73,7 +73,7 @@ class Application:
         self._running = [self._start(number) for number in range(self.workers)]
 
     def diary(self, worker: int) -> Diary:
-        """The diary of one process and its successors."""
+        """Return the diary of one process and its successors."""
         return Diary(self.folder / f"worker-{worker}.diary")
 
     def rolled_back(self) -> int:
@@ -120,5 +120,5 @@ class Application:
 
 
 def load_kills(path: Path) -> list[Kill]:
-    """The kills that were written down."""
+    """Return the kills that were written down."""
     return [Kill(**kill) for kill in json.loads(path.read_text())]

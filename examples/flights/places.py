@@ -25,13 +25,13 @@ LANDED = ("topic", "partition", "offset", "key", "value", "headers", "message_id
 
 
 def told_in(engine: Engine) -> dict[str, Told]:
-    """What the application told, by message id."""
+    """Return what the application told, by message id."""
     with Session(engine) as session:
         return {id_: Told(topic, shape) for id_, topic, shape in session.execute(select(told))}
 
 
 def visible_on(kafka: Mapping[str, str]) -> list[Seen]:
-    """What is visible on the real topics."""
+    """Return what is visible on the real topics."""
     return [_seen(record) for record in read_committed(kafka, TOPICS)]
 
 

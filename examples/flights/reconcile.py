@@ -86,7 +86,7 @@ def reconcile(told: Mapping[str, Told], seen: Iterable[Seen]) -> Reconciliation:
 
 
 def departure_of(value: bytes | None) -> int | None:
-    """The aircraft's counter in a message of the demo."""
+    """Return the aircraft's counter in a message of the demo."""
     departure = json.loads(value or b"{}").get("departure")
     return departure if isinstance(departure, int) else None
 

@@ -58,7 +58,7 @@ class Summary:
         return self.visible.clean and self.landed.clean and not self.wrong_outcomes()
 
     def as_json(self) -> dict[str, Any]:
-        """The figures of `summary.json`; what is wrong is counted over both places."""
+        """Return the figures of `summary.json`; what is wrong is counted over both places."""
         places = (self.visible, self.landed)
         return {
             "messages": self.told,

@@ -254,7 +254,7 @@ def _tell(count: int, left: Sequence[Manifest]) -> None:
 
 
 def _decided(topic: _Topic, chosen: Sequence[Manifest], kind: OpKind, left: Sequence[Manifest]) -> dict[str, Any]:
-    """What became of each, for programs."""
+    """Return what became of each, for programs."""
     there = {manifest.transaction_id for manifest in left}
 
     def outcome(manifest: Manifest) -> str:
@@ -327,7 +327,7 @@ def _show_one(found: Discarded) -> None:
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
-    """A transaction for programs."""
+    """Return a transaction for programs."""
     return {
         "transaction": manifest.transaction_id,
         "group": manifest.group,

@@ -43,7 +43,7 @@ class Coordinate:
         return cls(group, artifact, version, classifier or "", extension or "jar")
 
     def __str__(self) -> str:
-        """The coordinate as it is written."""
+        """Return the coordinate as it is written."""
         classifier = f":{self.classifier}" if self.classifier else ""
         extension = f"@{self.extension}" if self.extension != "jar" else ""
         return f"{self.group}:{self.artifact}:{self.version}{classifier}{extension}"

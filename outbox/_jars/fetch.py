@@ -39,12 +39,12 @@ Watch = Callable[[Progress], None]
 
 
 def jar_cache() -> Path:
-    """The folder in which jars are kept unless another is named."""
+    """Return the folder in which jars are kept unless another is named."""
     return user_cache() / "jars"
 
 
 def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = None) -> list[Path]:
-    """The jars that a lock file names, in its order, each with the right checksum; missing ones are fetched.
+    """Return the jars that a lock file names, in its order, each with the right checksum; missing ones are fetched.
 
     Needs the network only for what is not in the cache yet. Several processes may fetch at once.
 
@@ -148,7 +148,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Coordinate, Path]]:
-    """The files that Ivy downloaded below a folder, with their coordinates."""
+    """Yield the files that Ivy downloaded below a folder, with their coordinates."""
     for path in sorted(folder.glob("*/*/*/*.*")):
         group, artifact, version = path.relative_to(folder).parts[:3]
         stem = f"{artifact}-{version}"

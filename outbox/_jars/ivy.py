@@ -149,7 +149,7 @@ def _lines(stream: IO[bytes] | None) -> Iterator[str]:
 
 
 def _reason(said: list[str]) -> str:
-    """The first line that tells a cause, the best kind of line first."""
+    """Return the first line that tells a cause, the best kind of line first."""
     kinds = (r"\((java\.\S+Exception[^)]*)\)", r"(\[FAILED     \].*)", r":: (\S+: not found)", r"(\S.*)")
     for kind in kinds:
         for line in said:

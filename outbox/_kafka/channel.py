@@ -104,7 +104,7 @@ def _create_topics(admin: AdminClient, new: Sequence[NewTopic]) -> set[str]:
 
 
 def _wait_until_described(admin: AdminClient, channel: Channel) -> ChannelDescription:
-    """A topic is known to every broker a moment after its creation was acknowledged."""
+    """Return a topic is known to every broker a moment after its creation was acknowledged."""
     deadline = time.monotonic() + REQUEST_TIMEOUT
     while len(describe_topics(admin, channel.topics)) < len(channel.topics) and time.monotonic() < deadline:
         time.sleep(0.1)

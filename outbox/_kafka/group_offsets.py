@@ -35,7 +35,7 @@ _HAS_MEMBERS = {
 def committed_offsets(
     kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    """Committed offsets of a group by (topic, partition); places without one are left out.
+    """Return committed offsets of a group by (topic, partition); places without one are left out.
 
     Offsets of open transactions are waited for (R18).
 
@@ -49,7 +49,7 @@ def committed_offsets(
 def committed_checkpoints(
     kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]], *, stable: bool = True
 ) -> dict[tuple[str, int], TopicPartition]:
-    """Committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
+    """Return committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
 
     Args:
         kafka: librdkafka properties for the connection.
@@ -96,7 +96,7 @@ class _Member(NamedTuple):
 
 @contextmanager
 def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> Iterator[_Member]:
-    """A consumer that joins no generation; unlike the admin client's calls it waits for a coordinator to be made."""
+    """Make a consumer that joins no generation; unlike the admin client it waits for the coordinator to be created."""
     causes = Causes()
     properties = {**causes.properties(), **logged(kafka), "group.id": group}
     with checked_properties():

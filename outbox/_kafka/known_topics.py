@@ -75,7 +75,7 @@ class KnownTopics:
         return described.get(name)
 
     def _learn_ends(self, described: Mapping[str, TopicDescription]) -> None:
-        """Ends that cannot be learned stay as they were, for a topic that is still the same: they only rise."""
+        """Read end offsets; those that cannot be read stay unchanged for a topic with the same id: they only rise."""
         partitions = {name: topic.partitions for name, topic in described.items()}
         known = {name: ends for name, ends in self._ends.items() if self._is_same(name, described)}
         self._ends = known | end_offsets(self._admin, partitions, min(self._timeout, _ENDS_SECONDS))

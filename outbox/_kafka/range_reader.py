@@ -84,7 +84,7 @@ class SpanReader:
         self._consumer.close()
 
     def partitions(self, topic: str) -> range:
-        """The partitions of a topic; none if it does not exist.
+        """Return the partitions of a topic; none if it does not exist.
 
         Raises:
             KafkaUnreachable: Kafka does not answer.
@@ -114,7 +114,7 @@ class SpanReader:
             raise refused(f"asking for the ends of {topic}/{partition}", error) from error
 
     def since(self, topic: str, partitions: Iterable[int], ms: int) -> list[Span]:
-        """What partitions have from a time on, by their time index; empty spans at the end of those that have nothing.
+        """Return the spans from a time on, by the time index; empty at the end of a partition that has nothing newer.
 
         Args:
             topic: The topic.
@@ -141,7 +141,7 @@ class SpanReader:
     def read(
         self, spans: Iterable[Span], passed: Callable[[int], None] = lambda _: None
     ) -> Generator[Message, None, None]:
-        """The records of spans: those of different partitions side by side, those of one partition one after another.
+        """Read the records of spans, partitions interleaved, each partition in its order.
 
         Args:
             spans: Those of one partition ascend, and do not overlap.
@@ -159,7 +159,7 @@ class SpanReader:
             yield from self._read_beside([span for span in turn if span is not None], passed)
 
     def _read_beside(self, spans: list[Span], passed: Callable[[int], None]) -> Iterator[Message]:
-        """The records of one span of each of some partitions."""
+        """Yield the records of one span of each of some partitions."""
         unread = {(span.topic, span.partition): span for span in spans}
         places = [TopicPartition(span.topic, span.partition, span.start) for span in spans]
         self._consumer.assign(places)
@@ -194,7 +194,7 @@ class SpanReader:
 
 
 def cut(spans: Sequence[Span], most: int) -> list[Span]:
-    """The beginnings of spans, so that they have no more than so many offsets together; short ones stay whole."""
+    """Cut spans from their ends until they have at most so many offsets together; short ones stay whole."""
     kept: dict[Span, int] = {}
     for index, span in enumerate(sorted(spans, key=len)):
         kept[span] = min(len(span), most // (len(spans) - index))

@@ -62,7 +62,7 @@ class TopicCache:
             self._lock.release()
 
     def seen(self) -> dict[str, int]:
-        """The topics that were ever seen here, with the partitions that each had; some may be gone."""
+        """Return the topics that were ever seen here, with the partitions that each had; some may be gone."""
         with self._changing:
             return {name: topic.partitions for name, (_, topic) in self._known.items()}
 

@@ -109,7 +109,7 @@ def contract_of(profile: str) -> Contract:
 
 
 def topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
-    """The settings that the channel's topics get at creation."""
+    """Return the settings that the channel's topics get at creation."""
     return {
         channel.half_topic: _DELETE,
         channel.op_topic: _DELETE,
@@ -119,7 +119,7 @@ def topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
 
 
 def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -> list[Problem]:
-    """What the protocol cannot work with.
+    """Return what the protocol cannot work with.
 
     Args:
         channel: The channel.
@@ -151,7 +151,7 @@ def _settings(channel: Channel, topics: Mapping[str, TopicDescription]) -> Itera
 
 
 def _sizes(channel: Channel, topics: Mapping[str, TopicDescription]) -> Iterator[Problem]:
-    """A half that fits into the half topic must fit into an envelope."""
+    """Yield a half that fits into the half topic must fit into an envelope."""
     least = 2 * topics[channel.half_topic].max_message_bytes
     for name in (channel.check_topic, channel.discard_topic):
         found = topics[name].max_message_bytes
@@ -163,7 +163,7 @@ def _sizes(channel: Channel, topics: Mapping[str, TopicDescription]) -> Iterator
 def contract_problems(
     channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
 ) -> Iterator[Problem]:
-    """What the site's contract forbids.
+    """Yield what the site's contract forbids.
 
     Args:
         channel: The channel.

@@ -176,7 +176,7 @@ def decide(
 
 
 def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
-    """A decision on what a manifest lists."""
+    """Return a decision on what a manifest lists."""
     counted = set(manifest.positions)
     offsets = [offset for position, offset in manifest.offsets if position in counted]
     return OpEntry(

@@ -41,7 +41,7 @@ _WAY_ON_OP = "start the relay: check-back decides instead; then raise the op top
 
 
 def examine_versions() -> Iterator[Finding]:
-    """The libraries that this process runs on."""
+    """Yield the libraries that this process runs on."""
     version = tuple(int(part) for part in str(confluent_kafka.__version__).split(".")[:2])
     kafka = f"confluent-kafka {confluent_kafka.__version__}"
     found = f"{kafka}, SQLAlchemy {sqlalchemy.__version__}, psycopg {psycopg.__version__}"
@@ -197,7 +197,7 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
 
 
 def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
-    """What an application needs."""
+    """Yield what an application needs."""
     user = connection.info.user
     for privilege, name in table.missing_grants(connection, table.application_grant(user).rights):
         yield Finding(

@@ -114,7 +114,7 @@ class CallbackRow:
     positions: Positions
 
     def values(self) -> tuple[str, str, str, str, int, int, int, str]:
-        """The row's columns, but for state and time."""
+        """Return the row's columns, but for state and time."""
         return (
             self.transaction_id,
             self.producer_group,
@@ -146,7 +146,7 @@ class CallbackTable:
         self.find_statement = self.compose(_FIND)
 
     def compose(self, text: LiteralString) -> sql.Composed:
-        """A statement with the tables' names in place of `{transaction}`, `{meta}` and `{fence}`."""
+        """Return a statement with the tables' names in place of `{transaction}`, `{meta}` and `{fence}`."""
         return sql.SQL(text).format(**self._names)
 
     @property
@@ -155,7 +155,7 @@ class CallbackTable:
         return written(self.names.schema, self.names.transaction)
 
     def statements(self) -> list[sql.Composed]:
-        """The statements that make the tables, and their schema if there is none; running them again is safe."""
+        """Return the statements that make the tables, and their schema if there is none; running them again is safe."""
         texts = {
             "version": sql.SQL(SCHEMA_VERSION),
             "storage": sql.SQL(_STORAGE),
@@ -165,11 +165,11 @@ class CallbackTable:
         return [create_schema(self.names.schema), *tables]
 
     def drop_statements(self) -> list[sql.Composed]:
-        """The statement that drops the tables: with them go the decisions about everything that is still open."""
+        """Return the statement that drops the tables, and with them the decisions on all that is open."""
         return [drop_tables(self.names.schema, (self.names.transaction, self.names.meta, self.names.fence))]
 
     def application_grant(self, role: str) -> Grant:
-        """What the library's statements need: the seal inserts the row and reads it, and reads the incarnation.
+        """Return what the library's statements need: the seal inserts the row and reads it, and reads the incarnation.
 
         Raises:
             ConfigurationError: The role's name is not allowed.
@@ -178,7 +178,7 @@ class CallbackTable:
         return Grant(self.names.schema, role, rights)
 
     def checker_grant(self, role: str) -> Grant:
-        """What the checker needs: tombstones, purge with its watermarks, the durability write (R9).
+        """Return what the checker needs: tombstones, purge with its watermarks, the durability write (R9).
 
         The first watermark of a half partition is a new row of the meta table: that takes INSERT.
 
@@ -193,7 +193,7 @@ class CallbackTable:
         return Grant(self.names.schema, role, rights)
 
     def ddl(self, grants: Iterable[Grant] = ()) -> str:
-        """The SQL that makes the tables and gives rights on them; running it again is safe."""
+        """Return the SQL that makes the tables and gives rights on them; running it again is safe."""
         return script([*self.statements(), *all_statements(grants)])
 
     def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
@@ -209,7 +209,7 @@ class CallbackTable:
         run(connection, self.statements(), list(grants), "table")
 
     def problems(self, connection: psycopg.Connection[Any]) -> list[str]:
-        """What is wrong with the tables (R12), one sentence each, with what to do."""
+        """Return what is wrong with the tables (R12), one sentence each, with what to do."""
         if not may_use_schema(connection, self.names.schema):
             user, schema = connection.info.user, written(self.names.schema)
             return [f"role {user} may not use schema {schema}: GRANT USAGE ON SCHEMA {schema} TO {written(user)}"]

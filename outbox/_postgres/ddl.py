@@ -49,7 +49,7 @@ class Grant:
             )
 
     def statements(self) -> list[sql.Composed]:
-        """The statements that give the rights."""
+        """Return the statements that give the rights."""
         schema, role = sql.Identifier(self.schema), sql.Identifier(self.role)
         return [
             sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role),
@@ -70,7 +70,7 @@ def written(*names: str) -> str:
 
 
 def all_statements(grants: Iterable[Grant]) -> list[sql.Composed]:
-    """The statements that give the rights of several roles."""
+    """Return the statements that give the rights of several roles."""
     return [statement for grant in grants for statement in grant.statements()]
 
 
@@ -86,12 +86,12 @@ def drop_tables(schema: str, tables: Iterable[str]) -> sql.Composed:
 
 
 def split(text: LiteralString) -> list[sql.SQL]:
-    """The single statements of a text in which each ends with a semicolon and a line break."""
+    """Return the single statements of a text in which each ends with a semicolon and a line break."""
     return [sql.SQL(statement) for statement in text.strip().removesuffix(";").split(";\n")]
 
 
 def script(statements: Iterable[sql.Composable]) -> str:
-    """The statements as text for `psql`, or for a migration of one's own."""
+    """Return the statements as text for `psql`, or for a migration of one's own."""
     return "".join(f"{statement.as_string()};\n" for statement in statements)
 
 

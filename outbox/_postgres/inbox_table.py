@@ -64,15 +64,15 @@ class InboxTable:
         return sql.SQL(_INSERT).format(**self._names, group=group, id=id_).as_string()
 
     def statements(self) -> list[sql.Composed]:
-        """The statements that make the table, and its schema if there is none; running them again is safe."""
+        """Return the statements that make the table, and its schema if there is none; running them again is safe."""
         return [create_schema(self.schema), *(statement.format(**self._names) for statement in split(_DDL))]
 
     def drop_statements(self) -> list[sql.Composed]:
-        """The statement that drops the table: every message that comes again is then taken for new."""
+        """Return the statement that drops the table: every message that comes again is then taken for new."""
         return [drop_tables(self.schema, (self.name,))]
 
     def consumer_grant(self, role: str) -> Grant:
-        """What a consumer needs.
+        """Return what a consumer needs.
 
         Raises:
             ConfigurationError: The role's name is not allowed.
@@ -80,7 +80,7 @@ class InboxTable:
         return Grant(self.schema, role, {self.name: ("SELECT", "INSERT")})
 
     def purger_grant(self, role: str) -> Grant:
-        """What the clean-up needs.
+        """Return what the clean-up needs.
 
         Raises:
             ConfigurationError: The role's name is not allowed.
@@ -88,7 +88,7 @@ class InboxTable:
         return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})
 
     def ddl(self, grants: Iterable[Grant] = ()) -> str:
-        """The SQL that makes the table and gives rights on it; running it again is safe."""
+        """Return the SQL that makes the table and gives rights on it; running it again is safe."""
         return script([*self.statements(), *all_statements(grants)])
 
     def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 def contract_gauge(registry: CollectorRegistry) -> Gauge:
-    """The metric of a service's contract."""
+    """Return the metric of a service's contract."""
     return Gauge(
         "outbox_contract_problems",
         "Rules that topics of the channel, or of Kafka itself, break now, by rule",
@@ -43,7 +43,7 @@ def contract_gauge(registry: CollectorRegistry) -> Gauge:
 
 
 def describe_all(admin: AdminClient, channel: Channel) -> dict[str, TopicDescription]:
-    """The channel's topics, and Kafka's own as far as this client may see them.
+    """Return the channel's topics, and Kafka's own as far as this client may see them.
 
     Raises:
         KafkaUnreachable: The cluster does not answer.
@@ -106,7 +106,7 @@ class ContractWatch:
         self._periodic.check()
 
     def cause_of(self, error: UnsafeError) -> UnsafeError:
-        """What is behind an error: a topic that was deleted also takes its checkpoints along."""
+        """Return what is behind an error: a topic that was deleted also takes its checkpoints along."""
         try:
             problems = _that_stop(self._found(describe_all(self._admin, self._channel)))
         except OutboxError:

@@ -32,7 +32,7 @@ class Exit(enum.IntEnum):
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> Self:
-        """A code with its meaning."""
+        """Return a code with its meaning."""
         made = int.__new__(cls, code)
         made._value_ = code
         made.meaning = meaning
@@ -70,7 +70,7 @@ def guarded(command: Callable[[], None]) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """An error as one sentence; of settings that are wrong, the names and what is wrong with them, not their values."""
+    """Return an error as one sentence; of wrong settings the names and the reasons, never the values."""
     if isinstance(error, ValidationError):
         return "; ".join(_setting(detail["loc"], detail["msg"]) for detail in error.errors(include_input=False))
     return str(error)

@@ -58,7 +58,7 @@ def _table(found: Iterable[Finding]) -> Table:
 
 
 def examine_channel(settings: ServiceSettings) -> Iterator[Finding]:
-    """Settings, broker, and the contract of the channel's topics."""
+    """Yield settings, broker, and the contract of the channel's topics."""
     yield Finding("settings", "", f"are valid, profile {settings.profile}")
     channel = settings.channel_names()
     try:

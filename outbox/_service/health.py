@@ -39,7 +39,7 @@ class Health:
     _turned: float = field(default_factory=time.monotonic)
 
     def turned(self) -> None:
-        """The main loop went round."""
+        """Record a turn of the main loop."""
         self._turned = time.monotonic()
 
     def not_live(self) -> str | None:

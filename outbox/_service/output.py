@@ -100,7 +100,7 @@ def told_reading() -> Iterator[Callable[[int], None]]:
 
 
 def utc(ms: int) -> str:
-    """A time for people."""
+    """Return a time for people."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
 
 
@@ -115,7 +115,7 @@ def may_ask(*, yes: bool, as_json: bool) -> None:
 
 
 def signed(comment: str) -> str:
-    """What an op record says of who decided, and why."""
+    """Return what an op record says of who decided, and why."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # as in a container, whose user has no name

@@ -80,7 +80,7 @@ def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Cal
 
 
 def load_settings(settings_type: type[S], given: Mapping[str, Any]) -> S:
-    """The settings of a service.
+    """Return the settings of a service.
 
     Args:
         settings_type: Their type.

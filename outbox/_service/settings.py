@@ -129,7 +129,7 @@ class ServiceSettings(BaseSettings):
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file))
 
     def channel_names(self) -> Channel:
-        """The channel's names."""
+        """Return the channel's names."""
         return Channel(self.channel)
 
     def connection(self) -> dict[str, str]:
@@ -137,9 +137,9 @@ class ServiceSettings(BaseSettings):
         return {"log_level": "0", "bootstrap.servers": self.bootstrap_servers, **self.kafka}
 
     def polled_connection(self) -> dict[str, Any]:
-        """The same for a client that is polled all the time, and so hands its log lines over to ours."""
+        """Return the same for a client that is polled all the time, and so hands its log lines over to ours."""
         return {"logger": logging.getLogger(LIBRDKAFKA), "bootstrap.servers": self.bootstrap_servers, **self.kafka}
 
     def contract(self) -> Contract:
-        """What the site asks of its topics."""
+        """Return what the site asks of its topics."""
         return contract_of(self.profile)

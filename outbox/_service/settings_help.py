@@ -39,7 +39,7 @@ class DescribedSetting(NamedTuple):
 
 
 def describe_settings(settings_type: type[ServiceSettings]) -> Iterator[DescribedSetting]:
-    """The settings of a service, those of all services first."""
+    """Yield the settings of a service, those of all services first."""
     for name, field in settings_type.model_fields.items():
         variable, name_in_file = _names(name, field)
         yield DescribedSetting(name_in_file, variable, _default(field), _unit(field), field.description or "")
@@ -68,7 +68,7 @@ def _unit(field: FieldInfo) -> str:
 
 
 def with_settings(settings_type: type[ServiceSettings]) -> type[TyperGroup]:
-    """A command whose `--help` shows its settings, too."""
+    """Return a command whose `--help` shows its settings, too."""
 
     class WithSettings(TyperGroup):
         """Shows the settings below the options."""

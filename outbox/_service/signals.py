@@ -11,7 +11,7 @@ from types import FrameType
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that is set when the process is asked to stop."""
+    """Return an event that is set when the process is asked to stop."""
     stop = threading.Event()
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
@@ -23,7 +23,7 @@ def stop_on_signals() -> threading.Event:
 
 
 def reload_on_signal() -> threading.Event:
-    """An event that is set when the process is asked to read its configuration again (SIGHUP)."""
+    """Return an event that is set when the process is asked to read its configuration again (SIGHUP)."""
     wanted = threading.Event()
     signal.signal(signal.SIGHUP, lambda _signal, _frame: wanted.set())
     return wanted

@@ -47,7 +47,7 @@ class CheckRequest:
     message: Final[Envelope | None] = None
 
     def encode(self) -> bytes:
-        """The record's value: JSON."""
+        """Return the record's value: JSON."""
         return to_json(
             {
                 "version": names.FORMAT_VERSION,

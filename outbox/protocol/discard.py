@@ -78,7 +78,7 @@ class Manifest:
     incarnation: str | None = None
 
     def encode(self) -> bytes:
-        """The record's value: JSON."""
+        """Return the record's value: JSON."""
         return to_json(
             {
                 "version": names.FORMAT_VERSION,

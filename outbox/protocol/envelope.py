@@ -35,7 +35,7 @@ class Envelope:
     offset: int
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON object; bytes are base64, null means absent."""
+        """Return a JSON object; bytes are base64, null means absent."""
         return {
             "key": _encode(self.key),
             "value": _encode(self.value),
@@ -62,7 +62,7 @@ class Envelope:
         )
 
     def encode(self) -> bytes:
-        """The envelope as a record's value."""
+        """Return the envelope as a record's value."""
         return to_json(self.as_json())
 
 

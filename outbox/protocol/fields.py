@@ -28,7 +28,7 @@ def parse_number(text: str, what: str, minimum: int = 0, maximum: int = MAX_INT6
 
 
 def get_number(fields: Mapping[str, Any], name: str, minimum: int = 0, maximum: int = MAX_INT64) -> int:
-    """A number of a JSON object; `true`, `1.0` and `"1"` are none.
+    """Return a number of a JSON object; `true`, `1.0` and `"1"` are none.
 
     Raises:
         ProtocolError: It is missing, something else, or out of bounds.
@@ -40,7 +40,7 @@ def get_number(fields: Mapping[str, Any], name: str, minimum: int = 0, maximum: 
 
 
 def get_text(fields: Mapping[str, Any], name: str) -> str:
-    """A text of a JSON object.
+    """Return a text of a JSON object.
 
     Raises:
         ProtocolError: It is missing, something else, or has half a surrogate pair, which UTF-8 cannot say.
@@ -52,7 +52,7 @@ def get_text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def get_optional_text(fields: Mapping[str, Any], name: str) -> str | None:
-    """A text of a JSON object, or None for `null`.
+    """Return a text of a JSON object, or None for `null`.
 
     Raises:
         ProtocolError: It is missing, or something else.

@@ -52,7 +52,7 @@ class HalfOptions:
     incarnation: str | None = None
 
     def encode(self) -> bytes:
-        """The header's text; empty when nothing is said."""
+        """Return the header's text; empty when nothing is said."""
         parts = []
         if self.timestamp is not None:
             parts.append(f"timestamp={self.timestamp}")
@@ -68,7 +68,7 @@ class HalfOptions:
 
 @lru_cache(maxsize=64)
 def _quote(key: bytes) -> str:
-    """A key, percent-encoded; all halves of a transaction name the same one, and it takes longer than all the rest."""
+    """Percent-encode a key; cached, because all halves of a transaction have the same one."""
     return quote_from_bytes(key, safe="")
 
 
@@ -100,7 +100,7 @@ class HalfControl:
     options: Final[HalfOptions] = NO_OPTIONS
 
     def encode(self) -> list[tuple[str, bytes]]:
-        """The control headers, to be put before the user's own."""
+        """Return the control headers, to be put before the user's own."""
         return control_headers(
             self.topic,
             self.partition,
@@ -112,7 +112,7 @@ class HalfControl:
         )
 
     def ordering_key(self, key: bytes | None) -> bytes | None:
-        """The transaction's ordering key, given this message's own key; None: never held."""
+        """Return the transaction's ordering key, given this message's own key; None: never held."""
         return key if self.options.ordering is None else self.options.ordering[0]
 
 
@@ -183,7 +183,7 @@ def parse_key(text: str) -> bytes:
 def control_headers(
     topic: str, partition: int, transaction_id: str, position: int, group: str, truth: Truth, options: bytes
 ) -> list[tuple[str, bytes]]:
-    """The control headers of a half, without an object for each; as `HalfControl`, with its options as `encode()` says.
+    """Return the control headers of a half without making an object: as `HalfControl.encode()`.
 
     What many halves have in common is made once.
     """
@@ -208,12 +208,12 @@ def _group_header(group: str, truth: Truth) -> tuple[str, bytes]:
 
 
 def user_headers(headers: Headers) -> list[Header]:
-    """The user's own headers of a half: everything without the reserved prefix, order and repeats kept."""
+    """Return the user's own headers of a half: everything without the reserved prefix, order and repeats kept."""
     return [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
 
 
 def real_headers(control: HalfControl, headers: Headers, origin_partition: int, origin_offset: int) -> OutgoingHeaders:
-    """The headers of the record on the real topic: the user's own, then id, producer group and origin (R30)."""
+    """Return the headers of the record on the real topic: the user's own, then id, producer group and origin (R30)."""
     real: OutgoingHeaders = [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
     real.append((names.MESSAGE_ID_HEADER, message_id(control.transaction_id, control.position).encode()))
     real.append(_real_group_header(control.group))
@@ -227,7 +227,7 @@ def _real_group_header(group: str) -> tuple[str, bytes]:
 
 
 def reserved_header(header_names: Iterable[str]) -> str | None:
-    """The first header name with the reserved prefix, or None."""
+    """Return the first header name with the reserved prefix, or None."""
     return next((name for name in header_names if name.startswith(names.HEADER_PREFIX)), None)
 
 

@@ -38,12 +38,12 @@ def check_uuid(text: str) -> str:
 
 
 def message_id(transaction_id: str, position: int) -> str:
-    """The id by which consumers deduplicate: `<transaction id>/<position>`."""
+    """Return the id by which consumers deduplicate: `<transaction id>/<position>`."""
     return f"{transaction_id}/{position}"
 
 
 def lock_number(transaction_id: str) -> int:
-    """The number of a transaction's advisory lock: the last 8 bytes of its id, big endian, as a signed bigint.
+    """Return the number of a transaction's advisory lock: the last 8 bytes of its id, big endian, as a signed bigint.
 
     These bytes are the random part of a UUIDv7. Two transactions with one number only delay each other's check.
     """

@@ -87,7 +87,7 @@ class OpEntry:
     reason: Final[str] = ""
 
     def encode(self) -> str:
-        """The entry's line, without its end."""
+        """Return the entry's line, without its end."""
         reason = _one_line(self.reason)
         line = (
             f"{self.kind} {self.transaction_id} {self.topic_id} {self.partition} {self.positions}"
@@ -97,7 +97,7 @@ class OpEntry:
 
 
 def _one_line(reason: str) -> str:
-    """A reason as it is written: on one line, cut, and of characters that UTF-8 can say."""
+    """Return a reason as it is written: on one line, cut, and of characters that UTF-8 can say."""
     return " ".join(reason.split())[:MAX_REASON].rstrip().encode(errors="replace").decode()
 
 
@@ -171,7 +171,7 @@ def _parse_entry(line: str) -> OpEntry:
 
 
 def _parse_plain(line: str) -> OpEntry | None:
-    """An entry as nearly all are: of few messages that are stored, without checks or a reason. None: any other."""
+    """Parse an entry of the common form: few stored messages, no checks, no reason. Return None for any other."""
     match = _PLAIN.fullmatch(line)
     if match is None:
         return None
@@ -182,7 +182,7 @@ def _parse_plain(line: str) -> OpEntry | None:
 
 
 def _parse_any(line: str) -> OpEntry:
-    """An entry of any form, field by field.
+    """Return an entry of any form, field by field.
 
     Raises:
         ProtocolError: It is none.

@@ -9,7 +9,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash of `org.apache.kafka.common.utils.Utils`, unsigned."""
+    """Return the 32-bit murmur2 hash of `org.apache.kafka.common.utils.Utils`, unsigned."""
     length = len(data)
     h = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -29,12 +29,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition that Java's default partitioner gives a key."""
+    """Return the partition that Java's default partitioner gives a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def half_partition(group: str, ordering_key: bytes | None, transaction_id: bytes, partitions: int) -> int:
-    """The half partition of a transaction: one for each (producer group, ordering key).
+    """Return the half partition of a transaction: one for each (producer group, ordering key).
 
     Transactions without an ordering key are spread by their id.
 

@@ -39,7 +39,7 @@ class Positions:
 
     @classmethod
     def first(cls, count: int) -> Positions:
-        """The positions 0 to count - 1."""
+        """Return the positions 0 to count - 1."""
         return cls(((0, count - 1),)) if count else cls(())
 
     @classmethod
@@ -61,7 +61,7 @@ class Positions:
         return cls(runs)
 
     def __str__(self) -> str:
-        """The written form."""
+        """Return the written form."""
         return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in self.runs) or "-"
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Positions:
         return count
 
     def __iter__(self) -> Iterator[int]:
-        """The positions in ascending order."""
+        """Yield the positions in ascending order."""
         for first, last in self.runs:
             yield from range(first, last + 1)
 

@@ -50,7 +50,7 @@ class Batch:
         return [transaction for transaction in self.ready if transaction.discarded]
 
     def bodies_wanted(self) -> dict[bytes, int]:
-        """Records of the discard topic that must be fetched: their keys, and half offsets."""
+        """Return records of the discard topic that must be fetched: their keys, and half offsets."""
         wanted: dict[bytes, int] = {}
         for transaction in self.late():
             keys = record_keys(transaction)
@@ -107,7 +107,7 @@ class Outcome:
     messages: int = 0
 
     def topics(self) -> set[str]:
-        """The topics that it writes to."""
+        """Return the topics that it writes to."""
         return {record.topic for record in self.records}
 
 
@@ -119,7 +119,7 @@ def settle_batch(
     now: int,
     allowed: AllowList = EVERYTHING,
 ) -> Outcome:
-    """The records of a batch. What pre-flight refuses is put into the ledger's discard index.
+    """Return the records of a batch. What pre-flight refuses is put into the ledger's discard index.
 
     Args:
         batch: With its bodies put in.

@@ -32,7 +32,7 @@ class Written(NamedTuple):
 
 
 def written(record: Record, offset: int) -> Written | None:
-    """A record of a real topic at an offset, if a relay wrote it."""
+    """Return a record of a real topic at an offset, if a relay wrote it."""
     headers: dict[str, Any] = dict(record.headers)
     transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
     partition, _, half = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")

@@ -16,7 +16,7 @@ from relay.state.message_transaction import Transaction
 
 
 def deliver(transaction: Transaction, partition: int) -> list[Record]:
-    """The records of a committed transaction on their real topics, in the order of their positions.
+    """Return the records of a committed transaction on their real topics, in the order of their positions.
 
     What comes from the discard topic is out of its order, and a header says so.
 
@@ -37,7 +37,7 @@ def _real(half: Half, control: HalfControl, partition: int) -> Record:
 
 
 def discard(move: Move, manifest: Manifest, topic: str) -> Iterator[Record]:
-    """The records of halves that go to the discard topic, then the manifest of their transaction.
+    """Yield the records of halves that go to the discard topic, then the manifest of their transaction.
 
     Args:
         move: The halves, with their bodies; none if all lie there already.
@@ -51,7 +51,7 @@ def discard(move: Move, manifest: Manifest, topic: str) -> Iterator[Record]:
 
 
 def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
-    """The tombstones that remove a transaction from the discard topic.
+    """Yield the tombstones that remove a transaction from the discard topic.
 
     Args:
         transaction: A transaction that lies there.
@@ -62,7 +62,7 @@ def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Rec
 
 
 def remove_halves(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
-    """The tombstones that remove a transaction's halves, but not its manifest; as `remove()`."""
+    """Yield the tombstones that remove a transaction's halves, but not its manifest; as `remove()`."""
     yield from _tombstones(record_keys(transaction).values(), transaction, topic, partition)
 
 
@@ -72,7 +72,7 @@ def _tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, par
 
 
 def malformed(half: Half, topic_id: str, partition: int) -> Manifest:
-    """The manifest of a half that cannot be parsed, under an id made from its place."""
+    """Return the manifest of a half that cannot be parsed, under an id made from its place."""
     transaction_id = str(uuid.uuid5(uuid.UUID(topic_id), f"{partition}/{half.offset}"))
     return Manifest(
         transaction_id,
@@ -90,7 +90,7 @@ def malformed(half: Half, topic_id: str, partition: int) -> Manifest:
 
 
 def discard_malformed(half: Half, manifest: Manifest, topic: str) -> Iterator[Record]:
-    """The records of a half that cannot be parsed."""
+    """Yield the records of a half that cannot be parsed."""
     key = message_key(manifest.transaction_id, 0)
     yield Record(topic, manifest.partition, key, half.envelope().encode(), [], half.append_time)
     yield _manifest(manifest, topic)

@@ -56,7 +56,7 @@ class Pacing:
         return True
 
     def written(self, now: int, rest: int) -> None:
-        """A batch was written at this time; for so many ms the next one leaves only if it is full."""
+        """Record that a batch was written; for so many ms the next one leaves only when it is full."""
         self._rests_until = now + rest
 
     def wait(self, now: int) -> int | None:

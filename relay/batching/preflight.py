@@ -90,7 +90,7 @@ def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopi
 
 
 def targets(transaction: Transaction) -> set[str]:
-    """The real topics of a transaction."""
+    """Return the real topics of a transaction."""
     return {half.control.topic for half in transaction.counted() if half.control}
 
 
@@ -101,7 +101,7 @@ def inspect(
     now: int | None = None,
     allowed: AllowList = EVERYTHING,
 ) -> Finding | None:
-    """The first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
+    """Return the first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
 
     Args:
         transaction: A committed transaction.
@@ -166,7 +166,7 @@ def _is_internal(topic: str, channel: str) -> bool:
 
 
 def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
-    """What keeps a message from a real topic that does not take it, and may pass."""
+    """Return what keeps a message from a real topic that does not take it, and may pass."""
     if topic is None:
         return Finding(DiscardReason.TOPIC_MISSING, f"topic {target.topic} does not exist")
     if topic.lacks:

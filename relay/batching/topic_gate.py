@@ -41,7 +41,7 @@ class GatePolicy:
     pause_max: int = 5_000
 
     def pause_after(self, looks: int, who: str) -> int:
-        """The pause after so many looks, ms, spread by up to 10 % so that the looks of many do not come in waves."""
+        """Return the pause after the given number of look-ups, ms, spread by up to 10 % to avoid waves."""
         exact = min(self.pause << min(looks - 1, 20), self.pause_max)
         spread = zlib.crc32(f"{who}/{looks}".encode()) % 201 - 100
         return exact + exact * spread // 1_000
@@ -169,7 +169,7 @@ class Gate:
         return {name for name, closed in self._closed.items() if closed.due <= now}
 
     def unknown(self) -> set[str]:
-        """The topics that must be looked at before what was refused in this turn can be judged."""
+        """Return the topics that must be looked at before what was refused in this turn can be judged."""
         return set(self._unknown)
 
     def learn(self, names: Collection[str], found: Mapping[str, RealTopic]) -> list[Transaction]:
@@ -247,7 +247,7 @@ class Gate:
         return sum(len(closed.waiting) for closed in self._closed.values())
 
     def take_news(self) -> list[News]:
-        """What has happened since the last call."""
+        """Return what has happened since the last call."""
         taken, self._news = self._news, []
         return taken
 
@@ -260,5 +260,5 @@ def _is_better(topic: RealTopic | None, before: RealTopic | None) -> bool:
 
 
 def _sight(topic: RealTopic | None) -> object:
-    """What of a topic decides whether it can take a message; its other settings come later."""
+    """Return what of a topic decides whether it can take a message; its other settings come later."""
     return None if topic is None else (topic.partitions, topic.lacks, topic.unavailable)

@@ -53,7 +53,7 @@ class Fault(NamedTuple):
 
     @classmethod
     def of(cls, error: KafkaError) -> Fault:
-        """The flags of an error."""
+        """Return the flags of an error."""
         return cls(error.code(), error.fatal(), error.retriable(), error.txn_requires_abort())
 
 
@@ -102,7 +102,7 @@ _OPEN = frozenset({Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT})
 
 
 def remedy(fault: Fault, step: Step) -> Remedy:
-    """What to do about an error.
+    """Return what to do about an error.
 
     A message that cannot be produced or delivered is lost to its transaction, whatever its error says of trying again:
     the others must not become visible without it.

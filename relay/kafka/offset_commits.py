@@ -38,7 +38,7 @@ class OffsetCommits:
         self._failed: dict[int, KafkaError] = {}
 
     def serve(self, number: int) -> Commit:
-        """A partition number is served from now on.
+        """Return a partition number is served from now on.
 
         Returns:
             What its worker commits by. It does not wait; it raises DeliveryError if the partition number is not served
@@ -73,7 +73,7 @@ class OffsetCommits:
             self.heard(error.args[0], wanted)
 
     def heard(self, error: KafkaError | None, places: Iterable[TopicPartition]) -> None:
-        """An answer, for librdkafka's `on_commit`: an error of all, or one of each place."""
+        """Take an answer of librdkafka's `on_commit`: one error for all, or one for each partition."""
         with self._lock:
             for place in places:
                 self._heard(place, error or place.error)
@@ -102,7 +102,7 @@ class OffsetCommits:
             self._forget(place.partition)
 
     def finish(self, consumer: Consumer, numbers: Collection[int]) -> None:
-        """These are not served any more: commit what is still open, and wait for it.
+        """Commit what is still open of partitions that are given up, and wait for it.
 
         If that fails, the next owner begins at what was acknowledged before, and delivers once more what came after.
         """

@@ -52,7 +52,7 @@ class OffsetReader:
             )
 
     def read_on(self, offset: int) -> Iterator[Message]:
-        """The records from an offset to the end of the partition.
+        """Yield the records from an offset to the end of the partition.
 
         Raises:
             KafkaUnreachable: Kafka does not answer, or the reader was stopped.
@@ -74,7 +74,7 @@ class OffsetReader:
         raise KafkaUnreachable(f"the end of {self._topic}/{self._partition} was not seen")
 
     def read_at(self, offsets: Sequence[int]) -> Iterator[Message]:
-        """The records at ascending offsets; those that are not there are left out.
+        """Yield the records at ascending offsets; those that are not there are left out.
 
         Raises:
             KafkaUnreachable: Kafka does not answer, or the reader was stopped.
@@ -93,7 +93,7 @@ class OffsetReader:
                 return
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset of the partition, and the one behind its last.
+        """Return the first offset of the partition, and the one behind its last.
 
         Raises:
             KafkaUnreachable: Kafka does not answer.

@@ -98,7 +98,7 @@ class Complaints:
         self.trouble = self.timed_out = False
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
-        """Called by confluent-kafka while the producer is polled."""
+        """Take a log line; called by confluent-kafka while the producer is polled."""
         self.trouble = self.trouble or facility in self._TROUBLE
         self.timed_out = self.timed_out or facility == "REQTMOUT"
         say = log.warning if level >= logging.WARNING else log.info
@@ -164,7 +164,7 @@ class BatchProducer:
 
     @contextmanager
     def fatal_errors(self) -> Iterator[None]:
-        """Turns a fatal error, in whichever way confluent-kafka raises it, into a DeliveryError.
+        """Turn a fatal error, in whichever way confluent-kafka raises it, into a DeliveryError.
 
         Whatever serves callbacks may raise it: flush, poll, commit. confluent-kafka sets its exception, and then calls
         back all the same: what comes out is the interpreter's own SystemError then, with or without the cause.
@@ -183,7 +183,7 @@ class BatchProducer:
         return self._fatal_error() if is_silent else delivery_error(step, cause, self._undelivered)
 
     def _fatal_error(self) -> DeliveryError:
-        """What has befallen the producer: it tells it once more."""
+        """Return what has befallen the producer: it tells it once more."""
         try:
             self.client.begin_transaction()
         except KafkaException as error:

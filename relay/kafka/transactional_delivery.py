@@ -243,7 +243,7 @@ class TransactionalDelivery:
 
 
 def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
-    """A transactional producer that has fenced its predecessor.
+    """Return a transactional producer that has fenced its predecessor.
 
     Raises:
         ConfigurationError: Properties do not go together, or the right on the transactional id is missing.

@@ -72,12 +72,12 @@ class Ownership:
         return numbers
 
     def served(self, number: int) -> None:
-        """A number is served from now on."""
+        """Record that a number is served."""
         self._due.pop(number, None)
         self._pauses.pop(number, None)
 
     def try_later(self, number: int, now: float) -> None:
-        """A number could not be taken over, or its worker failed: an attempt holds up the other partitions."""
+        """Put off a number that could not be taken over, or whose worker failed: an attempt delays the others."""
         pause = min(2 * self._pauses[number], RETRY_SECONDS_MAX) if number in self._pauses else RETRY_SECONDS
         self._pauses[number] = pause
         self._due[number] = now + pause

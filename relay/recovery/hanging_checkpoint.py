@@ -187,7 +187,7 @@ def _outcome(
 
 
 def _states(reader: OffsetReader, span: range, key: bytes) -> list[State]:
-    """The states of one transactional id at these offsets; none before it expired."""
+    """Return the states of one transactional id at these offsets; none before it expired."""
     found: list[State] = []
     for message in reader.read_on(span.start):
         if (message.offset() or 0) >= span.stop:
@@ -201,7 +201,7 @@ def _states(reader: OffsetReader, span: range, key: bytes) -> list[State]:
 def _last_committed(
     kafka: Mapping[str, str], channel: ChannelDescription, number: int
 ) -> tuple[TopicPartition, TopicPartition | None]:
-    """The checkpoint before the one that hangs, and the note."""
+    """Return the checkpoint before the one that hangs, and the note."""
     half, note = (channel.half.name, number), (channel.discard.name, number)
     found = _offsets(kafka, channel, [half, note])
     if half not in found:

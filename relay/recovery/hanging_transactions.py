@@ -185,7 +185,7 @@ class TransactionalLeftovers:
             self._delivery.write_and_abort(last.record)
 
     def _last_own(self, place: TopicPartition, stop: int) -> Written | None:
-        """The last record between two offsets that an owner of this half partition wrote."""
+        """Return the last record between two offsets that an owner of this half partition wrote."""
         reader = OffsetReader(self._kafka, place.topic, place.partition, self._group, isolation="read_uncommitted")
         self._reader = reader
         if self._stopped:
@@ -202,7 +202,7 @@ class TransactionalLeftovers:
         return None
 
     def _last_of(self, records: Sequence[Written]) -> Written | None:
-        """The last one that is no other channel's, and no copy that somebody made of ours."""
+        """Return the last one that is no other channel's, and no copy that somebody made of ours."""
         for part in backwards(0, len(records), FETCHED_AT_ONCE):
             halves = self._halves.find(records[index].half_offset for index in part)
             for index in reversed(part):
@@ -235,7 +235,7 @@ def backwards(start: int, stop: int, size: int) -> Iterator[range]:
 
 
 def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
-    """What relays wrote at these offsets."""
+    """Yield what relays wrote at these offsets."""
     for message in reader.read_on(span.start):
         offset = message.offset() or 0
         if offset >= span.stop:

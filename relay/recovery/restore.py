@@ -114,7 +114,7 @@ def restore_ledger(
     deliver_again: bool = False,
     skip_lost: bool = False,
 ) -> Ledger:
-    """The ledger that the checkpoints of a half and an op partition describe; see `verify_checkpoints`.
+    """Return the ledger that the checkpoints of a half and an op partition describe; see `verify_checkpoints`.
 
     Raises:
         KafkaException: The end of the half partition cannot be seen now.
@@ -136,7 +136,7 @@ def verify_checkpoints(
     deliver_again: bool = False,
     skip_lost: bool = False,
 ) -> tuple[HalfCheckpoint, OpCheckpoint]:
-    """What the committed offsets of a half and an op partition say.
+    """Return what the committed offsets of a half and an op partition say.
 
     Args:
         consumer: Of the relay's group.

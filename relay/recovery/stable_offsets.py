@@ -37,7 +37,7 @@ class StableOffsets:
         self._since: dict[tuple[str, int], tuple[int, float]] = {}
 
     def saw(self, ends: Offsets, stable: Offsets, now: float) -> dict[str, Backlog]:
-        """The worst backlog of each topic.
+        """Return the worst backlog of each topic.
 
         Args:
             ends: End offsets.

@@ -145,7 +145,7 @@ class _Fields:
                 raise ValueError("tagged fields")
 
     def _count(self, size: int) -> int:
-        """A length: a varint of one more, or a number of some bytes that is negative for none."""
+        """Return a length: a varint of one more, or a number of some bytes that is negative for none."""
         return max(self._varint() - 1 if self._is_flexible else self._number(size), 0)
 
     def _varint(self) -> int:

@@ -41,7 +41,7 @@ class Bodies:
         self._bytes = 0
 
     def added(self, transaction: Transaction, half: Half) -> None:
-        """A half of a pending transaction was read."""
+        """Add a half of a pending transaction."""
         size = half.size()
         if not transaction.held_bytes:
             self._held[transaction.id] = transaction
@@ -49,7 +49,7 @@ class Bodies:
         self._bytes += size
 
     def settled(self, transaction: Transaction) -> None:
-        """A transaction pends no longer."""
+        """Remove a transaction that pends no longer."""
         if transaction.held_bytes:
             self._forget(transaction)
 

@@ -26,7 +26,7 @@ class CheckPolicy:
     check_interval_max: int = 600_000
 
     def pause(self, transaction_id: str, asked: int) -> int:
-        """The pause after the given number of checks, ms, spread by up to 10 % so that checks do not come in waves."""
+        """Return the pause after the given number of checks, ms, spread by up to 10 % to avoid waves."""
         exact = min(self.check_interval << min(asked - 1, 20), self.check_interval_max)
         spread = zlib.crc32(f"{transaction_id}/{asked}".encode()) % 201 - 100
         return exact + exact * spread // 1_000
@@ -63,7 +63,7 @@ class Overdue:
         return self._ops_read_until
 
     def next_due(self) -> int | None:
-        """The earliest due time, ms of broker time."""
+        """Return the earliest due time, ms of broker time."""
         while (first := self._agenda.first()) is not None:
             if self._pending(*first) is not None:
                 return first[0]
@@ -76,7 +76,7 @@ class Overdue:
         return due is not None and self._ops_read_until < due <= now
 
     def take(self, now: int, limit: int = sys.maxsize) -> list[Transaction]:
-        """The transactions to ask about now, the longest overdue first; each is due again after its next pause.
+        """Return the transactions to ask about now, the longest overdue first; each is due again after its next pause.
 
         Args:
             now: The broker's time, ms.
@@ -96,6 +96,6 @@ class Overdue:
         return taken
 
     def _pending(self, due: int, transaction_id: str) -> Transaction | None:
-        """The transaction of an entry that is not void, if it is undecided."""
+        """Return the transaction of an entry that is not void, if it is undecided."""
         found = next((known for find in self._find if (known := find(transaction_id))), None)
         return found if found is not None and found.due == due and found.state is State.PENDING else None

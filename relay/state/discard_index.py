@@ -45,7 +45,7 @@ class Discards:
     # --- what lies there ----------------------------------------------------------------------------------------
 
     def parked(self, transaction_id: str) -> Transaction | None:
-        """A transaction that lies there undecided, or whose decision has had no effect yet."""
+        """Return a transaction that lies there undecided, or whose decision has had no effect yet."""
         return self._parked.get(transaction_id)
 
     def holds(self, transaction_id: str) -> bool:
@@ -53,7 +53,7 @@ class Discards:
         return transaction_id in self._parked or transaction_id in self._refused
 
     def refused(self, transaction_id: str) -> Manifest:
-        """A transaction that lies there decided, because it cannot be delivered."""
+        """Return a transaction that lies there decided, because it cannot be delivered."""
         return self._refused[transaction_id]
 
     def count(self) -> tuple[int, int]:
@@ -61,17 +61,17 @@ class Discards:
         return len(self._parked), len(self._refused)
 
     def park(self, transaction: Transaction) -> None:
-        """An undecided transaction lies there from now on."""
+        """Add an undecided transaction that moves to the discard topic."""
         self._parked[transaction.id] = transaction
 
     def refuse(self, manifest: Manifest) -> None:
-        """A decided transaction lies there from now on."""
+        """Add a decided transaction that moves to the discard topic."""
         self._refused[manifest.transaction_id] = manifest
 
     # --- halves that follow their transaction -------------------------------------------------------------------
 
     def follow(self, transaction: Transaction, half: Half) -> None:
-        """A half of a parked transaction was read."""
+        """Add a half of a parked transaction."""
         self._followers[transaction.id].append(half)
 
     def is_whole(self, transaction: Transaction) -> bool:
@@ -117,13 +117,13 @@ class Discards:
         return taken
 
     def leave(self, transaction: Transaction) -> None:
-        """A transaction leaves the discard topic with the next checkpoint."""
+        """Remove a transaction that leaves the discard topic with the next checkpoint."""
         self._parked.pop(transaction.id, None)
         self._refused.pop(transaction.id, None)
         self.unpin(transaction.id)
 
     def remove(self, transaction: Transaction) -> list[Half]:
-        """A transaction shall leave the discard topic undelivered.
+        """Return a transaction shall leave the discard topic undelivered.
 
         Returns:
             Halves of it that need not follow it any more.
@@ -162,7 +162,7 @@ def all_keys(transaction: Transaction) -> list[bytes]:
 
 
 def to_manifest(transaction: Transaction, finding: Finding, topic_id: str, partition: int) -> Manifest:
-    """The manifest of a transaction that goes to the discard topic, or stays there.
+    """Return the manifest of a transaction that goes to the discard topic, or stays there.
 
     Args:
         transaction: The transaction.
@@ -191,7 +191,7 @@ def to_manifest(transaction: Transaction, finding: Finding, topic_id: str, parti
 
 
 def from_manifest(manifest: Manifest) -> Transaction:
-    """The transaction that a manifest describes, without the bodies of its halves; due at once."""
+    """Return the transaction that a manifest describes, without the bodies of its halves; due at once."""
     undecided = manifest.reason is DiscardReason.UNDECIDED
     transaction = Transaction(
         manifest.transaction_id,

@@ -27,7 +27,7 @@ _shared_target = lru_cache(maxsize=4_096)(Target)
 
 @lru_cache(maxsize=1_024)
 def shared_number(number: int) -> int:
-    """The same number, as one object for all: very many halves have the same size, or came in the same millisecond."""
+    """Return the same number as one shared object: very many halves have equal sizes or times."""
     return number
 
 
@@ -60,11 +60,11 @@ class Half:
         return self.aim if self.control is None else _shared_target(self.control.topic, self.control.partition)
 
     def envelope(self) -> Envelope:
-        """The half out of its place."""
+        """Return the half out of its place."""
         return Envelope(self.key, self.value, self.headers, self.append_time, self.offset)
 
     def without_body(self) -> Half:
-        """What the ledger must remember of a half whose record can be fetched, from the half or the discard topic."""
+        """Return what the ledger keeps of a half whose record can be fetched from the half or discard topic."""
         return Half(self.offset, self.append_time, None, None, (), None, "", self.target())
 
     def has_body(self) -> bool:
@@ -76,7 +76,7 @@ class Half:
         return len(self.key or b"") + len(self.value or b"") + OVERHEAD
 
     def timestamp(self) -> int:
-        """The timestamp on the real topic: the user's own, else the time of its append; ms since 1970."""
+        """Return the timestamp on the real topic: the user's own, else the time of its append; ms since 1970."""
         own = self.control.options.timestamp if self.control else None
         return self.append_time if own is None else own
 

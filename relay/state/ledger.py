@@ -196,19 +196,19 @@ class Ledger:
                 self._op(record.offset, record.source, entry)
 
     def ops_read_until(self, broker_time: int) -> None:
-        """The op partition was read to its end, seen at this broker time (ms)."""
+        """Record that the op partition was read to its end at this broker time, ms."""
         self._overdue.ops_read_until(broker_time)
 
     # --- out ----------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """What `take_ready` could hand out, about."""
+        """Return what `take_ready` could hand out, about."""
         return Ready(self._ready_messages, self._ready_bytes)
 
     def take_ready(
         self, messages: int, size: int = sys.maxsize, admits: Callable[[Transaction], bool] = lambda _: True
     ) -> list[Transaction]:
-        """Committed transactions in their order, up to about so many messages and bytes; they count as settled now.
+        """Take committed transactions in their order, about so many messages and bytes; they count as settled.
 
         One whose listed positions cannot all be found is among them: `Transaction.complete()` is False (INCOMPLETE).
         Of those that lie in the discard topic (`Transaction.discarded`) the bodies must be fetched from there. What
@@ -262,13 +262,13 @@ class Ledger:
         return self._unsettled.fits(offsets, transaction.gaps)
 
     def _look_again(self) -> None:
-        """What could not be said before is looked at anew, the lowest first: from the edges of a run all can be."""
+        """Try again what the checkpoint could not encode, lowest first: runs shrink from their edges."""
         for transaction in sorted(self._unsayable, key=lambda found: found.by_offset()[0][1].offset):
             self._push_ready(transaction)
         self._unsayable.clear()
 
     def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
-        """A transaction that was handed out cannot be delivered: it goes to the discard topic, or stays there.
+        """Return a transaction that was handed out cannot be delivered: it goes to the discard topic, or stays there.
 
         Returns:
             Its manifest.
@@ -281,7 +281,7 @@ class Ledger:
         return manifest
 
     def refuse_malformed(self, manifest: Manifest) -> None:
-        """A half that cannot be parsed goes to the discard topic."""
+        """Move a half that cannot be parsed to the discard topic."""
         self._discards.refuse(manifest)
 
     def take_parked(self, now: int, messages: int) -> list[Move]:
@@ -340,7 +340,7 @@ class Ledger:
         return [self._request(transaction) for transaction in self._overdue.take(now, limit)]
 
     def next_due(self) -> int | None:
-        """The earliest due time, ms of broker time."""
+        """Return the earliest due time, ms of broker time."""
         return self._overdue.next_due()
 
     def needs_op_end(self, now: int) -> bool:
@@ -495,7 +495,7 @@ class Ledger:
         return half.append_time + age
 
     def _add_to_discarded(self, half: Half, control: HalfControl) -> None:
-        """A half follows its parked transaction; of a decided one it is a straggler, for all that counts was read."""
+        """Add a half to its parked transaction; of a decided one it is a straggler that does not count."""
         transaction = self._discards.parked(control.transaction_id)
         if transaction is None:
             self._unsettled.settle_late([half.offset])
@@ -577,14 +577,14 @@ class Ledger:
         return taken
 
     def _pin(self, transaction: Transaction, offset: int) -> None:
-        """A decision on what lies in the discard topic is read again until its effect is committed."""
+        """Keep a decision on a discarded transaction to be read again until its effect is committed."""
         if transaction.decision is None:
             self._discards.unpin(transaction.id)
         else:
             self._discards.pin(transaction.id, offset)
 
     def _op_on_refused(self, offset: int, source: OpSource, entry: OpEntry) -> None:
-        """An operator lets pre-flight look again, or somebody who saw the row has it removed."""
+        """Obey an operator who repeats pre-flight, or a decision that removes the transaction."""
         manifest = self._discards.refused(entry.transaction_id)
         transaction = from_manifest(manifest)
         event = transaction.event(entry, source) if is_resumed_by(manifest, entry) else None
@@ -632,7 +632,7 @@ class Ledger:
                 self._parking.decided(transaction, self._overdue.ops_known_until())
 
     def _count_unknown(self, transaction: Transaction, entry: OpEntry) -> None:
-        """An answer counts once: it carries the number of the check that it answers."""
+        """Count an UNKNOWN answer once: it carries the number of its check."""
         if entry.checks > transaction.unknown_answers:
             transaction.unknown_answers = entry.checks
             transaction.last_answer = entry.reason
@@ -698,7 +698,7 @@ class Ledger:
         return self._is_pending(transaction) and transaction.is_first
 
     def _settle(self, transaction: Transaction) -> None:
-        """A transaction is through: it was handed out, or is never to be."""
+        """Settle a transaction that was handed out, or never will be."""
         if transaction.state is ROLLED_BACK and not transaction.discarded:
             self.counts["rolled_back"] += 1
         if transaction.decision is not None:
@@ -711,7 +711,7 @@ class Ledger:
             self._unsettled.settle_late(half.offset for half in self._discards.remove(transaction))
 
     def _leave(self, transaction: Transaction) -> None:
-        """A transaction's halves are settled."""
+        """Mark the halves of a transaction as settled."""
         del self._pending[transaction.id]
         self._parking.settled(transaction)
         self._bodies.settled(transaction)

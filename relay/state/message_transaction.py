@@ -96,21 +96,21 @@ class Single(Mapping[int, Half]):
         self._aim = half.target()
 
     def __getitem__(self, position: int) -> Half:
-        """The half."""
+        """Return the half."""
         if position != self._position:
             raise KeyError(position)
         return Half(self._offset, self._append_time, None, None, (), None, "", self._aim)
 
     def __iter__(self) -> Iterator[int]:
-        """The position."""
+        """Return the position."""
         return iter((self._position,))
 
     def values(self) -> ValuesView[Half]:
-        """The half; those of `Mapping` take ten times as long."""
+        """Return the half; those of `Mapping` take ten times as long."""
         return {self._position: self[self._position]}.values()
 
     def items(self) -> ItemsView[int, Half]:
-        """The position and the half; likewise."""
+        """Return the position and the half; likewise."""
         return {self._position: self[self._position]}.items()
 
     def __len__(self) -> int:
@@ -199,7 +199,7 @@ class Transaction:
         self.halves[position] = half
 
     def event(self, entry: OpEntry, source: OpSource) -> Event | None:
-        """What an op entry means for this transaction in its present state; None: nothing."""
+        """Return what an op entry means for this transaction in its present state; None: nothing."""
         if self.state is DISCARDED:
             return self._event_in_the_discard_topic(entry, source)
         event = _EVENTS.get(entry.kind)
@@ -251,7 +251,7 @@ class Transaction:
         self.state = TRANSITIONS[self.state, event]
 
     def counted(self) -> list[Half]:
-        """The halves that the decision counts, in the order of their positions."""
+        """Return the halves that the decision counts, in the order of their positions."""
         entry = self.decision
         if entry is None:
             return []
@@ -302,7 +302,7 @@ class Transaction:
         return positions, min(offsets), max(offsets)
 
     def first(self) -> Half:
-        """The half that was read first."""
+        """Return the half that was read first."""
         return next(iter(self.halves.values()))
 
 

@@ -23,7 +23,7 @@ class Lanes:
         self._last: defaultdict[str, dict[bytes, Transaction]] = defaultdict(dict)  # by producer group and ordering key
 
     def join(self, transaction: Transaction) -> None:
-        """A transaction stands behind all others of its lane, if it keeps an order at all."""
+        """Add a transaction behind all others of its lane, if it keeps an order at all."""
         key = transaction.ordering_key
         if key is None:
             return
@@ -34,7 +34,7 @@ class Lanes:
         of_group[key] = transaction
 
     def leave(self, transaction: Transaction) -> Transaction | None:
-        """A transaction is through.
+        """Return a transaction is through.
 
         Returns:
             The one that is first of its lane instead.

@@ -83,7 +83,7 @@ class Room:
     pending: float = 0.0
 
     def taken(self) -> float:
-        """The part that is taken; at 1 no further half may be read.
+        """Return the part that is taken; at 1 no further half may be read.
 
         Either the span is narrow enough for a bitmap, or what is unsettled in a wide one are few runs.
         """
@@ -112,7 +112,7 @@ class Parking:
     # --- what happens -------------------------------------------------------------------------------------------
 
     def added(self, transaction: Transaction, half: Half) -> None:
-        """A half of a transaction pends."""
+        """Add a half of a pending transaction."""
         size = half.size()
         transaction.size += size
         self._halves += 1
@@ -125,7 +125,7 @@ class Parking:
             self._heavy.add(transaction.group)
 
     def settled(self, transaction: Transaction) -> None:
-        """A transaction pends no longer."""
+        """Remove a transaction that pends no longer."""
         weight = self._weights[transaction.group]
         halves = len(transaction.halves) + len(transaction.copies)
         self._halves -= halves
@@ -164,7 +164,7 @@ class Parking:
         return max(self._policy.pending_max - self._halves, 0)
 
     def pending(self) -> float:
-        """The part of the halves that may pend which does."""
+        """Return the part of the halves that may pend which does."""
         return self._halves / self._policy.pending_max
 
     # --- whom to park -------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Parking:
             self._unanswered.popleft()
 
     def _too_old(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
-        """Does not look each time: those that are decided and held may be many."""
+        """Yield transactions that are too old; not at each call, since decided and held ones may be many."""
         lowest = min(self._policy.undecided_max_age, self._policy.listener_max_age)
         if now - self._looked_at_age < lowest // 100:
             return
@@ -277,7 +277,7 @@ def _halves_below(offset: int, group: Sequence[Transaction]) -> int:
 
 
 def _undecided(pending: Mapping[str, Transaction], append_time: int) -> list[Transaction]:
-    """The undecided ones whose first half was appended up to a time; of each group the oldest first.
+    """Return the undecided ones whose first half was appended up to a time; of each group the oldest first.
 
     Those that were deferred stand behind younger ones of other groups.
     """

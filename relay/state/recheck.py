@@ -90,7 +90,7 @@ class Urgent:
         self._chosen.append(transaction)
 
     def take(self) -> list[Transaction]:
-        """The transactions that were chosen; each is to be asked about now."""
+        """Return the transactions that were chosen; each is to be asked about now."""
         chosen, self._chosen = self._chosen, []
         return chosen
 

@@ -29,7 +29,7 @@ class Agenda:
             present.append(id_)
 
     def first(self) -> tuple[int, str] | None:
-        """The earliest time, and who is due then, in the order of arrival; None if nobody is."""
+        """Return the earliest time, and who is due then, in the order of arrival; None if nobody is."""
         if not self._times:
             return None
         due = self._times[0]

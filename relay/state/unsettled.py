@@ -38,7 +38,7 @@ class Unsettled:
         return tuple(map(range, self._starts, self._stops))
 
     def lowest(self, otherwise: int) -> int:
-        """The lowest; another one if there is none."""
+        """Return the lowest; another one if there is none."""
         return self._starts[0] if self._starts else otherwise
 
     def islands(self) -> int:
@@ -57,7 +57,7 @@ class Unsettled:
         return not self._starts or self._head - self._starts[0] <= WINDOW
 
     def read(self, offset: int) -> None:
-        """An offset at the head, or above it, was read, and is not settled."""
+        """Add an unsettled offset at the head or above it."""
         self._head = offset + 1
         if self._stops and self._stops[-1] == offset:
             self._stops[-1] = offset + 1

@@ -92,7 +92,7 @@ def _without_a_half() -> Iterator[Case]:
 
 
 def _without_a_half_or_a_row(neither: Column) -> Iterator[Case]:
-    """Records name no channel: those of another one on the same topic look like these."""
+    """Yield the cases of records that name no channel: those of another channel on the same topic look the same."""
     group, present = f.col("group"), f.col("group_is_present")
     unnamed = group.isNotNull() & f.col("database").isNull()
     yield Case(neither & unnamed & ~present, Verdict.FOREIGN)
@@ -109,7 +109,7 @@ def _malformed() -> Iterator[Case]:
 
 
 def _certainly_wrong() -> Iterator[Case]:
-    """What is visible and wrong; but for the first, whether it is committed or nobody knows."""
+    """Yield what is visible and wrong; but for the first, whether it is committed or nobody knows."""
     visible, half, real, last = f.col("copies") > 0, f.col("half"), f.col("real"), f.col("last_copy")
     unknown = f.coalesce(f.concat(f.lit("; is it committed? "), f.col("unknown")), f.lit(""))
     yield Case(visible & ~f.col("counted") & f.col("unknown").isNull(), Verdict.PHANTOM, _why_not_committed())
@@ -210,7 +210,7 @@ def _op_counts() -> Column:
 
 
 def _differences(half: Column, real: Column) -> Column:
-    """What a record has otherwise than its half, in words."""
+    """Return what a record has otherwise than its half, in words."""
     origin = (real["origin_partition"] != half["partition"]) | (real["origin_offset"] != half["offset"])
     parts = {
         "key, value or headers": real["content"] != half["content"],

@@ -51,7 +51,7 @@ def incarnation_of(databases: Sequence[Database], name: Column) -> Column:
 
 
 def purged_below(databases: Sequence[Database], name: Column, partition: Column) -> Column:
-    """The offset below which rows of a half partition may be gone; 0 if none was purged."""
+    """Return the offset below which rows of a half partition may be gone; 0 if none was purged."""
     found = f.lit(0).cast("bigint")
     for database in databases:
         if database.purged:

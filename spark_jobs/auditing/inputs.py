@@ -77,7 +77,7 @@ class InputPlan:
         self._discards = self._read_discards()
 
     def begun(self) -> Inputs:
-        """What is fixed so far: enough to read the halves."""
+        """Return what is fixed so far: enough to read the halves."""
         window, halves = self._window, self._halves
         return Inputs(self._channel.name, self._half.id, window, halves, checkpoints=self._checkpoints)
 
@@ -159,7 +159,7 @@ def _spans(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[int, 
 
 
 def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
-    """What is left of spans that an earlier audit has recorded; what is gone makes its topic incomplete.
+    """Return what is left of spans that an earlier audit has recorded; what is gone makes its topic incomplete.
 
     Raises:
         ConfigurationError: The half topic is another one by now.

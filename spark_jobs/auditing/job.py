@@ -126,7 +126,7 @@ class Audit:
         return half_evidence(records, inputs.unsettled()).persist(StorageLevel.DISK_ONLY)
 
     def read(self, spans: Spans) -> DataFrame:
-        """Records of spans, as Spark's Kafka source gives them."""
+        """Return records of spans, as Spark's Kafka source gives them."""
         wanted = {topic: parts for topic, parts in spans.items() if parts}
         if not wanted:
             return self._spark.createDataFrame([], KAFKA_COLUMNS)
@@ -157,7 +157,7 @@ class Audit:
         )
 
     def circumstances(self, inputs: Inputs, databases: list[Database], halves: DataFrame) -> Circumstances:
-        """What must be known besides."""
+        """Return what must be known besides."""
         told = halves.where("message.producer_group is not null").select("message.producer_group").distinct().collect()
         return Circumstances(
             inputs.window.grace,
@@ -170,7 +170,7 @@ class Audit:
 
 
 def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:
-    """The real topics to search, and how far back records can lie there.
+    """Return the real topics to search, and how far back records can lie there.
 
     From the window's start, before which no half of it was appended: a topic may have the broker's time, whatever
     timestamp the user gave, and what went to the wrong topic may lie there before the first half that names it. From

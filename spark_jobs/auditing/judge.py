@@ -66,7 +66,7 @@ class Circumstances:
 
 
 def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
-    """A verdict for each message.
+    """Return a verdict for each message.
 
     Args:
         evidence: As `spark_jobs.records.evidence.evidence` makes it.
@@ -181,7 +181,7 @@ def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
 
 
 def _placed(judged: DataFrame) -> DataFrame:
-    """The columns of the result but its latencies, and what those and the order depend on: what is shuffled again."""
+    """Return the result without latencies, with the columns that latencies and order depend on."""
     half, real, facts = f.col("half"), f.col("real"), f.col("facts")
     return judged.select(
         "transaction_id",

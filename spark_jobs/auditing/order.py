@@ -33,7 +33,7 @@ def reordered(judged: DataFrame) -> DataFrame:
 
 
 def _lane(compared: Column) -> Column:
-    """What is compared with each other; the rest has a lane for each transaction, so that no lane is endless."""
+    """Return what is compared with each other; the rest has a lane for each transaction, so that no lane is endless."""
     group = ("producer_group", "_ordering", "half_partition", "real_topic", "real_partition")
     shared = [f.when(compared, f.col(column)).alias(column) for column in group]
     return f.struct(*shared, f.when(~compared, f.col("transaction_id")).alias("_alone"))

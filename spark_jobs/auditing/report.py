@@ -50,7 +50,7 @@ _SAMPLE = ("transaction_id", "position", "detail", "producer_group", "half", "re
 
 
 def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         summary: What was found.
@@ -180,5 +180,5 @@ def _cell(value: object) -> str:
 
 
 def _visible(text: str) -> str:
-    r"""A text whose control characters, which HTML does not take, stand there as `\x00`."""
+    r"""Return a text whose control characters, which HTML does not take, stand there as `\x00`."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

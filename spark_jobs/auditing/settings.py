@@ -30,7 +30,7 @@ class AuditedDatabase(BaseModel):
         return self
 
     def connection_string(self) -> str:
-        """The connection string.
+        """Return the connection string.
 
         Raises:
             ConfigurationError: Its file cannot be read.
@@ -95,7 +95,7 @@ class AuditSettings(JobSettings):
         return names_in(self.topics)
 
     def window(self, now: int) -> Window:
-        """The window.
+        """Return the window.
 
         Args:
             now: ms since 1970.
@@ -108,7 +108,7 @@ class AuditSettings(JobSettings):
         return Window(parse_time(self.window_start), parse_time(self.window_end), self.grace)
 
     def all_databases(self) -> dict[str, AuditedDatabase]:
-        """The databases by name.
+        """Return the databases by name.
 
         Raises:
             ConfigurationError: There is none.

@@ -70,7 +70,7 @@ class Summary:
         return Exit.OK
 
     def document(self) -> dict[str, Any]:
-        """The summary as a JSON object."""
+        """Return the summary as a JSON object."""
         window = self.inputs.window
         return {
             "format": FORMAT_VERSION,
@@ -115,7 +115,7 @@ def findings_of(judged: DataFrame) -> DataFrame:
 
 
 def samples_of(findings: DataFrame, most: int) -> dict[Verdict, list[Row]]:
-    """Some messages of each verdict, the oldest ones."""
+    """Return some messages of each verdict, the oldest ones."""
     present = {row.verdict for row in findings.select("verdict").distinct().collect()}
     return {
         verdict: findings.where(f.col("verdict") == str(verdict))

@@ -53,7 +53,7 @@ class Window:
 
 
 def last_window(period: str, now: int, grace: int) -> Window:
-    """The last hour or day, by the clock of UTC, that is closed.
+    """Return the last hour or day, by the clock of UTC, that is closed.
 
     Args:
         period: `hour` or `day`.
@@ -66,7 +66,7 @@ def last_window(period: str, now: int, grace: int) -> Window:
 
 
 def parse_time(text: str) -> int:
-    """A time as ms since 1970, from ISO 8601 (UTC if it names no zone) or from ms since 1970.
+    """Return a time as ms since 1970, from ISO 8601 (UTC if it names no zone) or from ms since 1970.
 
     Raises:
         ConfigurationError: It is neither.
@@ -83,7 +83,7 @@ def parse_time(text: str) -> int:
 
 
 def text_of(time: int) -> str:
-    """A time in ms since 1970 for people, in UTC."""
+    """Return a time in ms since 1970 for people, in UTC."""
     return (_EPOCH + timedelta(milliseconds=time)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -133,7 +133,7 @@ class Inputs:
         return tuple(run for run in cut if run)
 
     def encode(self) -> str:
-        """The inputs as JSON, to be given to `--spans`."""
+        """Return the inputs as JSON, to be given to `--spans`."""
         return json.dumps({"format": FORMAT_VERSION, **asdict(self)}, indent=2) + "\n"
 
     @classmethod

@@ -223,7 +223,7 @@ def _configure(settings: OutputSettings) -> None:
 
 
 def _schema(text: str) -> str:
-    """A schema, or what the file holds that is named after an @."""
+    """Return a schema, or what the file holds that is named after an @."""
     if not text.startswith("@"):
         return text
     try:

@@ -92,7 +92,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
 
 
 def make_sink(spark: SparkSession, settings: LandSettings, output: Folder, checkpoint: Checkpoint) -> Sink:
-    """The sink that the settings name."""
+    """Return the sink that the settings name."""
     if settings.sink is SinkName.DELTA:
         # A new checkpoint counts batches from 0 again: it must not pass for the old one.
         return DeltaSink(spark, output, lambda: f"{settings.name}-{checkpoint.query_id()}")
@@ -146,7 +146,7 @@ def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets) -> None:
 
 
 def read(spark: SparkSession, settings: LandSettings) -> DataFrame:
-    """The topics' records as a stream, as Spark's Kafka source gives them."""
+    """Return the topics' records as a stream, as Spark's Kafka source gives them."""
     reader = spark.readStream.format("kafka").options(**source_options(settings, settings.topic_names()))
     return reader.options(**settings.rate_options()).option("startingOffsets", settings.starting_offsets).load()
 

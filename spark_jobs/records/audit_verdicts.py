@@ -52,7 +52,7 @@ class Verdict(enum.StrEnum):
     meaning: str
 
     def __new__(cls, name: str, weight: Weight, meaning: str) -> Self:
-        """A verdict with its weight and meaning."""
+        """Return a verdict with its weight and meaning."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.weight = weight

@@ -61,7 +61,7 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
 
 
 def positions_of(text: Column) -> Column:
-    """The positions of a text such as `0-2,5`; none of `-`."""
+    """Return the positions of a text such as `0-2,5`; none of `-`."""
     runs = f.transform(
         f.split(text, ","),
         lambda run: f.sequence(_first(run), _last(run)),

@@ -60,7 +60,7 @@ def _whole(frame: DataFrame) -> DataFrame:
 
 
 def message(**fields: Column) -> Column:
-    """A side of a message; fields that are not given are null."""
+    """Return a side of a message; fields that are not given are null."""
     names = [part.partition(":")[::2] for part in MESSAGE.removeprefix("struct<").removesuffix(">").split(",")]
     unknown = set(fields) - {name for name, _ in names}
     if unknown:
@@ -70,7 +70,7 @@ def message(**fields: Column) -> Column:
 
 
 def lookup(values: Mapping[int, int] | Mapping[str, int] | Mapping[str, str], key: Column) -> Column:
-    """What a small mapping has for a key; null if nothing."""
+    """Return what a small mapping has for a key; null if nothing."""
     if not values:
         return f.lit(None)
     pairs = [f.lit(part) for pair in values.items() for part in pair]
@@ -92,5 +92,5 @@ def overlapping(spans: Mapping[int, Span], partition: Column, first: Column, las
 
 
 def malformed_id(partition: Column, offset: Column) -> Column:
-    """What stands for the transaction of a half whose control headers cannot be read: its place."""
+    """Return what stands for the transaction of a half whose control headers cannot be read: its place."""
     return f.concat(f.lit("malformed:"), partition.cast("string"), f.lit("/"), offset.cast("string"))

@@ -107,13 +107,13 @@ def _offsets(records: DataFrame, runs: Mapping[int, Sequence[range]]) -> DataFra
 
 
 def _ordering() -> Column:
-    """The ordering key: that of the options, or the message's own; null for none."""
+    """Return the ordering key: that of the options, or the message's own; null for none."""
     own = f.when(~f.array_contains(f.split("_options", ";"), "unordered"), f.col("key"))
     return f.coalesce(_decoded(_option("ordering")), own)
 
 
 def _decoded(text: Column) -> Column:
-    """The bytes of a percent-encoded key; Spark's own decoder would take them for UTF-8."""
+    """Return the bytes of a percent-encoded key; Spark's own decoder would take them for UTF-8."""
     digits = f.transform(
         f.split(text, "%"),
         lambda part, index: f.when(index == 0, f.hex(part)).otherwise(
@@ -124,7 +124,7 @@ def _decoded(text: Column) -> Column:
 
 
 def _option(name: str) -> Column:
-    """The value of an option; null if it is not given."""
+    """Return the value of an option; null if it is not given."""
     found = f.regexp_extract("_options", rf"(?:\A|;)({name}=)([^;]*)", 1) != ""
     value = f.regexp_extract("_options", rf"(?:\A|;){name}=([^;]*)", 1)
     return f.when(f.col("_readable") & (f.col("_options") != "") & found, value)

@@ -9,7 +9,7 @@ from outbox.protocol.names import HEADER_PREFIX
 
 
 def header(name: str) -> Column:
-    """The first value of a header as text; null if it is missing, has none, or is not UTF-8."""
+    """Return the first value of a header as text; null if it is missing, has none, or is not UTF-8."""
     place = f.array_position(f.col("headers.key"), name)  # from 1; 0: absent, which `get` finds nowhere
     value = f.get(f.col("headers.value"), (place - 1).cast("int"))
     return f.try_validate_utf8(value.cast("string"))

@@ -114,7 +114,7 @@ def show(prepared: Prepared, settings: ReplaySettings) -> None:
 
 
 def _time(ms: int) -> str:
-    """A time for people; a producer may have said any."""
+    """Return a time for people; a producer may have said any."""
     return utc(ms) if abs(ms) <= _LAST_MS else f"{ms} ms"
 
 

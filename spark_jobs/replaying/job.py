@@ -217,7 +217,7 @@ class ReplayJob:
 
 
 def write_lanes(replay: Replay, rows: Iterable[Row]) -> Iterator[int | str]:
-    """What one task does: write the lanes that it is given, one after another.
+    """Yield what one task does: write the lanes that it is given, one after another.
 
     Args:
         replay: The replay.

@@ -146,7 +146,7 @@ class KafkaTransaction:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Turns an error of Kafka into one of ours."""
+        """Turn an error of Kafka into one of ours."""
         try:
             yield
         except KafkaException as error:
@@ -155,7 +155,7 @@ class KafkaTransaction:
             raise self._error(what, None) from error
 
     def _error(self, what: str, cause: KafkaError | None) -> OutboxError:
-        """What an error means; one message's error does not tell whether another producer is there."""
+        """Return what an error means; one message's error does not tell whether another producer is there."""
         befallen = self._befallen()
         if any(error is not None and error.code() in _FENCED for error in (cause, befallen)):
             return FencedError(f"{what}: another process has taken over")
@@ -163,7 +163,7 @@ class KafkaTransaction:
         return TransactionFailedError(f"{what} failed: {f'{told.name()}: {told.str()}' if told else 'no reason given'}")
 
     def _befallen(self) -> KafkaError | None:
-        """What has befallen the producer: it tells it once more. It is let go, whatever it says."""
+        """Return what has befallen the producer: it tells it once more. It is let go, whatever it says."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:

@@ -142,12 +142,12 @@ class LaneWriter:
                 self._write_in(transaction, rest)
 
     def _look_up(self, part: Sequence[LandedRecord]) -> list[LandedRecord]:
-        """What of a part the ledger does not show."""
+        """Return what of a part the ledger does not show."""
         self._progress = self._ledger.read().progress.get(self._lane)
         return self._unwritten(part)
 
     def _wait_for_the_target(self) -> None:
-        """What hangs there may be of this lane, and would come with its next commit (KAFKA-20734)."""
+        """Wait for open transactions on the target: they may be of this lane, and would end with its next commit."""
         self._ledger.wait_until_decided(*self._lane)
 
     def _write_in(self, transaction: KafkaTransaction, rest: Sequence[LandedRecord]) -> None:
@@ -180,7 +180,7 @@ class LaneWriter:
 
 
 def cut(records: Iterable[LandedRecord], rows: int, size: int) -> Iterator[list[LandedRecord]]:
-    """Records in parts, in their order.
+    """Yield records in parts, in their order.
 
     Args:
         records: The records.

@@ -75,7 +75,7 @@ def _size() -> Column:
 
 
 def parts_of(laned: DataFrame) -> list[Part]:
-    """What goes from where to where, counted."""
+    """Return what goes from where to where, counted."""
     rows = (
         laned.groupBy("_target", "_lane", "topic", "partition")
         .agg(
@@ -102,7 +102,7 @@ def _part(row: Row) -> Part:
 
 
 def in_order(laned: DataFrame, lanes: int) -> DataFrame:
-    """Records as the tasks write them: each lane whole, in one task, in its order.
+    """Return records as the tasks write them: each lane whole, in one task, in its order.
 
     Args:
         laned: Records with their lanes.

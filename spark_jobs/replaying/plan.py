@@ -107,7 +107,7 @@ class Plan:
 
     @classmethod
     def of(cls, parts: Iterable[Part], targets: Mapping[str, Target]) -> Plan:
-        """The plan for what was selected."""
+        """Return the plan for what was selected."""
         lasts: dict[tuple[str, int], int] = {}
         lanes: dict[Lane, Share] = {}
         for part in parts:
@@ -189,7 +189,7 @@ class Progress:
 
 
 def advanced(before: Progress | None, written: Sequence[tuple[Place, int]]) -> Progress:
-    """The progress after more records were written.
+    """Return the progress after more records were written.
 
     Args:
         before: The progress before; None: nothing was written yet.

@@ -33,7 +33,7 @@ class Selection:
 
 
 def select(records: DataFrame, selection: Selection, findings: DataFrame | None = None) -> DataFrame:
-    """The records that are selected.
+    """Return the records that are selected.
 
     Args:
         records: The table of records.
@@ -76,7 +76,7 @@ def absent_ids(chosen: DataFrame, ids: Collection[str]) -> list[str]:
 
 
 def up_to(records: DataFrame, lasts: Mapping[tuple[str, int], int]) -> DataFrame:
-    """Records of some landed partitions, up to the last offset of each; what was landed since is left out."""
+    """Return records of some landed partitions, up to the last offset of each; what was landed since is left out."""
     by_topic: dict[str, dict[int, int]] = {}
     for (topic, partition), last in lasts.items():
         by_topic.setdefault(topic, {})[partition] = last

@@ -63,7 +63,7 @@ def _time_complaints(part: Part, settings: Mapping[str, str], now: int) -> Itera
 
 
 def warnings(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now: int) -> Iterator[str]:
-    """What would come as a surprise, by topic."""
+    """Yield what would come as a surprise, by topic."""
     oldest: dict[str, int] = {}
     for part in parts:
         oldest[part.lane.topic] = min(part.oldest, oldest.get(part.lane.topic, part.oldest))

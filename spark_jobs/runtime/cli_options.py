@@ -9,12 +9,12 @@ from outbox.errors import ConfigurationError
 
 
 def only_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given; of the others environment and file decide."""
+    """Return the options that were given; of the others environment and file decide."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def pairs(option: str, texts: Iterable[str] | None) -> dict[str, str] | None:
-    """What a repeatable option NAME=VALUE says; None if it was not given.
+    """Return what a repeatable option NAME=VALUE says; None if it was not given.
 
     Raises:
         ConfigurationError: A text has no equals sign.

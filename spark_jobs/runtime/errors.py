@@ -40,7 +40,7 @@ class JobFailedError(OutboxError):
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line for people: what Kafka lost, else the innermost cause of an error of the JVM."""
+    """Return the cause in one line: what Kafka lost, else the innermost cause of an error of the JVM."""
     causes = _java_causes(error)
     for cause in causes:
         if _name(cause) == _DATA_LOSS:
@@ -54,7 +54,7 @@ def is_data_loss(error: BaseException) -> bool:
 
 
 def root_name(error: BaseException) -> str:
-    """Simple class name of the innermost cause of an error of the JVM; empty for another error."""
+    """Return the simple class name of the innermost cause of an error of the JVM; empty for another error."""
     causes = _java_causes(error)
     return _name(causes[-1]) if causes else ""
 
@@ -77,7 +77,7 @@ def _text(cause: Any) -> str:
 
 
 def _lost(text: str) -> str:
-    """The part of the source's message that says which records."""
+    """Return the part of the source's message that says which records."""
     facts = text.partition("Reason:")[2] or text
     return " ".join(facts.partition("This could be")[0].split())
 

@@ -16,7 +16,7 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, hadoop_configuration, jvm
 
 
 def read_texts(spark: SparkSession, path: str) -> Iterator[str]:
-    """The contents of all files in a folder but the hidden ones, read by Spark, so many at once; none if it is absent.
+    """Yield the contents of all visible files of a folder, read by Spark in groups; none if it is absent.
 
     Args:
         spark: Session to read with.
@@ -52,11 +52,11 @@ class Folder:
             self._root = self._files.makeQualified(root)
 
     def __str__(self) -> str:
-        """The folder as it was named."""
+        """Return the folder as it was named."""
         return self._path
 
     def path(self, name: str = "") -> str:
-        """The full path of something in the folder."""
+        """Return the full path of something in the folder."""
         return str(self._at(name).toString())
 
     def exists(self, name: str = "") -> bool:
@@ -73,7 +73,7 @@ class Folder:
             return [str(status.getPath().getName()) for status in self._files.listStatus(at)]
 
     def text(self, name: str) -> str | None:
-        """A file's content; None if there is none."""
+        """Return a file's content; None if there is none."""
         with self._told("read"):
             at = self._at(name)
             if not self._files.exists(at):
@@ -120,7 +120,7 @@ class Folder:
                 self._files.delete(at, False)
 
     def bytes(self, name: str) -> int:
-        """The size of all that is in a folder."""
+        """Return the size of all that is in a folder."""
         with self._told("read"):
             return int(self._files.getContentSummary(self._at(name)).getLength())
 

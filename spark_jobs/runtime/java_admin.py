@@ -55,7 +55,7 @@ class JavaAdmin:
             self._admin.close(self._java.java.time.Duration.ZERO)
 
     def _described(self, names: Iterable[str]) -> dict[str, Any]:
-        """The Java descriptions of those of the topics that exist."""
+        """Return the Java descriptions of those of the topics that exist."""
         wanted, found = list(names), {}
         with self._told():
             answers = self._admin.describeTopics(wanted).topicNameValues()
@@ -68,15 +68,15 @@ class JavaAdmin:
         return found
 
     def _earliest(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offsets that Kafka still has."""
+        """Return the first offsets that Kafka still has."""
         return self._listed(places, self._kafka.clients.admin.OffsetSpec.earliest())
 
     def _latest(self, places: Iterable[Place], *, committed: bool = False) -> dict[Place, int]:
-        """The first offsets that are not written yet, or that a read_committed reader does not see yet."""
+        """Return the first offsets that are not written yet, or that a read_committed reader does not see yet."""
         return self._listed(places, self._kafka.clients.admin.OffsetSpec.latest(), committed=committed)
 
     def _listed(self, places: Iterable[Place], spec: Any, *, committed: bool = False) -> dict[Place, int]:
-        """The offsets of partitions that fit a Java `OffsetSpec`."""
+        """Return the offsets of partitions that fit a Java `OffsetSpec`."""
         wanted = list(places)
         with self._told():
             levels = self._kafka.common.IsolationLevel
@@ -93,7 +93,7 @@ class JavaAdmin:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong in the client is told as one sentence."""
+        """Turn errors of the client into one sentence."""
         try:
             yield
         except JAVA_ERRORS as error:

@@ -22,15 +22,15 @@ JVM_GONE = (Py4JNetworkError, ConnectionError)
 
 
 def jvm(spark: SparkSession) -> Any:
-    """The JVM's packages and classes by name."""
+    """Return the JVM's packages and classes by name."""
     return spark._jvm  # noqa: SLF001 - PySpark has no public name for it
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:
-    """The configuration of file systems that Spark itself uses: credentials and the default file system."""
+    """Return the configuration of file systems that Spark itself uses: credentials and the default file system."""
     return spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
 
 
 def java_exception(error: BaseException) -> Any:
-    """The JVM's own exception behind an error; None if there is none."""
+    """Return the JVM's own exception behind an error; None if there is none."""
     return getattr(error, "java_exception", None) or getattr(error, "_origin", None)

@@ -79,19 +79,19 @@ class KafkaOffsets(JavaAdmin):
         return KeptTopic(*_identity(name, found), compacted, retention, deletes and size >= 0)
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offsets that Kafka still has."""
+        """Return the first offsets that Kafka still has."""
         return self._earliest(places)
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offsets that are not written yet; records of open Kafka transactions lie below."""
+        """Return the first offsets that are not written yet; records of open Kafka transactions lie below."""
         return self._latest(places)
 
     def since(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:
-        """The first offsets whose record has this time (ms since 1970) or a later one; its absence is -1."""
+        """Return the first offsets whose record has this time (ms since 1970) or a later one; its absence is -1."""
         return self._listed(places, self._kafka.clients.admin.OffsetSpec.forTimestamp(max(time_ms, 0)))
 
     def committed_ends(self, places: Iterable[Place], patience_ms: int) -> tuple[dict[Place, int], set[Place]]:
-        """The ends as they are now, once no Kafka transaction is open below them.
+        """Return the ends as they are now, once no Kafka transaction is open below them.
 
         Args:
             places: Partitions.
@@ -109,7 +109,7 @@ class KafkaOffsets(JavaAdmin):
             time.sleep(LOOK_SECONDS)
 
     def checkpoints(self, group: str, topic: Topic) -> dict[int, Checkpoint]:
-        """What a group has committed of a topic's partitions, offsets with metadata."""
+        """Return what a group has committed of a topic's partitions, offsets with metadata."""
         with self._told():
             found = self._awaited(self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
             committed = {}
@@ -144,5 +144,5 @@ def _identity(name: str, found: Any) -> tuple[str, str, int]:
 
 
 def _uuid(text: str) -> str:
-    """A topic's id as the protocol writes it; Kafka's Java client writes base64."""
+    """Return a topic's id as the protocol writes it; Kafka's Java client writes base64."""
     return str(uuid.UUID(bytes=base64.urlsafe_b64decode(f"{text}==")))

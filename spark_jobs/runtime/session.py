@@ -68,7 +68,7 @@ RESULTS = {
 
 @contextmanager
 def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (SPARK_LOCK,)) -> Iterator[SparkSession]:
-    """A session for one job, which ends with the block.
+    """Start a session for one job, and stop it at the end of the block.
 
     Args:
         name: Name of the application.
@@ -88,7 +88,7 @@ def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (
 
 
 def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> SparkSession:
-    """A session in this process and a JVM of its own, which ends when this process does, however it ends.
+    """Return a session in this process and a JVM of its own, which ends when this process does, however it ends.
 
     Args:
         name: Name of the application.
@@ -114,7 +114,7 @@ def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> 
 
 
 def _submitted(name: str) -> SparkSession:
-    """The session of `spark-submit`: where it runs and with which jars was said there."""
+    """Return the session of `spark-submit`: where it runs and with which jars was said there."""
     return _with_results(SparkSession.builder.appName(name).getOrCreate())
 
 

@@ -18,7 +18,7 @@ INTERNAL = ("half", "op", "check", "discard")
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names that a text separates by commas, each once."""
+    """Return the names that a text separates by commas, each once."""
     return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
 
 

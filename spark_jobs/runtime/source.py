@@ -20,7 +20,7 @@ FETCH = {
 
 
 def source_options(settings: JobSettings, topics: Sequence[str]) -> dict[str, str]:
-    """The options of Spark's Kafka source, the same for streams and batches.
+    """Return the options of Spark's Kafka source, the same for streams and batches.
 
     Only committed records, headers included, and an end with an error when records that were to be read are gone.
     """
@@ -81,7 +81,7 @@ class KafkaView(JavaAdmin):
         refuse_missing(self._topics, self.topic_ids(), more)
 
     def offsets(self) -> tuple[Offsets, Offsets]:
-        """The first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""
+        """Return the first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""
         described = self._described(self._topics)
         places = [(name, number) for name, topic in described.items() for number in range(len(topic.partitions()))]
         return by_topic(self._earliest(places)), by_topic(self._latest(places))

@@ -33,7 +33,7 @@ class Gap:
         return self.last_offset - self.first_offset + 1
 
     def __str__(self) -> str:
-        """The gap for people: `orders/0 31..50`."""
+        """Return the gap for people: `orders/0 31..50`."""
         return f"{self.topic}/{self.partition} {self.first_offset}..{self.last_offset}"
 
 
@@ -104,7 +104,7 @@ def lost_topics(needed: Offsets, beginnings: Offsets, ends: Offsets) -> tuple[st
 
 
 def lost_spans(needed: Offsets, beginnings: Offsets, ends: Offsets) -> str:
-    """The offsets that are gone, for people; empty if none are.
+    """Return the offsets that are gone, for people; empty if none are.
 
     Args:
         needed: The first offset that is not landed, by topic and partition.
@@ -132,7 +132,7 @@ def needed_text(needed: Offsets, topics: Mapping[str, str] | list[str]) -> str:
 
 
 def read_text(start: Offsets, end: Offsets) -> str:
-    """The offsets that a batch read, for people: `orders/0 0..120, orders/1 5..90`, the second one not included."""
+    """Return the offsets of a batch as text: `orders/0 0..120, orders/1 5..90`, ends exclusive."""
     return ", ".join(
         f"{topic}/{partition} {_at(start, topic, partition) or 0}..{last}"
         for topic, partition, last in _flat(end)

@@ -38,19 +38,19 @@ class OutboxDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "outbox"
 
     def schema(self) -> str:
-        """The columns of what is read."""
+        """Return the columns of what is read."""
         return self._options().what.columns
 
     def reader(self, schema: StructType) -> OutboxReader:
-        """Reads a batch."""
+        """Return the reader of a batch."""
         return OutboxReader(self._options(), schema)
 
     def streamReader(self, schema: StructType) -> OutboxStreamReader:  # noqa: N802 - Spark's name
-        """Reads a stream.
+        """Return the reader of a stream.
 
         Raises:
             SourceError: What is pending is no stream.
@@ -89,7 +89,7 @@ class OutboxReader(DataSourceReader):
         return ChannelReader(self._options).shares(self._bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition."""
+        """Yield the rows of one partition."""
         if not isinstance(partition, Share):  # where there are none, Spark starts a task with one of its own
             return
         yield from ChannelReader(self._options).batches(partition, self._schema, self._bounds, whole=True)
@@ -119,7 +119,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._options.most is None else ReadMaxRows(self._options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """What is there now is all that is to be read."""
+        """Fix the end offsets: only what exists now is read."""
         self._end = self._reader.spans()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -145,7 +145,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Share(span) for span in spans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition."""
+        """Yield the rows of one partition."""
         assert isinstance(partition, Share)  # noqa: S101 - as `partitions()` made it
         yield from ChannelReader(self._options).batches(partition, self._schema, EVERYTHING, whole=False)
 

@@ -50,12 +50,12 @@ class Stored(NamedTuple):
 
 
 def time_of(ms: int) -> datetime | None:
-    """A time as Spark takes it; null for one that Python has no year for."""
+    """Return a time as Spark takes it; null for one that Python has no year for."""
     return _EPOCH + timedelta(milliseconds=ms) if 0 <= ms <= _LAST_MS else None
 
 
 def decode(what: What, record: Stored) -> Iterator[Fields]:
-    """The rows of a record: one, but for an op record, which has one for each of its entries."""
+    """Yield the rows of a record: one, but for an op record, which has one for each of its entries."""
     place: Fields = {
         "partition": record.partition,
         "offset": record.offset,
@@ -133,7 +133,7 @@ def _discards(record: Stored) -> Iterator[Fields]:
 
 
 def _discard_key(key: bytes | None) -> Fields:
-    """What a record's key says: `<transaction id>/manifest`, `…/<position>` or `…/<position>/<half offset>`."""
+    """Return what a record's key says: `<transaction id>/manifest`, `…/<position>` or `…/<position>/<half offset>`."""
     parts = (key or b"").decode(errors="replace").split("/")
     match parts:
         case [id_, "manifest"]:

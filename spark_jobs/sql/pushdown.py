@@ -55,7 +55,7 @@ class Bounds:
 
 
 def narrowed(filters: Iterable[Filter]) -> Bounds:
-    """The bounds that filters give together; one of another kind gives none."""
+    """Return the bounds that filters give together; one of another kind gives none."""
     bounds = Bounds()
     for one in filters:
         name: tuple[str, ...] = getattr(one, "attribute", ())
@@ -96,14 +96,14 @@ _NARROWING: dict[str, Callable[[Bounds, Filter], Bounds]] = {
 
 
 def _values(one: Filter) -> frozenset[Any] | None:
-    """The values that a filter lets through; None if it does not name them."""
+    """Return the values that a filter lets through; None if it does not name them."""
     if isinstance(one, (EqualTo, EqualNullSafe)):
         return frozenset([one.value])
     return frozenset(one.value) if isinstance(one, In) else None
 
 
 def _range(one: Filter, step: int, number: Callable[[Any], int]) -> tuple[int | None, int | None]:
-    """The lowest and the highest number that a filter lets through."""
+    """Return the lowest and the highest number that a filter lets through."""
     values = _values(one)
     if values is not None:
         numbers = [number(value) for value in values if value is not None]

@@ -46,5 +46,5 @@ class What(enum.StrEnum):
         return tuple(column.split()[0] for column in self.columns.split(", "))
 
     def topic(self, channel: Channel) -> str:
-        """The topic that holds it."""
+        """Return the topic that holds it."""
         return {What.OPS: channel.op_topic, What.DISCARDS: channel.discard_topic}.get(self, channel.half_topic)

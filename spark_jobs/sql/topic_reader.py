@@ -71,7 +71,7 @@ class ChannelReader:
         return _clients(tuple(sorted(self._options.kafka.items())), self._options.channel.relay_group)
 
     def topic_id(self) -> str:
-        """The id of the topic.
+        """Return the id of the topic.
 
         Raises:
             SourceError: It does not exist.
@@ -96,7 +96,7 @@ class ChannelReader:
         return found
 
     def shares(self, bounds: Bounds) -> list[Share]:
-        """What must be read for a query.
+        """Return what must be read for a query.
 
         Raises:
             ConfigurationError: Kafka does not answer, refuses, or does not have what is wanted.
@@ -107,7 +107,7 @@ class ChannelReader:
         return [share for share in narrow if share.span]
 
     def _pending(self, spans: list[Span]) -> list[Share]:
-        """The halves that the relay's checkpoint does not call settled."""
+        """Return the halves that the relay's checkpoint does not call settled."""
         topic, group, topic_id = self._options.topic, self._options.channel.relay_group, self.topic_id()
         places = [(span.topic, span.partition) for span in spans]
         # What was settled once stays settled: what is read here may be pending no more when it is looked at.
@@ -148,7 +148,7 @@ class ChannelReader:
         return found
 
     def _times(self, bounds: Bounds, spans: list[Span]) -> tuple[Mapping[int, int], Mapping[int, int]]:
-        """The first offset that a time bound lets through, and the one behind the last, by partition."""
+        """Return the first offset that a time bound lets through, and the one behind the last, by partition."""
         numbers = [span.partition for span in spans]
         starts: dict[int, int] = {}
         stops: dict[int, int] = {}
@@ -162,7 +162,7 @@ class ChannelReader:
         return starts, stops
 
     def batches(self, share: Share, schema: StructType, bounds: Bounds, *, whole: bool) -> Iterator[pa.RecordBatch]:
-        """The rows of a share, as Arrow batches.
+        """Yield the rows of a share, as Arrow batches.
 
         Args:
             share: What to read.
@@ -202,7 +202,7 @@ class ChannelReader:
 
 @lru_cache(maxsize=4)
 def _clients(kafka: tuple[tuple[str, str], ...], group: str) -> tuple[AdminClient, SpanReader]:
-    """What a stream looks with at every trigger, made once in its process.
+    """Return what a stream looks with at every trigger, made once in its process.
 
     The reader has the name of the relay's group, which whoever looks into the channel may read.
     """
@@ -211,7 +211,7 @@ def _clients(kafka: tuple[tuple[str, str], ...], group: str) -> tuple[AdminClien
 
 @contextmanager
 def _told(span: Span) -> Iterator[None]:
-    """What librdkafka says of offsets that are not there any more is told as what it means."""
+    """Turn librdkafka's errors about offsets that are gone into errors about lost records."""
     try:
         yield
     except ConfigurationError as error:
@@ -221,7 +221,7 @@ def _told(span: Span) -> Iterator[None]:
 
 
 def stored(message: Message) -> Stored:
-    """A record of confluent-kafka."""
+    """Return a record of confluent-kafka."""
     headers, problem = _headers(message.headers)
     place = message.partition() or 0, message.offset() or 0
     return Stored(*place, message.timestamp()[1], message.key(), message.value(), headers, problem)
@@ -251,7 +251,7 @@ def _parts(rows: Iterable[Fields]) -> Iterator[list[Fields]]:
 
 
 def missing(wanted: Iterable[Span], there: Iterable[Span]) -> ConfigurationError | None:
-    """What a stream was to read and Kafka does not have any more, or does not have yet; None: nothing."""
+    """Return what a stream was to read and Kafka does not have any more, or does not have yet; None: nothing."""
     begins = {span.partition: span for span in there}
     for span in wanted:
         found = begins.get(span.partition)

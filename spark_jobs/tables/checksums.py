@@ -48,14 +48,14 @@ def count_units(table: str, rows: DataFrame) -> tuple[UnitRows, ...]:
 
 
 def content(rows: DataFrame) -> tuple[int, Checksum]:
-    """The number of rows and the checksum of all that is in them, whatever their order; `batch_id` is left out."""
+    """Return the number of rows and their checksum, independent of their order and of `batch_id`."""
     hashed = f.xxhash64(*(_hashable(rows, name) for name in sorted(rows.columns) if name != "batch_id"))
     total = rows.select(hashed.alias("_hash")).agg(f.count("*").alias("rows"), *hash_sums(f.col("_hash"))).collect()[0]
     return total.rows, Checksum.of_halves(total.high, total.low)
 
 
 def identities(rows: DataFrame) -> Checksum:
-    """The checksum of message ids, as manifests have it."""
+    """Return the checksum of message ids, as manifests have it."""
     hashed = f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id"))
     total = rows.agg(*hash_sums(hashed)).collect()[0]
     return Checksum.of_halves(total.high, total.low)
@@ -71,6 +71,6 @@ def _day() -> Column:
 
 
 def hash_sums(hashed: Column) -> list[Column]:
-    """The sums `high` and `low` of a hash's halves: whole hashes would overflow a sum, which Spark refuses."""
+    """Return the sums `high` and `low` of a hash's halves: whole hashes would overflow a sum, which Spark refuses."""
     high, low = f.shiftright(hashed, 32), hashed.bitwiseAND(f.lit(0xFFFF_FFFF))
     return [f.coalesce(f.sum(half), f.lit(0)).alias(name) for half, name in ((high, "high"), (low, "low"))]

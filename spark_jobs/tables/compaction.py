@@ -44,7 +44,7 @@ class Compaction:
         return -self.number
 
     def encode(self) -> str:
-        """The compaction as one line of JSON."""
+        """Return the compaction as one line of JSON."""
         return json.dumps({"format": FORMAT_VERSION, **asdict(self), "unit": self.unit._asdict()}) + "\n"
 
     @classmethod
@@ -64,7 +64,7 @@ class Compaction:
 
 
 def live_folders(manifests: Iterable[Manifest], compactions: Iterable[Compaction]) -> Folders:
-    """The folders that count.
+    """Return the folders that count.
 
     A compaction counts if all that it replaces counts when its turn comes. So of two that were made at once of the same
     folders, the one of the lower number counts, for every reader.
@@ -82,7 +82,7 @@ def live_folders(manifests: Iterable[Manifest], compactions: Iterable[Compaction
 
 
 def due(folders: Folders, before: date, fewest: int) -> dict[Unit, tuple[int, ...]]:
-    """What is to be compacted.
+    """Return what is to be compacted.
 
     Args:
         folders: The folders that count.
@@ -93,7 +93,7 @@ def due(folders: Folders, before: date, fewest: int) -> dict[Unit, tuple[int, ..
 
 
 def origin(batch_id: int, compactions: Mapping[int, Compaction]) -> frozenset[int]:
-    """The batches whose rows are in a folder: itself, or all that went into a compaction."""
+    """Return the batches whose rows are in a folder: itself, or all that went into a compaction."""
     if batch_id >= 0:
         return frozenset({batch_id})
     return frozenset().union(*(origin(each, compactions) for each in compactions[-batch_id].replaces))

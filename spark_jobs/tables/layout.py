@@ -60,7 +60,7 @@ class Unit(NamedTuple):
 
 
 def parsed_table(topic: str) -> str:
-    """The table of a topic's typed values."""
+    """Return the table of a topic's typed values."""
     return f"{PARSED}/{topic}"
 
 

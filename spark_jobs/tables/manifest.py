@@ -44,11 +44,11 @@ class Checksum:
         return cls(int(text, 16))
 
     def __add__(self, other: Checksum) -> Checksum:
-        """The checksum of both sets of rows together."""
+        """Return the checksum of both sets of rows together."""
         return Checksum((self.total + other.total) % _MODULUS)
 
     def __str__(self) -> str:
-        """The written form."""
+        """Return the written form."""
         return f"{self.total:016x}"
 
 
@@ -137,7 +137,7 @@ class Manifest:
         return sum(part.rows for part in self.beside if part.table == QUARANTINE)
 
     def units(self) -> set[Unit]:
-        """What the batch has rows of."""
+        """Return what the batch has rows of."""
         records = {Unit(RECORDS, part.topic, part.day) for part in self.partitions}
         return records | {Unit(part.table, part.topic, part.day) for part in self.beside}
 
@@ -148,7 +148,7 @@ class Manifest:
         return sum(part.rows for part in self.beside if (part.table, part.topic, part.day) == unit)
 
     def checksum_of(self, unit: Unit) -> Checksum:
-        """The checksum of the records of a unit."""
+        """Return the checksum of the records of a unit."""
         found = (part.checksum for part in self.partitions if (part.topic, part.day) == unit[1:])
         return sum(map(Checksum.parse, found), Checksum())
 
@@ -158,7 +158,7 @@ class Manifest:
         return sum((Checksum.parse(part.checksum) for part in self.partitions), Checksum())
 
     def encode(self) -> str:
-        """The manifest as one line of JSON, with the totals for readers who want no more."""
+        """Return the manifest as one line of JSON, with the totals for readers who want no more."""
         totals = {"rows": self.rows, "checksum": str(self.checksum)}
         return json.dumps({"format": FORMAT_VERSION, **asdict(self), **totals}) + "\n"
 

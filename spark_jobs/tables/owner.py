@@ -29,7 +29,7 @@ class Owner:
     query_id: str
 
     def encode(self) -> str:
-        """The owner as one line of JSON."""
+        """Return the owner as one line of JSON."""
         return json.dumps({"format": FORMAT_VERSION, **asdict(self)}) + "\n"
 
     @classmethod

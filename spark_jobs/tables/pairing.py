@@ -16,7 +16,7 @@ from spark_jobs.tables.query_checkpoint import Checkpoint
 
 
 def last_manifest(output: Folder) -> Manifest | None:
-    """The manifest of the last batch that was landed; None before the first."""
+    """Return the manifest of the last batch that was landed; None before the first."""
     landed = [int(stem) for name in output.names(MANIFESTS) if (stem := name.removesuffix(".json")).isdigit()]
     return Manifest.parse(output.text(manifest_file(max(landed))) or "") if landed else None
 
@@ -129,6 +129,6 @@ def check_ids(
 
 
 def needed_offsets(output: Folder, checkpoint: Checkpoint) -> Offsets:
-    """The first offsets that are not landed; empty before the first batch is planned."""
+    """Return the first offsets that are not landed; empty before the first batch is planned."""
     last = last_manifest(output)
     return checkpoint.start(0) if last is None else last.end

@@ -28,11 +28,11 @@ class Checkpoint:
         self._folder = folder
 
     def __str__(self) -> str:
-        """The checkpoint's place."""
+        """Return the checkpoint's place."""
         return str(self._folder)
 
     def query_id(self) -> str | None:
-        """The query's id, which stays the same as long as the checkpoint does; None before the first start.
+        """Return the query's id, which stays the same as long as the checkpoint does; None before the first start.
 
         Raises:
             OutputError: What lies there is no checkpoint.
@@ -44,7 +44,7 @@ class Checkpoint:
             raise OutputError(f"{self} is no checkpoint of Spark: its file `metadata` cannot be read") from error
 
     def last_commit(self) -> int | None:
-        """The last batch that is done with; None before the first."""
+        """Return the last batch that is done with; None before the first."""
         return max((int(name) for name in self._folder.names("commits") if name.isdigit()), default=None)
 
     def end(self, batch_id: int) -> Offsets:

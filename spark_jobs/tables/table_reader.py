@@ -73,7 +73,7 @@ _SCHEMAS = {RECORDS: COLUMNS, QUARANTINE: QUARANTINE_COLUMNS}
 
 
 def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFrame:
-    """The rows of all complete batches, as a frame.
+    """Return the rows of all complete batches, as a frame.
 
     The batches are those that are complete at the time of the call; the frame does not follow the table, and fails if
     it is used after `compact` has removed a folder that it was to read.
@@ -111,7 +111,7 @@ def accepted_gaps(spark: SparkSession, path: str) -> list[Gap]:
 
 
 def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -> DataFrame:
-    """The rows of one table in some folders, as a frame.
+    """Return the rows of one table in some folders, as a frame.
 
     Args:
         spark: Session to read with.

@@ -29,6 +29,6 @@ def send_alerts(spark: SparkSession, settings: WatchSettings, records: Sequence[
 
 
 def sink_options(settings: WatchSettings) -> dict[str, str]:
-    """The options of Spark's Kafka sink: each record is on all replicas before it counts as sent."""
+    """Return the options of Spark's Kafka sink: each record is on all replicas before it counts as sent."""
     properties = {**settings.java_connection(), "acks": "all"}
     return {**{f"kafka.{name}": value for name, value in properties.items()}, "topic": settings.alerts_topic}

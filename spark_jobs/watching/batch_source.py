@@ -16,7 +16,7 @@ from spark_jobs.watching.settings import WatchSettings
 
 
 def read_events(spark: SparkSession, settings: WatchSettings, half: Topic, spans: Mapping[Place, Span]) -> DataFrame:
-    """What is in these spans, as events.
+    """Return what is in these spans, as events.
 
     Args:
         spark: Session with Spark's Kafka source.
@@ -47,7 +47,7 @@ class _Records:
         self._spans = spans
 
     def of(self, *topics: str) -> DataFrame | None:
-        """Records of topics, as Spark's Kafka source gives them; None if there is nothing to read."""
+        """Return records of topics, as Spark's Kafka source gives them; None if there is nothing to read."""
         wanted: dict[str, dict[int, Span]] = {}
         for (topic, number), span in self._spans.items():
             if topic in topics:

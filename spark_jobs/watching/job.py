@@ -120,7 +120,7 @@ class Watch:
         self.topics()
 
     def topics(self) -> dict[str, Topic]:
-        """The topics, as they are now.
+        """Return the topics, as they are now.
 
         Raises:
             LostRecordsError: One is gone, or another one than it was.
@@ -221,7 +221,7 @@ def _within(offsets: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[Pla
 
 @contextmanager
 def _told(stop: threading.Event) -> Iterator[None]:
-    """What ends a running job is told as one sentence; one that is asked to stop may end by the same signal."""
+    """Turn what ends a running job into one sentence; a stop by signal may raise the same."""
     try:
         yield
     except (*JAVA_ERRORS, *JVM_GONE, SourceError) as error:

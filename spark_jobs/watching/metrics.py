@@ -95,7 +95,7 @@ def write_metrics(file: Path, look: Look, totals: Totals, behind: int) -> None:
 
 
 def _forget() -> None:
-    """What is not there any more leaves no figure behind."""
+    """Remove figures of what no longer exists."""
     for metric in _labelled():
         metric.clear()
 

@@ -86,7 +86,7 @@ class WatchSettings(JobSettings):
         return self
 
     def real_topics(self) -> tuple[str, ...]:
-        """The real topics."""
+        """Return the real topics."""
         return names_in(self.topics)
 
     def topic_names(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class WatchSettings(JobSettings):
         return (*read, self.alerts_topic) if self.alerts_topic else read
 
     def watched_topics(self) -> tuple[str, ...]:
-        """The topics that batches read: the channel's own, and the real ones."""
+        """Return the topics that batches read: the channel's own, and the real ones."""
         channel = self.channel_names()
         return (channel.half_topic, channel.op_topic, channel.check_topic, channel.discard_topic, *self.real_topics())
 

@@ -71,7 +71,7 @@ class WatchTables:
         return None if last is None else Step.parse(self._output.text(manifest_file(last)) or "")
 
     def snapshot(self, name: str, step: Step) -> DataFrame:
-        """What a batch has left for the next one; nothing before the first."""
+        """Return what a batch has left for the next one; nothing before the first."""
         if step.number < 0:
             return self._spark.createDataFrame([], _SNAPSHOTS[name])
         return self._spark.read.schema(_SNAPSHOTS[name]).parquet(self._output.path(batch_folder(name, step.number)))
@@ -126,13 +126,13 @@ class WatchTables:
 
 
 def counted_batches(output: Folder) -> list[int]:
-    """The batches that count, ascending."""
+    """Return the batches that count, ascending."""
     names = (name.removesuffix(".json") for name in output.names(MANIFESTS))
     return sorted(int(name) for name in names if name.isdigit())
 
 
 def read_watch(spark: SparkSession, path: str, table: str) -> DataFrame:
-    """The rows of all batches that count, as a frame.
+    """Return the rows of all batches that count, as a frame.
 
     Args:
         spark: Session to read with.

@@ -40,7 +40,7 @@ class WatchedTopics(KafkaOffsets):
         return {place: open_.get(id_, Holder(f"producer id {id_}", None)) for place, id_ in producers.items()}
 
     def _producer(self, place: Place, offset: int) -> int | None:
-        """The producer whose transaction begins at an offset."""
+        """Return the producer whose transaction begins at an offset."""
         with self._told():
             wanted = self._place(place)
             states = self._awaited(self._admin.describeProducers([wanted]).partitionResult(wanted)).activeProducers()
@@ -51,7 +51,7 @@ class WatchedTopics(KafkaOffsets):
         return None
 
     def _open_transactions(self, wanted: Container[int]) -> dict[int, Holder]:
-        """The Kafka transactions of these producers that this client may see and that are not over, by producer id."""
+        """Return the open Kafka transactions of these producers that this client may describe, by producer id."""
         states = self._kafka.clients.admin.TransactionState
         with self._told():
             options = self._kafka.clients.admin.ListTransactionsOptions()
@@ -76,11 +76,11 @@ class WatchedTopics(KafkaOffsets):
 
 
 def _shown(listing: Any) -> str:
-    """A transactional id; of a transaction whose end is written down already, with that."""
+    """Return a transactional id; of a transaction whose end is written down already, with that."""
     name, state = str(listing.transactionalId()), str(listing.state().name())
     return f"{name} ({state})" if state in _ENDING else name
 
 
 def places_of(topics: Mapping[str, Topic]) -> list[Place]:
-    """The partitions of topics."""
+    """Return the partitions of topics."""
     return [place for topic in topics.values() for place in topic.places()]

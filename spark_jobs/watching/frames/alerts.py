@@ -153,7 +153,7 @@ class News:
 
 
 def news(now: list[Alert], before: Mapping[str, int], channel: str, look: Look) -> News:
-    """What has begun, and what is over.
+    """Return what has begun, and what is over.
 
     Args:
         now: All that is wrong.

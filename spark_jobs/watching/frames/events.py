@@ -65,7 +65,7 @@ def op_events(records: DataFrame, half_topic_id: str, partitions: int) -> DataFr
 
 
 def real_events(records: DataFrame, partitions: int) -> DataFrame:
-    """Records that the relay wrote; the others have no message id."""
+    """Return records that the relay wrote; the others have no message id."""
     real, everything = f.col("message"), _everything(partitions)
     found = real_evidence(records, everything, dict.fromkeys(everything, _BEHIND_ALL))
     return _events(
@@ -113,7 +113,7 @@ def _everything(partitions: int) -> Mapping[int, tuple[int, int]]:
 
 
 def _parsed(records: DataFrame, form: str) -> DataFrame:
-    """Records whose values are JSON of a form; what is none of it is passed over, as services pass over it."""
+    """Return records whose values are JSON of a form; what is none of it is passed over, as services pass over it."""
     text = f.try_validate_utf8(f.col("value").cast("string"))
     return records.select("partition", "timestamp", f.from_json(text, form).alias("one")).where(
         f.col("one.transaction").isNotNull()

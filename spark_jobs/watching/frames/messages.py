@@ -101,7 +101,7 @@ def _decisions(events: DataFrame) -> DataFrame:
 
 
 def waits_for(topics: Collection[str]) -> Column:
-    """What a message waits for; null if for nothing. A topic that is not read shows nothing, so nothing is awaited.
+    """Return what a message waits for; null if nothing. Topics that are not read are not waited for.
 
     What lies in the discard topic for good waits for its op marker, if that is not read yet, and for nothing else; a
     half that cannot be read gets none.
@@ -124,7 +124,7 @@ def is_old(time: Column, read: Read) -> Column:
 
 
 def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
-    """The events that the next batch must know.
+    """Return the events that the next batch must know.
 
     They are all of transactions that wait, whose halves are not all read, or of which the relay has not read a half:
     its lag is their age, whatever else is known of them.

@@ -39,7 +39,7 @@ _MEASURES = dict.fromkeys((*COUNTS, "discarded", *LATENCIES), "bigint") | {"reas
 
 
 def minutes(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
-    """What a batch adds, as rows of `MINUTES`.
+    """Return what a batch adds, as rows of `MINUTES`.
 
     Args:
         events: Old and new events, told apart by `fresh`.
@@ -86,7 +86,7 @@ def _decided(told: DataFrame) -> DataFrame:
 
 
 def _delivered(told: DataFrame, read: Read) -> DataFrame:
-    """Records that are new. Where their topic has the producers' time, they count when they were decided."""
+    """Return records that are new. Where their topic has the producers' time, they count when they were decided."""
     half, real = f.col("half"), f.col("real")
     newest = f.timestamp_millis(f.lit(read.newest_ms).cast("bigint"))
     time = f.coalesce(real["time"], f.col("op.time"), half["time"], newest)
@@ -152,7 +152,7 @@ def merged(rows: DataFrame, keys: Iterable[str] = KEYS) -> DataFrame:
 
 
 def totals_of(rows: DataFrame) -> dict[str, dict[str, int]]:
-    """What rows add up to, by producer group and name; a discard's name is `discarded/<reason>`."""
+    """Return what rows add up to, by producer group and name; a discard's name is `discarded/<reason>`."""
     totals = {}
     for row in merged(rows, ["producer_group"]).collect():
         discarded = {f"discarded/{reason}": count for reason, count in row.discarded.items()}

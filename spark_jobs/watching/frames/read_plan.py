@@ -30,5 +30,5 @@ def plan(position: Mapping[Place, int], ends: Mapping[Place, int], most: int) ->
 
 
 def advanced(position: Mapping[Place, int], spans: Mapping[Place, Span]) -> dict[Place, int]:
-    """The position once these spans are read."""
+    """Return the position once these spans are read."""
     return {**position, **{place: end for place, (_, end) in spans.items()}}

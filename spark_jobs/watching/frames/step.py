@@ -47,11 +47,11 @@ class Step:
     totals: Totals = field(default_factory=dict)
 
     def offsets(self) -> Offsets:
-        """The position by topic and partition."""
+        """Return the position by topic and partition."""
         return by_topic(self.position)
 
     def encode(self) -> str:
-        """The step as one line of JSON."""
+        """Return the step as one line of JSON."""
         standing = [[*place, one.offset, one.since_ms, one.holder] for place, one in self.standing.items()]
         return (
             json.dumps(

@@ -154,7 +154,7 @@ TIMED_OUT = Counter(
 )
 LEFTOVERS = Counter(
     "outbox_relay_leftovers",
-    "Ended Kafka transactions that may have left a real topic with a hanging transaction, by outcome",
+    "Partitions of real topics on which an ended Kafka transaction may have left records open, by its outcome",
     ["outcome"],
     registry=REGISTRY,
 )

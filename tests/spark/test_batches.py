@@ -171,7 +171,7 @@ def test_a_checkpoint_of_another_table_is_refused(landing: Landing) -> None:
     landing.land(0, *span(0, 2))
     landing.commit(0)
     landing.table = landing.table.with_name("other")
-    with pytest.raises(OutputError, match="batches up to 0 are landed"):
+    with pytest.raises(OutputError, match="has landed batches up to 0"):
         landing.restart()
 
 

@@ -330,7 +330,7 @@ def test_what_one_record_gives_away_is_an_alert_at_once() -> None:
             "state": "firing",
             "producer_group": "orders",
             "since_ms": asked,
-            "detail": "nobody knows what became of it after 2 checks",
+            "detail": "its outcome is unknown after 2 checks",
         },
         {**discarded, "state": "firing", "producer_group": "orders", "detail": "TOO_LARGE"},
         {**discarded, "state": "resolved"},

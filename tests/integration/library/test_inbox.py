@@ -173,7 +173,7 @@ def test_autocommit_is_refused(site: Site, inbox: Inbox, engine: Engine) -> None
 
 def test_a_missing_table_is_named(site: Site) -> None:
     inbox = Inbox("billing", site.tables)
-    expected = f"table public.{site.name}_inbox does not exist in this database: run `outbox inbox create`"
+    expected = f"Table public.{site.name}_inbox does not exist in this database. Run `outbox inbox create`"
     with Session(site.engine()) as session, pytest.raises(ConfigurationError, match=expected):
         inbox.once(session, "a/0")
     with psycopg.connect(site.postgres_url) as connection, pytest.raises(ConfigurationError, match=expected):

@@ -451,7 +451,7 @@ def test_publishing_after_the_seal_is_refused(place: Place) -> None:
 
 def test_two_phase_sessions_are_refused(place: Place) -> None:
     topic = place.topic()
-    with Session(place.engine, twophase=True) as session, pytest.raises(UsageError, match="two-phase"):
+    with Session(place.engine, twophase=True) as session, pytest.raises(UsageError, match="twophase=True"):
         place.publish(session, topic, "v")
     with place.engine.connect() as connection, connection.begin():
         with pytest.raises(UsageError, match="already in a transaction"), place.outbox.transaction(connection):

@@ -291,7 +291,7 @@ def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
             patch.setattr(outbox._sender, "_produced", lambda *_: False)  # no room in the local queue
             with pytest.raises(PublishFailed, match="queue of halves is full"):
                 outbox.publish(session, _message(shop, topic, "failed"), eager=True)
-        with pytest.raises(PublishFailed, match="an earlier message"):
+        with pytest.raises(PublishFailed, match="An earlier message"):
             session.commit()
     assert _is_idle(engine)
     assert not shop.has(number)
@@ -313,7 +313,7 @@ def test_a_publication_that_failed_in_the_database_cannot_be_committed(shop: Sho
             session.execute(text("ROLLBACK TO SAVEPOINT own"))
         finally:
             other.execute(f"ALTER TABLE {meta}_away RENAME TO {meta}".encode())
-        with pytest.raises(PublishFailed, match="an earlier message"):
+        with pytest.raises(PublishFailed, match="An earlier message"):
             session.commit()
     assert _is_idle(engine)
     assert not shop.has(number)

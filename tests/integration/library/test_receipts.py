@@ -336,7 +336,7 @@ def test_a_timeout_says_what_is_known(silent: Shop) -> None:
         asyncio.run(receipt.wait_visible_async(0.1))
     unknown = replace(receipt, end=type(receipt.end)())
     unknown.end.unknown()
-    with pytest.raises(NotVisible, match=r"not known.*checker"):
+    with pytest.raises(NotVisible, match=r"unknown.*checker"):
         unknown.wait_visible(0.1)
     assert _waiters(receipt) == 0
 

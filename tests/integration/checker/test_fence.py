@@ -339,8 +339,10 @@ def test_a_row_is_told_read_only_once_the_log_is_flushed_beyond_it(
     with _application(site, "READ COMMITTED") as application:
         _commit_row(site, connection, request)
         _commit_row(site, application, others[0])
-        fence.check(connection, [request])
+        first = fence.check(connection, [request])
         _commit_row(site, connection, others[1])
         _commit_row(site, application, others[2])
-        answers = fence.check(connection, [request])
-    assert answers[request.transaction_id][0] is Verdict.COMMITTED
+        second = fence.check(connection, [request])
+    verdicts = [answers[request.transaction_id][0] for answers in (first, second)]
+    # COMMITTED at once if others on this server flush the log meanwhile, else as soon as others[1] has flushed it
+    assert verdicts[0] is Verdict.COMMITTED or verdicts == [Verdict.IN_FLIGHT, Verdict.COMMITTED]

@@ -137,7 +137,7 @@ def _committed_but_not_visible() -> Iterator[Case]:
     yield Case(counted & (facts["dropped"] > 0), Verdict.DISCARDED, "an operator dropped it")
     # A relay that delivers at this moment has one partition's records visible before another's: nothing is torn yet.
     yield Case(counted & _unsettled(), Verdict.DANGLING, "committed; the relay has not delivered it yet")
-    yield Case(counted & f.col("not_searched"), Verdict.UNPROVABLE, "a topic where it may be could not be read")
+    yield Case(counted & f.col("not_searched"), Verdict.UNPROVABLE, "a topic where it may be was not read as a whole")
     yield Case(counted & (facts["visible"] > 0), Verdict.TORN, "others of its transaction are visible")
     yield Case(counted, Verdict.LOST)
 

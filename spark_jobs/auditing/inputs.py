@@ -60,6 +60,7 @@ class InputPlan:
         self._clock_skew = clock_skew
         self._patience = patience
         self._incomplete: dict[str, str] = {}
+        self._shortened: dict[str, str] = {}
         self._internal = kafka.kept_topics((channel.half_topic, channel.op_topic, channel.discard_topic))
         for name in (channel.half_topic, channel.op_topic, channel.discard_topic):
             if name not in self._internal:
@@ -99,6 +100,7 @@ class InputPlan:
             reals,
             self._checkpoints,
             self._incomplete,
+            {topic: why for topic, why in self._shortened.items() if topic in reals},
         )
 
     def _read_checkpoints(self) -> dict[int, Checkpoint]:
@@ -140,18 +142,21 @@ class InputPlan:
         starts = {place: at if 0 <= at <= ends[place] else ends[place] for place, at in found.items()}
         by_age_only = not topic.by_size and (topic.retention is None or time > self._now - topic.retention)
         for place, start in starts.items():
-            if 0 < beginnings[place] >= start and not by_age_only:
-                self._note(
-                    topic.name, f"partition {place[1]} begins at offset {beginnings[place]}: earlier ones are gone"
-                )
+            if 0 < beginnings[place] >= start:
+                why = f"partition {place[1]} begins at offset {beginnings[place]}: earlier ones are gone"
+                _add(self._shortened if by_age_only else self._incomplete, topic.name, why)
         return starts
 
     def _times(self, topic: Topic, time: int) -> dict[Place, int]:
         return self._kafka.since(topic.places(), time)
 
     def _note(self, topic: str, why: str) -> None:
-        before = self._incomplete.get(topic)
-        self._incomplete[topic] = f"{before}; {why}" if before else why
+        _add(self._incomplete, topic, why)
+
+
+def _add(notes: dict[str, str], topic: str, why: str) -> None:
+    before = notes.get(topic)
+    notes[topic] = f"{before}; {why}" if before else why
 
 
 def _spans(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[int, Span]:

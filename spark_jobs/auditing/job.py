@@ -166,6 +166,7 @@ class Audit:
             tuple(inputs.incomplete),
             self._settings.channel_names(),
             self._settings.ordering == "key",
+            tuple(inputs.shortened),
         )
 
 

@@ -42,6 +42,7 @@ class Circumstances:
         databases: The databases of the producer groups.
         groups: The producer groups that have halves in the window.
         incomplete: Topics that could not be read as they should, real ones and those of the channel.
+        shortened: Real topics that begin inside the window.
         channel: The channel.
         ordered: Whether the relay keeps the order of ordering keys.
     """
@@ -52,6 +53,7 @@ class Circumstances:
     incomplete: Collection[str] = ()
     channel: Channel = field(default_factory=Channel)
     ordered: bool = True
+    shortened: Collection[str] = ()
 
     @property
     def ops_complete(self) -> bool:
@@ -62,7 +64,8 @@ class Circumstances:
         """Whether a message for a real topic may be there, or have been discarded or dropped, and not been seen."""
         if not self.ops_complete or self.channel.discard_topic in self.incomplete:
             return f.lit(True)
-        return topic.isin(*self.incomplete) if self.incomplete else f.lit(False)
+        topics = (*self.incomplete, *self.shortened)
+        return topic.isin(*topics) if topics else f.lit(False)
 
 
 def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:

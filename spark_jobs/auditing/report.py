@@ -76,6 +76,9 @@ def _head(summary: Summary) -> Iterator[str]:
     if summary.inputs.incomplete:
         yield "<h2>What could not be read as a whole</h2>"
         yield _table(("topic", "why"), summary.inputs.incomplete.items())
+    if summary.inputs.shortened:
+        yield "<h2>Topics that begin inside the window</h2>"
+        yield _table(("topic", "where"), summary.inputs.shortened.items())
 
 
 def _verdicts(summary: Summary) -> Iterator[str]:

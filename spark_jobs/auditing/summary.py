@@ -80,6 +80,7 @@ class Summary:
             "messages": sum(self.counts().values()),
             "verdicts": self.counts(),
             "incomplete": dict(self.inputs.incomplete),
+            "shortened": dict(self.inputs.shortened),
             "percentiles": list(PERCENTILES),
             "shares": [asdict(share) for share in self.shares],
             "databases": [asdict(database) for database in self.databases],

@@ -108,6 +108,8 @@ class Inputs:
         reals: Spans of the real topics.
         checkpoints: The relay's, by half partition.
         incomplete: Why a topic could not be read as it should, by topic.
+        shortened: Real topics that begin inside the window, and where: retention by age explains that, and so does a
+            deletion by hand. A message that is absent there is not proven to be lost.
     """
 
     channel: str
@@ -120,6 +122,7 @@ class Inputs:
     reals: Spans = field(default_factory=dict)
     checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
     incomplete: Mapping[str, str] = field(default_factory=dict)
+    shortened: Mapping[str, str] = field(default_factory=dict)
 
     def unsettled(self) -> dict[int, tuple[range, ...]]:
         """Offsets of the window that the relay had not settled, by half partition, as runs."""

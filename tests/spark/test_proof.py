@@ -655,6 +655,7 @@ def test_what_is_absent_from_a_topic_that_was_not_read_as_a_whole_cannot_be_prov
     missing = lost(history)
     found = wrong(history.judged(incomplete=("orders",)))
     assert found == dict.fromkeys(missing, Verdict.UNPROVABLE)
+    assert wrong(history.judged(shortened=("orders",))) == found
     assert wrong(history.judged(incomplete=("stock",))) == missing
     assert wrong(history.judged(incomplete=("outbox.discard",))) == found
 

@@ -255,6 +255,7 @@ class History:
         purged: int = 0,
         purged_until: int | None = None,
         incomplete: tuple[str, ...] = (),
+        shortened: tuple[str, ...] = (),
         ordered: bool = True,
     ) -> list[Row]:
         """The verdicts."""
@@ -268,7 +269,7 @@ class History:
             discard_evidence(frame(self.discards), TOPIC_ID),
         ]
         present = {control.group for told in self.told for control in told.control}
-        known = Circumstances(grace, [database], present, incomplete, ordered=ordered)
+        known = Circumstances(grace, [database], present, incomplete, ordered=ordered, shortened=shortened)
         return judge(evidence(*frames), known).collect()
 
 

@@ -135,6 +135,11 @@ def test_records_that_are_gone_leave_their_topic_unproven(audited: Audited) -> N
         future.result(20)
     summary = summary_of(audited.run("gone", "--spans", spans, code=Exit.UNPROVABLE))
     assert summary["incomplete"] == {topic: "records that were read before are gone"}
+    afresh = summary_of(audited.run("afresh", code=Exit.UNPROVABLE))
+    assert set(afresh["verdicts"]) & {Verdict.TORN, Verdict.LOST} == set(), "somebody deleted them by hand"
+    assert afresh["verdicts"][Verdict.UNPROVABLE] > 0
+    assert list(afresh["shortened"]) == [topic]
+    assert afresh["incomplete"] == {}
 
 
 @pytest.mark.long

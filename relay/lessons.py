@@ -23,6 +23,7 @@ class Lessons:
     """
 
     def __init__(self, policy: BatchPolicy, discard_topic: str, request_seconds: float) -> None:
+        self.policy = policy
         self.refusals = Refusals()
         self.volume = Volume(policy, request_seconds)
         self._discard_topic = discard_topic

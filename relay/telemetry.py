@@ -16,8 +16,8 @@ from relay.batching.batch import Batch, Outcome
 from relay.batching.pacing import BatchPolicy
 from relay.batching.topic_gate import News
 from relay.kafka.producer import DeliveryError
+from relay.ledger.ledger import Ledger
 from relay.state.discard_index import Move
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Finding, Transaction
 from relay.state.obeyed import Contradiction
 
@@ -147,21 +147,20 @@ def deferring(before: Collection[str], now: Collection[str], partition: int) -> 
         log.info("Halves of a producer group are not deferred any more", partition=partition, group=group)
 
 
-def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
+def waiting(ledger: Ledger, now: int) -> None:
     """Set the figures of what waits in a half partition.
 
     Args:
         ledger: Its ledger.
-        for_topics: Committed transactions that wait for their real topic.
         now: The broker's time, ms.
     """
     partition, oldest = ledger.partition, ledger.oldest_pending()
-    metrics.PENDING.labels(partition).set(ledger.pending())
-    metrics.HELD.labels(partition).set(ledger.held())
-    metrics.DEFERRED.labels(partition).set(ledger.deferred())
-    metrics.WAITING.labels(partition).set(for_topics)
+    metrics.PENDING.labels(partition).set(len(ledger.pending))
+    metrics.HELD.labels(partition).set(ledger.pending.held())
+    metrics.DEFERRED.labels(partition).set(len(ledger.deferred))
+    metrics.WAITING.labels(partition).set(ledger.deliveries.queue.held())
     metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
-    for kind, number in zip(("undecided", "undeliverable"), ledger.discarded(), strict=True):
+    for kind, number in zip(("undecided", "undeliverable"), ledger.discards.count(), strict=True):
         metrics.DISCARDED.labels(partition, kind).set(number)
     _oldest_undecided(ledger, now)
 
@@ -169,7 +168,7 @@ def waiting(ledger: Ledger, for_topics: int, now: int) -> None:
 def _oldest_undecided(ledger: Ledger, now: int) -> None:
     """Export the producer groups that have waited longest; the others have no series."""
     gauge, partition = metrics.OLDEST_UNDECIDED_SECONDS, str(ledger.partition)
-    oldest = ledger.oldest_undecided(now - OLD_MS)
+    oldest = ledger.pending.oldest_undecided(now - OLD_MS)
     ages = {
         (partition, group, str(truth)): (now - oldest[group, truth]) / 1000
         for group, truth in heapq.nsmallest(GROUPS, oldest, key=oldest.__getitem__)

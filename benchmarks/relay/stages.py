@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -21,12 +22,12 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from relay.batching.batch import settle_batch, take_batch
+from relay.batching.batch import settle_batch, take_batch, take_ready
 from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.kafka.decode import Decoder
+from relay.ledger.ledger import Ledger
 from relay.state.check_schedule import CheckPolicy
-from relay.state.ledger import Ledger
 
 AT_ONCE = 5_000
 """Messages of a batch."""
@@ -95,7 +96,7 @@ def run_stages(messages: int) -> dict[str, float]:
     watch = Stopwatch()
     ledger = Ledger(_TOPIC_ID, 0, HalfCheckpoint(0, 0), OpCheckpoint(0, 0), CheckPolicy())
     gate = Gate(GatePolicy(), _CHANNEL, 0)
-    gate.learn([_TOPIC], {_TOPIC: RealTopic(4, 1_048_588)})
+    gate.learn([_TOPIC], {_TOPIC: RealTopic(4, 1_048_588)}, ())
     gc.collect()
     gc.disable()  # a relay collects rarely, see outbox.service.allocator
     try:
@@ -103,8 +104,8 @@ def run_stages(messages: int) -> dict[str, float]:
             _run_batch(watch, ledger, gate, halves[start : start + AT_ONCE], ops[start : start + AT_ONCE])
     finally:
         gc.enable()
-    if ledger.pending():
-        raise RuntimeError(f"{ledger.pending()} transactions were not delivered")
+    if len(ledger.pending):
+        raise RuntimeError(f"{len(ledger.pending)} transactions were not delivered")
     return dict(watch.seconds)
 
 
@@ -113,7 +114,7 @@ def _run_batch(watch: Stopwatch, ledger: Ledger, gate: Gate, halves: Sequence[Me
     watch.time("take_half", lambda: ledger.read_halves(parsed))
     records = watch.time("decode_op", lambda: [_DECODER.op(message) for message in ops])
     watch.time("take_op", lambda: ledger.read_ops(records))
-    ready = watch.time("hand_out", lambda: ledger.take_ready(len(halves), admits=gate.admits))
+    ready = watch.time("hand_out", lambda: take_ready(ledger, gate, len(halves), sys.maxsize))
     batch = take_batch(ledger, ready, 0, len(halves))
     watch.time("records", lambda: settle_batch(batch, ledger, gate.topics, _CHANNEL, 0))
 

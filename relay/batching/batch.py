@@ -11,9 +11,10 @@ from outbox.protocol.record import Record
 from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed, remove, remove_halves
 from relay.batching.preflight import RealTopic, inspect
+from relay.batching.topic_gate import Gate
+from relay.ledger.ledger import Ledger
 from relay.state.discard_index import Move, record_keys, to_manifest
 from relay.state.half_records import Half
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Finding, Transaction
 
 
@@ -77,6 +78,35 @@ class Batch:
             move.halves[:] = [bodies.get(half.offset, half) for half in move.halves]
 
 
+def take_ready(ledger: Ledger, gate: Gate, messages: int, size: int) -> list[Transaction]:
+    """Hand out committed transactions in their order, about so many messages and bytes; they count as settled.
+
+    A transaction whose real topic cannot take it waits in the ledger, and those of its ordering key behind it.
+
+    Args:
+        ledger: The ledger.
+        gate: What is known of real topics.
+        messages: How many messages.
+        size: How many bytes.
+    """
+    taken = ledger.discards.take_resumed(messages)
+    messages -= sum(len(transaction.halves) for transaction in taken)
+    if messages <= 0 or size <= 0:
+        return taken
+    for transaction in ledger.deliveries.candidates():
+        topic = gate.closed_to(transaction)
+        if topic is not None:
+            ledger.deliveries.queue.hold(transaction, topic)
+            continue
+        ledger.deliveries.hand_out(transaction)
+        taken.append(transaction)
+        messages -= len(transaction.halves)
+        size -= transaction.size
+        if messages <= 0 or size <= 0:
+            break
+    return taken
+
+
 def take_batch(ledger: Ledger, ready: Sequence[Transaction], now: int, messages: int) -> Batch:
     """Take what can be written now.
 
@@ -87,7 +117,7 @@ def take_batch(ledger: Ledger, ready: Sequence[Transaction], now: int, messages:
         now: The broker's time, ms.
         messages: How many are moved at most, about.
     """
-    return Batch(ledger.take_removed(), ready, ledger.take_parked(now, messages), ledger.take_malformed())
+    return Batch(ledger.discards.take_removed(), ready, ledger.take_parked(now, messages), ledger.take_malformed())
 
 
 @dataclass(slots=True)
@@ -144,7 +174,7 @@ def settle_batch(
             outcome.records.extend(discard(move, manifest, channel.discard_topic))
     for half in batch.malformed:
         manifest = malformed(half, ledger.topic_id, ledger.partition)
-        ledger.refuse_malformed(manifest)
+        ledger.discards.refuse(manifest)
         outcome.records.extend(discard_malformed(half, manifest, channel.discard_topic))
     return outcome
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relay.state.ledger import Ready
+from relay.ledger.ready_queue import Ready
 
 WORTH_WAITING = 100
 """Messages that must be expected within the age of a batch; for fewer nobody waits."""

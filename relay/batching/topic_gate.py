@@ -1,26 +1,26 @@
-"""The gate: what is committed waits here as long as its real topic cannot take it, in the hope that this passes. Pure.
+"""The gate: which real topics can take messages, and which transactions wait because theirs cannot. Pure.
 
-A topic may be made a moment after its first message, metadata may be late, a topic may grow, a right may be granted:
-none of these is worth a discard, which wakes somebody. So such a topic is looked at again, with back-off, and what is
-for it stays where it is in its order, unsettled; all others go on. Only what lasts is discarded; what waits for a topic
-that is there, but whose broker is not, waits as long as there is room.
+A topic may be created a moment after its first message, metadata may be late, a topic may grow, a right may be granted:
+none of these is worth a discard, which needs an operator. Such a topic is looked at again, with back-off. What is for
+it stays in its order in the ledger, unsettled; all others go on. What waits for a topic for longer than `max_age` is
+handed out, and pre-flight discards it. What waits for a topic that exists, but whose broker is away, waits as long as
+there is room.
 
-The looks themselves are somebody else's. Times are monotonic ms: how long a topic has been looked for is no matter of
-the broker's clock, which leaps while a relay catches up.
+The worker makes the looks. Times are monotonic ms: the broker's clock leaps while a relay catches up.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from outbox.protocol.names import Channel
 from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.batching.preflight import PASSING, RealTopic, inspect_targets
 from relay.state.half_records import Target
-from relay.state.message_transaction import State, Transaction
+from relay.state.message_transaction import Transaction
 
 KNOWN_MS = 5_000
 """So long what was learned of a topic is good for more transactions; a look after that may come from a cache."""
@@ -54,36 +54,44 @@ class News(NamedTuple):
     detail: str
 
 
+class Looked(NamedTuple):
+    """What a look at real topics changes for the transactions that wait for them.
+
+    Args:
+        opened: Topics that may take them now: the gate decides again.
+        given_up: Topics for which they wait no longer, although nothing has changed.
+    """
+
+    opened: set[str]
+    given_up: set[str]
+
+
 @dataclass(slots=True)
 class _Closed:
     """A real topic that cannot take some transactions.
 
     Args:
-        seen: What the looks have shown so far: another sight lets all pass that wait.
-        since: When that was seen first.
-        due: When to look again.
+        seen: What the looks have shown so far; any change opens the topic.
+        since: When that was seen first, monotonic ms.
+        due: When to look again, monotonic ms.
         looks: How often it was looked at.
-        waiting: Those that wait, by id.
     """
 
     seen: object
     since: int
     due: int
     looks: int = 1
-    waiting: dict[str, Transaction] = field(default_factory=dict)
-
-    def living(self) -> list[Transaction]:
-        """Those that wait and have not been decided otherwise meanwhile."""
-        return [transaction for transaction in self.waiting.values() if transaction.state is State.COMMITTED]
 
 
 class Gate:
-    """Lets transactions of one half partition through to their real topics.
+    """What is known of the real topics of one half partition, and which of them are closed.
+
+    It holds no transaction: those that wait are in the ledger.
 
     Args:
         policy: How long to wait for a topic.
         channel: The channel.
-        partition: The half partition, so that the looks of several do not come together.
+        partition: The half partition; it spreads the looks of several.
         allowed: Who may write where.
     """
 
@@ -95,9 +103,8 @@ class Gate:
         self._now = 0
         self._known_since = 0
         self._topics: dict[str, RealTopic | None] = {}  # None: it does not exist
-        self._unknown: dict[str, list[Transaction]] = {}
+        self._unknown: set[str] = set()
         self._closed: dict[str, _Closed] = {}
-        self._given_up: set[Transaction] = set()
         self._news: list[News] = []
 
     @property
@@ -105,50 +112,44 @@ class Gate:
         """What is known of real topics; None of one that does not exist. Pre-flight must see the same."""
         return self._topics
 
-    # --- which transactions may go ------------------------------------------------------------------------------
+    # --- which transactions may go
 
-    def admits(self, transaction: Transaction) -> bool:
-        """Whether a transaction may be handed out; if not, it waits here, and `learn` or `relieve` gives it back.
+    def closed_to(self, transaction: Transaction) -> str | None:
+        """Return the real topic for which a committed transaction must wait; None if it may be handed out.
 
-        Admitted is also what pre-flight will refuse: for a final reason, or because its topic was looked for too long.
+        The topic is one of `unknown()`, or one that cannot take a message of the transaction now. A transaction that
+        pre-flight will refuse may be handed out: for a final reason, or because it was given up.
         """
         topics = self._topics
         for half in transaction.halves.values():
             target = half.target()
             topic = topics.get(target.topic) if target else None
             if target is None or topic is None or not topic.takes(target.partition):
-                return self._admits(transaction)
-        return True
+                return self._closed_to(transaction)
+        return None
 
-    def _admits(self, transaction: Transaction) -> bool:
-        if transaction.discarded:  # it is out of its order anyway, and nobody waits for it
-            return True
+    def _closed_to(self, transaction: Transaction) -> str | None:
+        if transaction.discarded:  # it is out of its order anyway, and nothing waits behind it
+            return None
         finding = inspect_targets(transaction, self._topics, self._channel, self.allowed)
         if finding is None or finding.reason not in PASSING:
-            return True
+            return None
         targets = [target for half in transaction.counted() if (target := half.target())]
         unknown = next((target.topic for target in targets if target.topic not in self._topics), None)
         if unknown is not None:
-            self._unknown.setdefault(unknown, []).append(transaction)
-            return False
-        if transaction in self._given_up:
-            self._given_up.discard(transaction)
-            return True
+            self._unknown.add(unknown)
+            return unknown
+        if transaction.given_up:
+            return None
         name = next(target.topic for target in targets if not self._is_open(target))
-        self._wait(transaction, name, finding.detail)
-        return False
+        if name not in self._closed:
+            self._closed[name] = _Closed(_sight(self._topics[name]), self._now, self._now + self._pause(name, 1))
+            self._news.append(News(name, finding.detail))
+        return name
 
     def _is_open(self, target: Target) -> bool:
         topic = self._topics.get(target.topic)
         return topic is not None and topic.takes(target.partition)
-
-    def _wait(self, transaction: Transaction, name: str, detail: str) -> None:
-        closed = self._closed.get(name)
-        if closed is None:
-            seen = _sight(self._topics[name])
-            closed = self._closed[name] = _Closed(seen, self._now, self._now + self._pause(name, 1))
-            self._news.append(News(name, detail))
-        closed.waiting[transaction.id] = transaction
 
     def _pause(self, name: str, looks: int) -> int:
         return self._policy.pause_after(looks, f"{name}/{self._partition}")
@@ -156,95 +157,70 @@ class Gate:
     # --- which topics to look at --------------------------------------------------------------------------------
 
     def turn(self, now: int) -> set[str]:
-        """Begin a turn: the topics that are to be looked at again. What was learned long ago is forgotten.
+        """Begin a turn; return the topics that are to be looked at again. What was learned long ago is dropped.
 
         Args:
             now: Monotonic ms.
         """
         self._now = now
-        self._given_up = {transaction for transaction in self._given_up if transaction.state is State.COMMITTED}
         if now - self._known_since >= KNOWN_MS:
             self._topics = {name: self._topics[name] for name in self._closed}
             self._known_since = now
         return {name for name, closed in self._closed.items() if closed.due <= now}
 
     def unknown(self) -> set[str]:
-        """Return the topics that must be looked at before what was refused in this turn can be judged."""
+        """Return the topics that must be looked at before those who wait for them can be judged."""
         return set(self._unknown)
 
-    def learn(self, names: Collection[str], found: Mapping[str, RealTopic]) -> list[Transaction]:
-        """Topics were looked at.
+    def learn(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> Looked:
+        """Take the result of a look at topics.
 
         Args:
-            names: Which.
+            names: The topics.
             found: Those of them that exist.
-
-        Returns:
-            Transactions that waited for it, in their order: the ledger may hand them out.
+            waited_for: Those of them for which a transaction waits.
         """
-        back: list[Transaction] = []
+        looked = Looked(set(), set())
         for name in names:
             self._topics[name] = found.get(name)
-            back += self._unknown.pop(name, ())
-            closed = self._closed.get(name)
-            if closed is not None:
-                back += self._look(name, closed)
-        return back
+            if name in self._unknown:
+                self._unknown.discard(name)
+                looked.opened.add(name)
+            if name in self._closed:
+                self._look(name, self._closed[name], looked, waited_for)
+        return looked
 
-    def refresh(self, names: Collection[str], found: Mapping[str, RealTopic]) -> list[Transaction]:
-        """As `learn`, in the middle of a turn: what has become worse is passed over until the next look.
+    def refresh(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> Looked:
+        """As `learn`, in the middle of a turn: a topic that is worse than before counts only at the next look.
 
-        Else what was admitted a moment ago would be discarded at once.
+        Else what was handed out a moment ago would be discarded at once.
         """
         better = [name for name in names if name not in self._topics or _is_better(found.get(name), self._topics[name])]
-        return self.learn(better, found)
+        return self.learn(better, found, waited_for)
 
-    def _look(self, name: str, closed: _Closed) -> list[Transaction]:
-        waiting = closed.living()
+    def _look(self, name: str, closed: _Closed, looked: Looked, waited_for: Collection[str]) -> None:
         if _sight(self._topics[name]) != closed.seen:
             del self._closed[name]
             self._news.append(News(name, ""))
-            return waiting
-        if not waiting:
+            looked.opened.add(name)
+            return
+        if name not in waited_for:
             del self._closed[name]
-            return []
+            return
         closed.looks += 1
         closed.due = self._now + self._pause(name, closed.looks)
         topic = self._topics[name]
-        if self._now - closed.since < self._policy.max_age or (topic is not None and topic.unavailable):
-            return []
-        closed.waiting.clear()
-        self._given_up.update(waiting)
-        return waiting
+        is_away = topic is not None and topic.unavailable
+        if self._now - closed.since >= self._policy.max_age and not is_away:
+            looked.given_up.add(name)
 
     def postpone(self, names: Collection[str]) -> None:
-        """Topics could not be looked at: that says nothing of them, and the time that they are given begins anew."""
+        """Look at topics later that could not be looked at; the time that they are given begins again."""
         for name in names:
             closed = self._closed[name]
             closed.since = self._now
             closed.looks += 1
             closed.due = self._now + self._pause(name, closed.looks)
-
-    # --- who waits ----------------------------------------------------------------------------------------------
-
-    def relieve(self, crowds: Callable[[Transaction], bool]) -> list[Transaction]:
-        """Give up waiting where it takes room that others need; the ledger may hand those out.
-
-        Args:
-            crowds: Whether a transaction takes such room.
-        """
-        leaving: list[Transaction] = []
-        for closed in self._closed.values():
-            some = [transaction for transaction in closed.living() if crowds(transaction)]
-            for transaction in some:
-                del closed.waiting[transaction.id]
-            leaving += some
-        self._given_up.update(leaving)
-        return leaving
-
-    def waiting(self) -> int:
-        """How many transactions wait for a topic; also those that were decided otherwise since it was looked at."""
-        return sum(len(closed.waiting) for closed in self._closed.values())
 
     def take_news(self) -> list[News]:
         """Return what has happened since the last call."""

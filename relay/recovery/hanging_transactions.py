@@ -29,8 +29,9 @@ from relay.batching.delivered_record import Written, is_made_of, written
 from relay.kafka.half_reader import HalfReader
 from relay.kafka.offset_reader import OffsetReader
 from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.ledger.ledger import Ledger
+from relay.ledger.owed import is_owed
 from relay.recovery.stable_offsets import Offsets
-from relay.state.ledger import Ledger
 
 LOOKS = 4
 PAUSE_SECONDS = 0.05
@@ -208,15 +209,16 @@ class TransactionalLeftovers:
             for index in reversed(part):
                 record = records[index]
                 half = halves.get(record.half_offset)
-                if self._ledger.owes(record.transaction_id, record.half_offset) or (half and is_made_of(record, half)):
+                owed = is_owed(self._ledger, record.transaction_id, record.half_offset)
+                if owed or (half and is_made_of(record, half)):
                     return record
         return None
 
     def _is_owed(self, record: Written, in_hand: Collection[int]) -> bool:
         """Whether its half is still to be delivered, as the checkpoint says."""
         offset = record.half_offset
-        is_unread = offset >= self._ledger.head() or self._ledger.is_deferred(offset)
-        return is_unread or offset in in_hand or self._ledger.owes(record.transaction_id, offset)
+        is_unread = offset >= self._ledger.progress.head() or offset in self._ledger.deferred
+        return is_unread or offset in in_hand or is_owed(self._ledger, record.transaction_id, offset)
 
 
 def held_back(ends: Offsets, stable: Offsets) -> Iterator[tuple[TopicPartition, int]]:

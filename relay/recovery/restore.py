@@ -21,9 +21,9 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from relay import metrics
+from relay.ledger.ledger import Ledger
 from relay.state.body_cache import BodyPolicy
 from relay.state.check_schedule import CheckPolicy
-from relay.state.ledger import Ledger
 from relay.state.parking import ParkingPolicy
 
 _TIMEOUT = 10.0

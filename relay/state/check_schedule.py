@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from relay.state.message_transaction import State, Transaction
@@ -53,6 +53,12 @@ class Overdue:
     def watch(self, transaction: Transaction) -> None:
         """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
         self._agenda.add(transaction.due, transaction.id)
+
+    def ask_now(self, transactions: Iterable[Transaction]) -> None:
+        """Make transactions due at once."""
+        for transaction in transactions:
+            transaction.due = 0
+            self.watch(transaction)
 
     def ops_read_until(self, broker_time: int) -> None:
         """All ops that were appended before this time are read."""

@@ -145,6 +145,7 @@ class Transaction:
         asked: Check requests so far.
         unknown_answers: UNKNOWN answers so far.
         last_answer: The last one's reason.
+        given_up: Whether it waits for no real topic any more (`relay.batching.topic_gate`).
         discarded: Why its halves lie in the discard topic, and their bodies are not here; None: they lie in the half
             topic, and their bodies may be here. While it is undecided there, it is parked.
     """
@@ -171,6 +172,7 @@ class Transaction:
     asked: int = 0
     unknown_answers: int = 0
     last_answer: str = ""
+    given_up: bool = False
     discarded: Finding | None = None
 
     def add(self, position: int, half: Half) -> bool:
@@ -230,8 +232,8 @@ class Transaction:
         self._choose()
 
     def dispute(self) -> None:
-        """Forget a decision that another one contradicts; it is looked up, never first-wins (R14)."""
-        self.decision, self.decided_by, self.disputed = None, None, True
+        """Remove a decision that another one contradicts; it is looked up, never first-wins (R14)."""
+        self.decision, self.decided_by, self.disputed, self.given_up = None, None, True, False
 
     def _choose(self) -> None:
         """Of the halves of one position, let the one count that lies between the decision's offsets."""

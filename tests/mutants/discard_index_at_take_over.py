@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outbox.protocol.discard import Manifest
-from relay.state.ledger import Ledger
+from relay.ledger.ledger import Ledger
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

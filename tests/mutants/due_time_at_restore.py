@@ -8,15 +8,15 @@ key behind it.
 from __future__ import annotations
 
 from outbox.protocol.half import HalfControl
+from relay.ledger.ledger import Ledger
 from relay.state.half_records import Half
-from relay.state.ledger import Ledger
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
 def _due(self: Ledger, half: Half, control: HalfControl) -> int:
     """When a transaction is asked about first: a while from now."""
     age = self._policy.transaction_timeout if control.options.immunity is None else control.options.immunity
-    return max(half.append_time, self._overdue.ops_known_until()) + age
+    return max(half.append_time, self.overdue.ops_known_until()) + age
 
 
 MUTANT = Mutant(

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import time
 
-from relay.service import RelayService
+from relay.serving.served import ServedPartitions
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _give_way(self: RelayService, number: int) -> None:
+def _give_way(self: ServedPartitions, number: int) -> None:
     """Try again soon."""
-    self._ownership.try_later(number, time.monotonic())
+    self.ownership.try_later(number, time.monotonic())
 
 
 MUTANT = Mutant(
     "giving up after _FENCED",
     Harm.STUCK,
-    RelayService._give_way,
+    ServedPartitions._give_way,
     _give_way,
     ("tests/integration/relay/test_fenced_relay.py::test_a_relay_that_was_fenced_leaves_the_new_owner_alone",),
 )

@@ -6,7 +6,7 @@ ops than there is room for. If they wait for halves, and the halves for that op,
 
 from __future__ import annotations
 
-from relay.partition import PartitionWorker
+from relay.serving.worker import PartitionWorker
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

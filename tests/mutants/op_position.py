@@ -6,21 +6,24 @@ operator took on what lies in the discard topic is taken once, and nobody asks a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from outbox.protocol.checkpoint import OpCheckpoint
-from relay.state.ledger import Ledger
+from relay.ledger.partition_progress import Progress
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def op_checkpoint(self: Ledger) -> OpCheckpoint:
+def op_checkpoint(self: Progress, needed: Iterable[int | None]) -> OpCheckpoint:
     """How far was read."""
-    head = max(self._op_head, self._restored_op_head)
+    del needed
+    head = max(self.next_op, self._restored_op_head)
     return OpCheckpoint(head, head)
 
 
 MUTANT = Mutant(
     "op position",
     Harm.LOST,
-    Ledger.op_checkpoint,
+    Progress.op_checkpoint,
     op_checkpoint,
     (
         "tests/unit/relay/test_ledger.py::test_an_op_that_comes_before_its_half_is_kept_and_pins_the_op_partition",

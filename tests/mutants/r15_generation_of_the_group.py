@@ -7,19 +7,19 @@ depends on who was last.
 
 from __future__ import annotations
 
-from relay.service import RelayService
+from relay.serving.group_metadata import GroupMetadata
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _current_group_metadata(self: RelayService) -> bytes:
+def for_commit(self: GroupMetadata) -> bytes:
     """Whatever the consumer says."""
-    return self._group_metadata
+    return self.newest
 
 
 MUTANT = Mutant(
     "R15",
     Harm.DOUBLED,
-    RelayService._current_group_metadata,
-    _current_group_metadata,
+    GroupMetadata.for_commit,
+    for_commit,
     ("tests/unit/outbox/test_group_metadata.py::test_offsets_are_not_committed_without_a_generation",),
 )

@@ -7,7 +7,7 @@ checkpoint beyond the messages of that one: they are lost.
 from __future__ import annotations
 
 from relay.kafka.producer import DeliveryError
-from relay.partition import PartitionWorker
+from relay.serving.worker import PartitionWorker
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
@@ -15,7 +15,7 @@ def run(self: PartitionWorker) -> None:
     """Read, decide, deliver, and try again."""
     self._restore_discards()
     self._restore_halves()
-    while not self._stopping:
+    while not self.arrivals.is_stopping:
         self._wait()
         try:
             self._read()

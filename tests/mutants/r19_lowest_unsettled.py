@@ -7,20 +7,19 @@ lost when its transaction commits.
 from __future__ import annotations
 
 from outbox.protocol.checkpoint import HalfCheckpoint
-from relay.state.ledger import Ledger
+from relay.ledger.partition_progress import Progress
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def half_checkpoint(self: Ledger) -> HalfCheckpoint:
+def half_checkpoint(self: Progress) -> HalfCheckpoint:
     """How far was read."""
-    head = max(self._head, self._restored_head)
-    return HalfCheckpoint(head, head)
+    return HalfCheckpoint(self.head(), self.head())
 
 
 MUTANT = Mutant(
     "R19",
     Harm.LOST,
-    Ledger.half_checkpoint,
+    Progress.half_checkpoint,
     half_checkpoint,
     (
         "tests/unit/relay/test_ledger.py::test_an_undecided_half_pends",

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 
-from relay.partition import PROGRESS_SECONDS, PartitionWorker
+from relay.serving.commits import PROGRESS_SECONDS, Commits
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _commit_is_due(self: PartitionWorker) -> bool:
+def is_due(self: Commits) -> bool:
     """Whether there is progress that was not committed for a while."""
     now = (self._ledger.half_checkpoint(), self._ledger.op_checkpoint())
     return now != self._committed and time.monotonic() - self._committed_at >= PROGRESS_SECONDS
@@ -21,7 +21,7 @@ def _commit_is_due(self: PartitionWorker) -> bool:
 MUTANT = Mutant(
     "R22",
     Harm.STUCK,
-    PartitionWorker._commit_is_due,
-    _commit_is_due,
+    Commits.is_due,
+    is_due,
     ("tests/unit/relay/test_partition_worker.py::test_an_idle_partition_commits_hourly",),
 )

@@ -6,8 +6,8 @@ any more, its message stays where it is: lost.
 
 from __future__ import annotations
 
+from relay.ledger.ledger import Ledger
 from relay.state.discard_index import Move
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 

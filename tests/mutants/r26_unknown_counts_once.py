@@ -7,14 +7,14 @@ undecided after a few restarts of the relay, out of its order, though nobody was
 from __future__ import annotations
 
 from outbox.protocol.op import OpEntry
-from relay.state.ledger import Ledger
+from relay.ledger.op_decisions import Decisions
 from relay.state.message_transaction import Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _count_unknown(self: Ledger, transaction: Transaction, entry: OpEntry) -> None:
+def _count_unknown(self: Decisions, transaction: Transaction, entry: OpEntry) -> None:
     """One more."""
-    self.counts["unknown"] += 1
+    self._counts["unknown"] += 1
     transaction.unknown_answers += 1
     transaction.last_answer = entry.reason
     self._parking.answered_unknown(transaction)
@@ -23,7 +23,7 @@ def _count_unknown(self: Ledger, transaction: Transaction, entry: OpEntry) -> No
 MUTANT = Mutant(
     "R26",
     Harm.OUT_OF_ORDER,
-    Ledger._count_unknown,
+    Decisions._count_unknown,
     _count_unknown,
     ("tests/unit/relay/test_ledger.py::test_an_unknown_answer_counts_once_and_moves_the_number_of_the_check",),
 )

@@ -6,23 +6,23 @@ of an order before the old one, and keep the old one: out of order.
 
 from __future__ import annotations
 
-from relay.state.ledger import Ledger
+from relay.ledger.deliveries import Deliveries
 from relay.state.message_transaction import State, Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _is_free(self: Ledger, transaction: Transaction) -> bool:
+def _is_free(self: Deliveries, transaction: Transaction) -> bool:
     """Whether a transaction may go: committed, and read to its last half."""
     decision = transaction.decision
-    if transaction.state is not State.COMMITTED or decision is None or decision.last_offset >= self._head:
+    if transaction.state is not State.COMMITTED or decision is None or decision.last_offset >= self._progress.next_half:
         return False
-    return self._discards.is_whole(transaction) if transaction.discarded else self._is_pending(transaction)
+    return self._discards.is_whole(transaction) if transaction.discarded else self._pending.holds(transaction)
 
 
 MUTANT = Mutant(
     "R28",
     Harm.OUT_OF_ORDER,
-    Ledger._is_free,
+    Deliveries._is_free,
     _is_free,
     (
         "tests/unit/relay/test_ledger.py::test_one_ordering_key_keeps_the_order_of_first_halves",

@@ -7,21 +7,21 @@ are in the half topic.
 from __future__ import annotations
 
 from outbox.protocol.op import OpEntry
-from relay.state.ledger import Ledger
+from relay.ledger.deliveries import Deliveries
 from relay.state.message_transaction import Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _is_read(self: Ledger, transaction: Transaction, decision: OpEntry) -> bool:
+def _is_read(self: Deliveries, transaction: Transaction, decision: OpEntry) -> bool:
     """Only look at the head."""
     del transaction
-    return decision.last_offset < self._head
+    return decision.last_offset < self._progress.next_half
 
 
 MUTANT = Mutant(
     "R44",
     Harm.LOST,
-    Ledger._is_read,
+    Deliveries._is_read,
     _is_read,
     ("tests/unit/relay/test_parking.py::test_transaction_waits_for_its_deferred_halves",),
 )

@@ -5,7 +5,7 @@ Without it the relay reads the same offset for ever, is ready, and delivers noth
 
 from __future__ import annotations
 
-from relay.intake import Intake, Place, Unreadable
+from relay.serving.intake import Intake, Place, Unreadable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -30,11 +30,6 @@ DOUBLES = {"outbox", "participant", "sender"}
 
 LARGE: dict[str, str] = {
     "outbox/_publish/sender.py Sender lines": "to be split",
-    "relay/partition.py PartitionWorker lines": "to be split",
-    "relay/partition.py PartitionWorker parameters": "to be split",
-    "relay/service.py RelayService lines": "to be split",
-    "relay/service.py _serve lines": "to be split",
-    "relay/state/ledger.py Ledger lines": "to be split",
     "spark_jobs/auditing/cli.py run lines": "each line is an option",
     "spark_jobs/landing/cli.py run lines": "each line is an option",
     "spark_jobs/replaying/cli.py run lines": "each line is an option",

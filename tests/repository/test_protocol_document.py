@@ -19,8 +19,8 @@ from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import MAX_POSITION
 from relay.batching.preflight import PASSING
 from relay.batching.topic_gate import GatePolicy
+from relay.ledger.op_decisions import EARLY_OPS
 from relay.state.check_schedule import CheckPolicy
-from relay.state.ledger import EARLY_OPS
 from relay.state.message_transaction import TRANSITIONS, State
 from relay.state.parking import DEFAULT, RELIEF
 from tests.documents import OPERATIONS

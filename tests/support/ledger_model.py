@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -24,14 +25,14 @@ from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, pa
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
-from relay.batching.batch import Batch, settle_batch, take_batch
+from relay.batching.batch import Batch, settle_batch, take_batch, take_ready
 from relay.batching.preflight import RealTopic
-from relay.batching.topic_gate import Gate, GatePolicy
+from relay.batching.topic_gate import Gate, GatePolicy, Looked
+from relay.ledger.ledger import Ledger
 from relay.state.body_cache import KEEP, BodyPolicy
 from relay.state.check_schedule import CheckPolicy
 from relay.state.discard_index import from_manifest, record_keys
 from relay.state.half_records import Half, OpRecord
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Transaction
 from relay.state.parking import DEFAULT, ParkingPolicy
 
@@ -115,6 +116,33 @@ def new_ledger(
         bodies,
         ordered=ordered,
     )
+
+
+class _Open(Gate):
+    """A gate that lets every transaction through."""
+
+    def closed_to(self, transaction: Transaction) -> None:
+        """Return None."""
+        del transaction
+
+
+OPEN = _Open(GatePolicy(), CHANNEL, PARTITION)
+
+
+def taken_ready(ledger: Ledger, messages: int, size: int = sys.maxsize) -> list[Transaction]:
+    """Hand out what is ready, to any topic."""
+    return take_ready(ledger, OPEN, messages, size)
+
+
+def waited_for(ledger: Ledger, names: Collection[str]) -> set[str]:
+    """Those of some topics for which a transaction waits."""
+    return ledger.deliveries.queue.topics(names)
+
+
+def release(ledger: Ledger, looked: Looked) -> None:
+    """Release what waits, as the worker does after a look."""
+    ledger.deliveries.queue.release(looked.opened)
+    ledger.deliveries.queue.release(looked.given_up, give_up=True)
 
 
 class Fate(enum.Enum):
@@ -403,25 +431,24 @@ class World:
         self.restore()
 
     def _take(self, messages: int) -> Batch:
-        self.ledger.let_bodies_go(self.now)
+        self.ledger.bodies.let_go(self.now)
         self._look(self.gate.turn(self.now))
-        if self.ledger.lacks_room():
-            self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
-        ready = self.ledger.take_ready(messages, self.batch_bytes, self.gate.admits)
+        self.ledger.release_crowding()
+        ready = take_ready(self.ledger, self.gate, messages, self.batch_bytes)
         if unknown := self.gate.unknown():
             self._look(unknown)
             left = messages - sum(len(found.halves) for found in ready)
             size = self.batch_bytes - sum(found.size for found in ready)
-            ready += self.ledger.take_ready(left, size, self.gate.admits)
+            ready += take_ready(self.ledger, self.gate, left, size)
         batch = take_batch(self.ledger, ready, self.now, messages)
         batch.put_in_halves({offset: self.halves[offset] for offset in batch.halves_wanted()})
         batch.put_in(self._fetch(batch.bodies_wanted()))
         if batch.late():
-            self.ledger.put_back(self.gate.refresh({"real"}, self.topics))
+            release(self.ledger, self.gate.refresh({"real"}, self.topics, waited_for(self.ledger, {"real"})))
         return batch
 
     def _look(self, names: set[str]) -> None:
-        self.ledger.put_back(self.gate.learn(names, self.topics))
+        release(self.ledger, self.gate.learn(names, self.topics, waited_for(self.ledger, names)))
 
     def _settle(self, batch: Batch) -> list[Record]:
         return settle_batch(batch, self.ledger, self.gate.topics, CHANNEL, self.now).records
@@ -479,7 +506,7 @@ class World:
     def see_op_end(self) -> None:
         """See the end of the op partition, if it was read."""
         if self.next_op == len(self.ops):
-            self.ledger.ops_read_until(self.now)
+            self.ledger.overdue.ops_read_until(self.now)
 
     # --- what must hold -----------------------------------------------------------------------------------------
 
@@ -532,7 +559,7 @@ class World:
     def _check_index(self) -> None:
         """The index says what the discard topic holds, and every record there belongs to a transaction of it."""
         alive, discarded = self.alive(), self.discarded()
-        index = self.ledger._discards
+        index = self.ledger.discards
         undecided = {id_ for id_, manifest in discarded.items() if manifest.reason is DiscardReason.UNDECIDED}
         gone = {transaction.id for transaction in index._removed}
         resumed = set(index._resumed)
@@ -575,14 +602,14 @@ class World:
             self.inbox.clear()
             self.now += 2 * POLICY.check_interval_max
             turn += 1
-            if self.ledger.deferred():
+            if len(self.ledger.deferred):
                 turns = turn + 10
                 assert turn < 100 + 10 * len(self.halves), "something stays deferred"
         self.check_all_is_settled()
 
     def check_all_is_settled(self) -> None:
         """Nothing pends, and exactly what committed was delivered."""
-        assert self.ledger.pending() == 0, "something is never settled"
+        assert len(self.ledger.pending) == 0, "something is never settled"
         reasons = {manifest.reason for manifest in self.discarded().values()}
         assert reasons <= {DiscardReason.INCOMPLETE, DiscardReason.MALFORMED}, "something stays in the discard topic"
         checkpoint = self.ledger.half_checkpoint()
@@ -592,13 +619,14 @@ class World:
         assert set(self.delivered) == expected, "a committed transaction was never delivered"
         assert self.malformed == {found.offset for found in self.halves if found.control is None}
         ledger = self.ledger
-        index, parking = ledger._discards, ledger._parking
+        index, parking = ledger.discards, ledger._parking
         kept = (
-            *(ledger._lanes._last, ledger._ready, ledger._waiting, ledger._early, ledger._lacking),
-            *(ledger._deferred._groups, ledger._bodies._held, ledger._unsayable, ledger._unsettled._late),
+            *(ledger.pending._lanes._last, ledger.decisions._early, ledger.progress.unsettled._late),
+            *(ledger.deliveries.queue, ledger.deliveries._waiting, ledger.deliveries._lacking),
+            *(ledger.deferred._groups, ledger.bodies._held),
             *(index._parked, index._followers, index._removed, index._resumed, index._pins),
             *(parking._weights, parking._heavy, parking._unanswered),
-            *(self.gate._unknown, self.gate._closed, self.gate._given_up),
+            *(self.gate._unknown, self.gate._closed),
         )
         sizes = [len(lanes) for lanes in kept]
         assert not any(sizes), "something is kept in memory for ever"

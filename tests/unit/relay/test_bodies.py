@@ -11,10 +11,11 @@ import pytest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 from relay.batching.batch import settle_batch, take_batch
+from relay.ledger.check_requests import first_half
+from relay.ledger.ledger import Ledger
 from relay.state.body_cache import BodyPolicy
 from relay.state.half_records import Half
-from relay.state.ledger import Ledger
-from tests.support.ledger_model import CHANNEL, TOPICS, entry, half, new_ledger, op
+from tests.support.ledger_model import CHANNEL, TOPICS, entry, half, new_ledger, op, taken_ready
 
 ALL = 1_000
 MINUTE = 60_000
@@ -37,50 +38,50 @@ def ledger_with(policy: BodyPolicy, *halves: Half) -> Ledger:
 
 def kept(ledger: Ledger) -> list[int]:
     """Offsets of the halves whose bodies are in memory."""
-    found = (half for transaction in ledger._pending.values() for half in transaction.all_halves())
+    found = (half for transaction in ledger.pending.by_id.values() for half in transaction.all_halves())
     return sorted(half.offset for half in found if half.has_body())
 
 
 def test_bodies_are_let_go_at_their_age_the_oldest_first() -> None:
     ledger = ledger_with(BodyPolicy(age=MINUTE), *(half(offset, offset, time=offset * 1_000) for offset in range(5)))
-    ledger.let_bodies_go(MINUTE - 1)
+    ledger.bodies.let_go(MINUTE - 1)
     assert kept(ledger) == [0, 1, 2, 3, 4]
-    ledger.let_bodies_go(MINUTE + 1_500)
+    ledger.bodies.let_go(MINUTE + 1_500)
     assert kept(ledger) == [2, 3, 4]
-    ledger.let_bodies_go(10 * MINUTE)
-    assert (kept(ledger), ledger._bodies._bytes) == ([], 0)
+    ledger.bodies.let_go(10 * MINUTE)
+    assert (kept(ledger), ledger.bodies._bytes) == ([], 0)
 
 
 def test_of_too_many_bytes_the_oldest_are_let_go() -> None:
     halves = [half(offset, offset) for offset in range(5)]
     ledger = ledger_with(BodyPolicy(age=MINUTE, bytes=3 * halves[0].size()), *halves)
-    ledger.let_bodies_go(1_000)
+    ledger.bodies.let_go(1_000)
     assert kept(ledger) == [2, 3, 4]
 
 
 def test_what_is_settled_is_no_longer_counted() -> None:
     ledger = ledger_with(BodyPolicy(age=MINUTE), half(0, 0), half(1, 1))
     ledger.read_ops([op(0, entry(OpKind.ROLLBACK, 0, "0", 0, 0))])
-    ledger.let_bodies_go(1_000)
-    assert ledger._bodies._bytes == half(1, 1).size()
+    ledger.bodies.let_go(1_000)
+    assert ledger.bodies._bytes == half(1, 1).size()
 
 
 def test_a_half_that_comes_after_the_bodies_were_let_go_has_its_own() -> None:
     ledger = ledger_with(BodyPolicy(age=MINUTE), half(0, 0, 0, time=0))
-    ledger.let_bodies_go(MINUTE)
+    ledger.bodies.let_go(MINUTE)
     ledger.read_halves([half(1, 0, 1, time=MINUTE)])
     assert kept(ledger) == [1]
-    ledger.let_bodies_go(2 * MINUTE)
+    ledger.bodies.let_go(2 * MINUTE)
     assert kept(ledger) == []
 
 
 def test_what_is_delivered_or_parked_wants_its_bodies_again_and_is_whole_then() -> None:
     halves = [half(offset, offset, key=str(offset).encode()) for offset in range(3)]
     ledger = ledger_with(BodyPolicy(age=0), *halves)
-    ledger.let_bodies_go(MINUTE)
+    ledger.bodies.let_go(MINUTE)
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0", 1, 1), time=10**9)])
-    ledger.ops_read_until(10**9)
-    batch = take_batch(ledger, ledger.take_ready(ALL), 10**9, ALL)
+    ledger.overdue.ops_read_until(10**9)
+    batch = take_batch(ledger, taken_ready(ledger, ALL), 10**9, ALL)
     assert sorted(batch.halves_wanted()) == [0, 1, 2]
     batch.put_in_halves({found.offset: found for found in halves})
     assert batch.halves_wanted() == []
@@ -91,22 +92,25 @@ def test_what_is_delivered_or_parked_wants_its_bodies_again_and_is_whole_then() 
 
 def test_a_listener_is_not_asked_without_the_message() -> None:
     ledger = ledger_with(BodyPolicy(age=0), half(0, 0, truth=Truth.LISTENER), half(1, 1, truth=Truth.LISTENER))
-    ledger.ops_read_until(MINUTE)
+    ledger.overdue.ops_read_until(MINUTE)
     first = ledger.take_due(MINUTE)
     assert all(request.message is not None for request in first)
-    ledger.let_bodies_go(MINUTE)
-    ledger.ops_read_until(10 * MINUTE)
+    ledger.bodies.let_go(MINUTE)
+    ledger.overdue.ops_read_until(10 * MINUTE)
     (request, _) = ledger.take_due(10 * MINUTE)
     assert request.message is None
-    assert ledger.first_half(request.transaction_id) == (None, 0 if request.first_offset == 0 else 1)
+    assert first_half(ledger.find(request.transaction_id), ledger.discards) == (
+        None,
+        0 if request.first_offset == 0 else 1,
+    )
 
 
 @pytest.mark.usefixtures("uncollected")
 def test_a_ledger_that_is_given_up_leaves_memory_before_its_successor_comes() -> None:
     ledger = ledger_with(BodyPolicy(age=MINUTE), half(0, 0), half(1, 1))
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
-    ledger.let_bodies_go(10 * MINUTE)
-    assert len(ledger.take_ready(ALL)) == 1
+    ledger.bodies.let_go(10 * MINUTE)
+    assert len(taken_ready(ledger, ALL)) == 1
     gone = weakref.ref(ledger)
     del ledger
     assert gone() is None

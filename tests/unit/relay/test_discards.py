@@ -13,8 +13,9 @@ from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.batching.batch import Batch, settle_batch, take_batch
+from relay.ledger.check_requests import first_half
+from relay.ledger.ledger import Ledger
 from relay.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Finding, State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import (
@@ -29,6 +30,7 @@ from tests.support.ledger_model import (
     half,
     new_ledger,
     op,
+    taken_ready,
     transaction_id,
 )
 
@@ -49,7 +51,7 @@ def ledger_with_parked(*halves: int, truth: Truth = Truth.ROW) -> Ledger:
 
 def park(ledger: Ledger) -> list[Manifest]:
     """Park whatever is undecided, or follows what is."""
-    ledger.ops_read_until(LATE)
+    ledger.overdue.ops_read_until(LATE)
     moves = ledger.take_parked(LATE, ALL)
     findings = [move.transaction.discarded for move in moves]
     return [
@@ -60,11 +62,11 @@ def park(ledger: Ledger) -> list[Manifest]:
 
 
 def ready(ledger: Ledger) -> list[int]:
-    return [int(transaction.id[-12:], 16) for transaction in ledger.take_ready(ALL)]
+    return [int(transaction.id[-12:], 16) for transaction in taken_ready(ledger, ALL)]
 
 
 def removed(ledger: Ledger) -> list[int]:
-    return [int(transaction.id[-12:], 16) for transaction in ledger.take_removed()]
+    return [int(transaction.id[-12:], 16) for transaction in ledger.discards.take_removed()]
 
 
 def ledger_with_refused() -> Ledger:
@@ -72,7 +74,7 @@ def ledger_with_refused() -> Ledger:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1)])
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0))])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     ledger.refuse(transaction, MISSING)
     return ledger
 
@@ -83,14 +85,14 @@ def ledger_with_refused() -> Ledger:
 @pytest.mark.parametrize("source", OpSource)
 def test_whoever_decides_a_commit_has_it_delivered(source: OpSource) -> None:
     ledger = ledger_with_parked()
-    assert ledger.discarded() == (1, 0)
+    assert ledger.discards.count() == (1, 0)
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0), source=source)])
     assert ledger.op_checkpoint() == OpCheckpoint(0, 1), "the op is needed until its effect is committed"
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert transaction.discarded is not None
     assert [found.offset for found in transaction.counted()] == [0]
     assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
-    assert ledger.discarded() == (0, 0)
+    assert ledger.discards.count() == (0, 0)
 
 
 @pytest.mark.parametrize("source", OpSource)
@@ -100,7 +102,7 @@ def test_whoever_decides_a_rollback_has_it_removed(source: OpSource) -> None:
     assert ledger.op_checkpoint() == OpCheckpoint(0, 1)
     assert (ready(ledger), removed(ledger)) == ([], [1])
     assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
-    assert ledger.discarded() == (0, 0)
+    assert ledger.discards.count() == (0, 0)
 
 
 def test_what_was_delivered_is_not_delivered_again_when_the_op_is_read_again() -> None:
@@ -137,7 +139,7 @@ def test_a_commit_waits_for_the_halves_that_follow() -> None:
     assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, runs_of([1]))
     assert ready(ledger) == [], "not read to its last offset"
     ledger.read_halves([half(3, 3)])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert transaction.complete()
     assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
 
@@ -146,10 +148,10 @@ def test_a_half_that_follows_is_written_before_its_transaction_is_delivered() ->
     ledger = ledger_with_parked(0)
     ledger.read_halves([half(1, 1, 1)])
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 1))])
-    batch = take_batch(ledger, ledger.take_ready(ALL), LATE, ALL)
+    batch = take_batch(ledger, taken_ready(ledger, ALL), LATE, ALL)
     assert not batch.ready
     assert [found.offset for move in batch.moves for found in move.halves] == [1]
-    assert [int(found.id[-12:], 16) for found in take_batch(ledger, ledger.take_ready(ALL), LATE, ALL).ready] == [1]
+    assert [int(found.id[-12:], 16) for found in take_batch(ledger, taken_ready(ledger, ALL), LATE, ALL).ready] == [1]
 
 
 def test_a_rollback_lets_the_halves_go_that_would_follow() -> None:
@@ -195,23 +197,23 @@ def test_it_goes_on_being_asked_about_and_keeps_its_count() -> None:
     ledger = ledger_with_parked(0, truth=Truth.LISTENER)
     (request,) = ledger.take_due(LATE)
     assert (request.check, request.message) == (1, None)
-    place = ledger.first_half(request.transaction_id)
+    place = first_half(ledger.find(request.transaction_id), ledger.discards)
     assert place == (f"{transaction_id(1)}/0".encode(), 0)
     unknown = entry(OpKind.UNKNOWN, 1, "0", 0, 0, checks=1, reason="who knows")
     ledger.read_ops([op(0, unknown, source=LISTENER), op(1, unknown, source=LISTENER)])
     assert ledger.take_due(2 * LATE) == [], "ops up to then were not read"
-    ledger.ops_read_until(2 * LATE)
+    ledger.overdue.ops_read_until(2 * LATE)
     (request,) = ledger.take_due(2 * LATE)
     assert request.check == 2
     ledger.read_ops([op(2, entry(COMMIT, 1, "0", 0, 0), source=LISTENER)])
     assert ready(ledger) == [1]
-    assert ledger.first_half(transaction_id(1)) is None
+    assert first_half(ledger.find(transaction_id(1)), ledger.discards) is None
 
 
 def test_the_checker_is_asked_on_and_brings_it_back() -> None:
     ledger = ledger_with_parked()
     for time in (LATE, 2 * LATE):
-        ledger.ops_read_until(time)
+        ledger.overdue.ops_read_until(time)
         assert [request.transaction_id for request in ledger.take_due(time)] == [transaction_id(1)]
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0), source=CHECKER)])
     assert ready(ledger) == [1]
@@ -222,19 +224,19 @@ def test_the_checker_is_asked_on_and_brings_it_back() -> None:
 
 def test_an_operator_has_pre_flight_look_again() -> None:
     ledger = ledger_with_refused()
-    assert ledger.discarded() == (0, 1)
+    assert ledger.discards.count() == (0, 1)
     deliver = entry(DELIVER, 1, "0", 0, 0)
     ledger.read_ops([op(1, deliver, source=OPERATOR), op(2, deliver, source=OPERATOR)])
     assert ledger.op_checkpoint() == OpCheckpoint(1, 3)
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert transaction.complete()
     assert transaction.discarded == MISSING
-    assert ledger.discarded() == (0, 0)
+    assert ledger.discards.count() == (0, 0)
     assert ledger.op_checkpoint() == OpCheckpoint(3, 3)
     ledger.refuse(transaction, Finding(DiscardReason.TOO_LARGE, "too large now"))
-    assert ledger.discarded() == (0, 1)
+    assert ledger.discards.count() == (0, 1)
     ledger.read_ops([op(3, deliver, source=OPERATOR)])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert transaction.discarded == Finding(DiscardReason.TOO_LARGE, "too large now")
     ledger.read_ops([op(4, deliver, source=OPERATOR)])
     assert ready(ledger) == []
@@ -252,7 +254,7 @@ def test_an_operator_has_pre_flight_look_again() -> None:
 def test_nobody_else_and_nothing_else_changes_it(decision: OpEntry, source: OpSource) -> None:
     ledger = ledger_with_refused()
     ledger.read_ops([op(1, decision, source=source)])
-    assert (ready(ledger), removed(ledger), ledger.discarded()) == ([], [], (0, 1))
+    assert (ready(ledger), removed(ledger), ledger.discards.count()) == ([], [], (0, 1))
     assert ledger.counts["op_dropped"] == 1
     assert ledger.op_checkpoint() == OpCheckpoint(2, 2)
 
@@ -262,13 +264,13 @@ def test_who_saw_the_row_may_have_it_removed(source: OpSource) -> None:
     ledger = ledger_with_refused()
     ledger.read_ops([op(1, entry(ROLLBACK, 1, "0", 0, 0), source=source)])
     assert ledger.op_checkpoint() == OpCheckpoint(1, 2)
-    assert (ready(ledger), removed(ledger), ledger.discarded()) == ([], [1], (0, 0))
+    assert (ready(ledger), removed(ledger), ledger.discards.count()) == ([], [1], (0, 0))
 
 
 def test_a_deliver_op_does_not_deliver_what_is_undecided() -> None:
     ledger = ledger_with_parked(0)
     ledger.read_ops([op(0, entry(DELIVER, 1, "0", 0, 0), source=OPERATOR)])
-    assert (ready(ledger), ledger.discarded()) == ([], (1, 0))
+    assert (ready(ledger), ledger.discards.count()) == ([], (1, 0))
 
 
 def test_a_late_commit_that_cannot_be_delivered_stays_with_the_new_reason() -> None:
@@ -307,9 +309,9 @@ def test_a_half_that_cannot_be_parsed_is_removed_by_an_operator() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1)])
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0))])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     manifest = to_manifest(transaction, Finding(DiscardReason.MALFORMED, "?"), TOPIC_ID, PARTITION)
-    ledger.refuse_malformed(manifest)
+    ledger.discards.refuse(manifest)
     ledger.read_ops([op(1, entry(ROLLBACK, 1, "0", 0, 0), source=OPERATOR)])
     assert removed(ledger) == [1]
 
@@ -327,7 +329,7 @@ def test_two_halves_of_one_position_have_two_keys_whichever_counts() -> None:
     restored = from_manifest(manifest)
     assert record_keys(restored) == keys
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 1, 2))])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert [found.offset for found in transaction.counted()] == [1, 2]
     assert record_keys(transaction) == keys
     batch = Batch([], [transaction], [], [])
@@ -371,7 +373,7 @@ def test_what_belongs_to_another_half_topic_is_left_alone() -> None:
         to_manifest(transaction, found, transaction_id(7), PARTITION),
     ]
     ledger.restore_discards(foreign)
-    assert ledger.discarded() == (0, 0)
+    assert ledger.discards.count() == (0, 0)
 
 
 def test_immunity_does_not_keep_from_being_parked_but_from_being_asked() -> None:
@@ -402,7 +404,7 @@ def _run(steps: tuple[str, ...], crash: int, *, commits: bool) -> None:
     for number, step in enumerate(steps):
         if step == "p":
             world.now += 10_000
-            world.ledger.ops_read_until(world.now)  # as if the ops came later than any checkpoint knows
+            world.ledger.overdue.ops_read_until(world.now)  # as if the ops came later than any checkpoint knows
             world.deliver(ALL)
         else:
             (world.read_halves if step == "h" else world.read_ops)(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -14,14 +15,25 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
 from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.batch import take_ready
 from relay.batching.preflight import RealTopic, inspect
-from relay.batching.topic_gate import KNOWN_MS, Gate, GatePolicy, News
+from relay.batching.topic_gate import KNOWN_MS, Gate, GatePolicy, Looked, News
+from relay.ledger.ledger import Ledger
 from relay.state import parking, unsettled
 from relay.state.half_records import Half
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Transaction
 from relay.state.parking import ParkingPolicy
-from tests.support.ledger_model import CHANNEL, GROUP, PARTITION, entry, new_ledger, op, transaction_id
+from tests.support.ledger_model import (
+    CHANNEL,
+    GROUP,
+    PARTITION,
+    entry,
+    new_ledger,
+    op,
+    release,
+    transaction_id,
+    waited_for,
+)
 
 ALL = 10_000
 POLICY = GatePolicy(max_age=60_000)
@@ -77,19 +89,18 @@ class Relay:
             self.gate.postpone(again)
         elif again:
             self.look(again)
-        if self.ledger.lacks_room():
-            self.ledger.put_back(self.gate.relieve(self.ledger.crowds))
-        ready = self.ledger.take_ready(ALL, admits=self.gate.admits)
+        self.ledger.release_crowding()
+        ready = take_ready(self.ledger, self.gate, ALL, sys.maxsize)
         while unknown := self.gate.unknown():
             self.look(unknown)
-            ready += self.ledger.take_ready(ALL, admits=self.gate.admits)
+            ready += take_ready(self.ledger, self.gate, ALL, sys.maxsize)
         return ready
 
     def look(self, names: set[str]) -> None:
         """Look at topics."""
         self.looks.append(names)
         found = {name: self.cluster[name] for name in names if name in self.cluster}
-        self.ledger.put_back(self.gate.learn(names, found))
+        release(self.ledger, self.gate.learn(names, found, waited_for(self.ledger, names)))
 
     def reason(self, transaction: Transaction) -> DiscardReason | None:
         """What pre-flight says of what was handed out."""
@@ -147,17 +158,17 @@ def test_what_may_pass_is_waited_for_and_then_given_up(
     relay.commit("there", partition=3)
     assert relay.turn() == [1], "nobody else waits"
     assert relay.turn(POLICY.max_age // 2) == []
-    assert relay.gate.waiting() == 1
+    assert relay.ledger.deliveries.queue.held() == 1
     assert relay.ledger.half_checkpoint().unsettled == runs_of([0]), "the checkpoint names it"
     relay.cluster["late"] = after
     assert relay.turn(2 * POLICY.pause_max) == [0]
-    assert relay.gate.waiting() == 0
+    assert relay.ledger.deliveries.queue.held() == 0
 
     lasting = Relay()
     lasting.cluster |= {"late": before} if before else {}
     lasting.commit("late", partition=3)
     assert lasting.given_up() == [(0, reason)]
-    assert lasting.gate.waiting() == 0
+    assert lasting.ledger.deliveries.queue.held() == 0
     assert POLICY.max_age <= lasting.now <= POLICY.max_age + 2 * POLICY.pause_max
 
 
@@ -228,7 +239,7 @@ def test_what_waits_waits_on_when_its_body_is_let_go() -> None:
     relay = Relay(allowed=AllowList({GROUP: ("late",)}))
     relay.commit("late")
     relay.commit("late", "secret")
-    pending = [relay.ledger._pending[transaction_id(number)] for number in range(2)]
+    pending = [relay.ledger.pending.by_id[transaction_id(number)] for number in range(2)]
     for transaction in pending:
         transaction.replace({half.offset: half.without_body() for half in transaction.all_halves()})
     assert relay.turn() == [1], "what is final is seen without a body, too"
@@ -261,7 +272,7 @@ def test_the_looks_back_off_and_no_traffic_makes_them_more() -> None:
     expected = [POLICY.pause_after(looks, f"late/{PARTITION}") for looks in range(1, len(looked_at))]
     assert all(0 <= pause - least < 10 for pause, least in zip(pauses, expected, strict=True))
     assert POLICY.pause_max * 0.9 <= expected[-1]
-    assert relay.gate.waiting() == relay.count
+    assert relay.ledger.deliveries.queue.held() == relay.count
 
 
 @given(looks=st.integers(1, 100), who=st.text())
@@ -321,12 +332,11 @@ def test_a_look_in_the_middle_of_a_turn_makes_nothing_worse_for_what_was_admitte
     relay.commit("orders")
     (admitted,) = relay.take()
     for worse in ({}, {"orders": CLOSED}, {"orders": SMALL}):
-        assert relay.gate.refresh({"orders"}, worse) == []
+        assert relay.gate.refresh({"orders"}, worse, ()) == Looked(set(), set())
         assert relay.reason(admitted) is None
     relay.commit("late")
     relay.turn()
-    (freed,) = relay.gate.refresh({"late", "new"}, {"late": TOPIC})
-    assert number(freed) == 1
+    assert relay.gate.refresh({"late", "new"}, {"late": TOPIC}, {"late"}) == Looked({"late"}, set())
     assert relay.gate.topics == {"orders": TOPIC, "late": TOPIC, "new": None}
 
 
@@ -341,7 +351,7 @@ def test_one_that_is_rolled_back_meanwhile_never_goes() -> None:
     relay.ledger.read_ops([op(9, entry(OpKind.ROLLBACK, 0, "0", 0, 0), source=OpSource.CHECKER)])
     assert relay.turn() == [1]
     assert relay.turn(POLICY.max_age) == []
-    assert relay.gate.waiting() == 0
+    assert relay.ledger.deliveries.queue.held() == 0
     relay.cluster["late"] = TOPIC
     assert relay.turn(POLICY.max_age) == []
 
@@ -350,10 +360,10 @@ def test_one_that_is_rolled_back_when_it_was_given_up_leaves_nothing_behind() ->
     relay = Relay()
     relay.commit("late")
     relay.turn()
-    assert [number(transaction) for transaction in relay.gate.relieve(lambda _: True)] == [0]
+    relay.ledger.deliveries.queue.release({"late"}, give_up=True)
     relay.ledger.read_ops([op(9, entry(OpKind.ROLLBACK, 0, "0", 0, 0), source=OpSource.CHECKER)])
     assert relay.turn() == []
-    assert relay.gate._given_up == set()
+    assert (relay.ledger.deliveries.queue.held(), len(relay.ledger.pending)) == (0, 0)
 
 
 def test_one_whose_commit_comes_again_goes_once() -> None:
@@ -381,7 +391,7 @@ def test_who_takes_room_that_others_need_waits_no_longer() -> None:
     ]
     assert relay.ledger.take_parked(10_000, ALL) == [], "nobody is undecided"
     assert relay.turn() == []
-    assert relay.gate.waiting() == 2, "the other group, and the last one, are within their limit"
+    assert relay.ledger.deliveries.queue.held() == 2, "the other group, and the last one, are within their limit"
 
 
 def test_one_that_was_given_up_goes_as_soon_as_the_checkpoint_can_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,11 +413,11 @@ def test_one_that_was_given_up_goes_as_soon_as_the_checkpoint_can_say_so(monkeyp
         relay.count += 1
 
     decide(OpKind.COMMIT, 7)
-    assert (relay.turn(), relay.gate.waiting()) == ([], 1)
+    assert (relay.turn(), relay.ledger.deliveries.queue.held()) == ([], 1)
     decide(OpKind.COMMIT, 4)
     assert relay.turn() == [4]
     assert relay.ledger.lacks_room()
-    assert (relay.turn(), relay.gate.waiting()) == ([], 0), "given up, but in the middle of a run"
+    assert (relay.turn(), relay.ledger.deliveries.queue.held()) == ([], 0), "given up, but in the middle of a run"
     for number in range(4):
         decide(OpKind.ROLLBACK, number)
     assert relay.turn() == [7]

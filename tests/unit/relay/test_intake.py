@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.names import Channel
-from relay.intake import INBOX, Intake
-from relay.partition import PartitionWorker
+from relay.serving.arrivals import Arrivals
+from relay.serving.intake import ARRIVALS, Intake
 
 HALF, OP = "outbox.half", "outbox.op"
 
@@ -64,7 +64,7 @@ class _Worker:
         self.fed: list[tuple[str, int]] = []
         self.waiting = (0, 0)
 
-    def inbox(self) -> tuple[int, int]:
+    def sizes(self) -> tuple[int, int]:
         return self.waiting
 
     def feed(self, halves: Sequence[_Record], ops: Sequence[_Record]) -> None:
@@ -81,12 +81,12 @@ class _Desk:
         self.intake.start_at(0, 10, 10)
 
     def hand_over(self, *records: _Record) -> None:
-        self.intake.hand_over(cast("Any", records), {0: cast("PartitionWorker", self.worker)})
+        self.intake.hand_over(cast("Any", records), {0: cast("Arrivals", self.worker)})
 
     def throttle(self, halves: int, ops: int) -> set[str]:
         """What is paused while so much waits for the worker."""
         self.worker.waiting = (halves, ops)
-        self.intake.throttle({0: cast("PartitionWorker", self.worker)})
+        self.intake.throttle({0: cast("Arrivals", self.worker)})
         return set(self.consumer.paused)
 
 
@@ -170,10 +170,10 @@ def test_a_gap_that_a_former_worker_saw_is_looked_at_twice_by_the_next() -> None
 
 def test_a_full_inbox_pauses_its_partition_until_half_of_it_is_done() -> None:
     desk = _Desk()
-    assert desk.throttle(INBOX - 1, 0) == set()
-    assert desk.throttle(INBOX, 0) == {HALF}
-    assert desk.throttle(INBOX // 2 + 1, INBOX) == {HALF, OP}
-    assert desk.throttle(INBOX // 2, INBOX // 2 + 1) == {OP}
+    assert desk.throttle(ARRIVALS - 1, 0) == set()
+    assert desk.throttle(ARRIVALS, 0) == {HALF}
+    assert desk.throttle(ARRIVALS // 2 + 1, ARRIVALS) == {HALF, OP}
+    assert desk.throttle(ARRIVALS // 2, ARRIVALS // 2 + 1) == {OP}
     assert desk.throttle(0, 0) == set()
 
 
@@ -197,7 +197,7 @@ def test_record_that_cannot_be_unpacked_is_named() -> None:
 
 
 def test_record_that_is_passed_by_leaves_an_empty_one() -> None:
-    desk, worker = _Desk(), Mock(spec=PartitionWorker)
+    desk, worker = _Desk(), Mock(spec=Arrivals)
     desk.hand_over(_unpackable(10))
     desk.intake.pass_by((HALF, 0), 10, worker)
     ((record,), ops), _ = worker.feed.call_args

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-import relay.state.ledger
+import relay.ledger.op_decisions
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import (
     FAR,
@@ -22,8 +22,9 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.ledger.ledger import Ledger
+from relay.ledger.owed import is_owed
 from relay.state.half_records import Half, OpRecord
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Transaction
 from relay.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
@@ -36,6 +37,7 @@ from tests.support.ledger_model import (
     half,
     new_ledger,
     op,
+    taken_ready,
     transaction_id,
 )
 
@@ -60,7 +62,7 @@ def numbers(transactions: list[Transaction]) -> list[int]:
 
 
 def take(ledger: Ledger, messages: int = ALL) -> list[int]:
-    return numbers(ledger.take_ready(messages))
+    return numbers(taken_ready(ledger, messages))
 
 
 def offsets(transaction: Transaction) -> list[int]:
@@ -78,7 +80,7 @@ def restored(ledger: Ledger) -> Ledger:
 
 def overdue(ledger: Ledger, now: int = LATE) -> list[str]:
     """Who is asked about once the op partition was read to its end."""
-    ledger.ops_read_until(now)
+    ledger.overdue.ops_read_until(now)
     return [request.transaction_id for request in ledger.take_due(now)]
 
 
@@ -95,7 +97,7 @@ def test_a_committed_half_is_handed_out_once_and_counts_as_settled_then() -> Non
     assert take(ledger) == []
     assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
     assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
-    assert ledger.pending() == 0
+    assert len(ledger.pending) == 0
 
 
 def test_a_rolled_back_half_is_settled_and_never_handed_out() -> None:
@@ -110,7 +112,7 @@ def test_a_rolled_back_half_is_settled_and_never_handed_out() -> None:
 def test_an_undecided_half_pends() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1)])
-    assert ledger.pending() == 1
+    assert len(ledger.pending) == 1
     assert ledger.half_checkpoint() == HalfCheckpoint(0, 1, runs_of([0]))
 
 
@@ -118,7 +120,7 @@ def test_messages_are_counted_in_the_order_of_their_positions_wherever_they_lie(
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, 2), half(1, 2), half(2, 1, 0), half(3, 1, 1)])
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-2", 0, 3))])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [2, 3, 0]
     assert transaction.complete()
 
@@ -271,7 +273,7 @@ def test_a_transaction_is_incomplete_once_its_last_offset_was_read_past() -> Non
     ledger.read_halves([half(1, 2)])
     assert take(ledger) == []
     ledger.read_halves([half(2, 3)])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert not transaction.complete()
     assert offsets(transaction) == [0]
     assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, runs_of([1, 2]))
@@ -281,7 +283,7 @@ def test_a_missing_first_half_makes_incomplete_too() -> None:
     ledger = new_ledger()
     ledger.read_halves([damaged(0), half(1, 1, 1)])
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 1))])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert not transaction.complete()
 
 
@@ -298,7 +300,7 @@ def test_struck_messages_are_settled_undelivered() -> None:
     ledger = new_ledger()
     ledger.read_halves(half(position, 1, position) for position in range(4))
     ledger.read_ops([op(0, entry(COMMIT, 1, "0,3", 0, 3))])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [0, 3]
     assert transaction.complete()
     assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
@@ -309,7 +311,7 @@ def test_a_transaction_of_which_everything_was_struck_is_settled_undelivered() -
     ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k")])
     ledger.read_ops([op(0, entry(COMMIT, 1, "-", -1, -1), commit(2, 1))])
     assert take(ledger) == [2]
-    assert ledger.pending() == 0
+    assert len(ledger.pending) == 0
 
 
 @pytest.mark.parametrize("position", [0, 1, 7])
@@ -333,7 +335,7 @@ def test_a_straggler_that_comes_while_the_transaction_is_held_goes_with_it() -> 
     ledger.read_ops([op(0, commit(2, 1))])
     ledger.read_halves([half(2, 2, 1, key=b"k"), half(3, 2, 0, key=b"k")])
     ledger.read_ops([op(1, commit(1, 0))])
-    first, second = ledger.take_ready(ALL)
+    first, second = taken_ready(ledger, ALL)
     assert [offsets(first), offsets(second)] == [[0], [1]]
     assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
 
@@ -345,7 +347,7 @@ def test_a_straggler_of_a_rolled_back_transaction_is_asked_about_anew() -> None:
     ledger.read_halves([half(1, 1, 1)])
     assert overdue(ledger) == [transaction_id(1)]
     ledger.read_ops([op(1, entry(ROLLBACK, 1, "1", 1, 1), source=CHECKER)])
-    assert ledger.pending() == 0
+    assert len(ledger.pending) == 0
 
 
 def test_copies_that_a_mirror_made_are_settled_with_the_original() -> None:
@@ -354,7 +356,7 @@ def test_copies_that_a_mirror_made_are_settled_with_the_original() -> None:
     assert ledger.counts["half_copy"] == 2
     assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, runs_of([0, 1, 2, 3]))
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 1))])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [0, 1]
     assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
 
@@ -370,7 +372,7 @@ def test_of_two_halves_of_one_position_the_acknowledged_one_counts(*, decided_fi
     ledger.read_halves(halves)
     if not decided_first:
         ledger.read_ops(ops)
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [1, 2]
     assert transaction.complete()
     assert ledger.half_checkpoint() == HalfCheckpoint(3, 3)
@@ -420,7 +422,7 @@ def test_a_contradiction_is_looked_up_and_the_checker_wins(
     assert overdue(ledger, now=1_000) == [transaction_id(1)], "at once, not at its due time"
     ledger.read_ops([op(2, answer, source=CHECKER), op(3, commit(1, 0)), op(4, rollback(1, 0))])
     assert take(ledger) == delivered
-    assert ledger.pending() == 0
+    assert len(ledger.pending) == 0
 
 
 def test_a_third_op_of_a_producer_does_not_end_a_dispute() -> None:
@@ -439,7 +441,7 @@ def test_commits_that_list_different_halves_contradict_each_other() -> None:
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0)), op(1, entry(COMMIT, 1, "0-1", 0, 1))])
     assert take(ledger) == []
     ledger.read_ops([op(2, entry(COMMIT, 1, "0-1", 0, 1), source=CHECKER)])
-    (transaction,) = ledger.take_ready(ALL)
+    (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [0, 1]
 
 
@@ -486,7 +488,7 @@ def test_a_listener_that_was_asked_ends_a_dispute_of_its_own_transactions() -> N
         ledger.read_ops([op(2 * offset, commit(number, offset)), op(2 * offset + 1, rollback(number, offset))])
     ledger.read_ops([op(4, commit(1, 0), commit(2, 1), source=LISTENER)])
     assert take(ledger) == [1], "the other one's truth is the row"
-    assert ledger.pending() == 1
+    assert len(ledger.pending) == 1
 
 
 def test_rollbacks_that_list_different_halves_agree() -> None:
@@ -569,7 +571,7 @@ def test_conflicting_early_ops_are_weighed_together_before_anything_is_settled(s
         ledger.read_ops([op(2, rollback(0, 0))])
         wise = source in {CHECKER, OPERATOR}
         assert take(ledger) == ([1] if wise else [])
-        assert ledger.pending() == (0 if wise else 1)
+        assert len(ledger.pending) == (0 if wise else 1)
 
 
 def test_a_repeated_early_op_of_a_straggler_settles_it_once() -> None:
@@ -603,23 +605,23 @@ def test_an_operators_delivery_of_a_discarded_transaction_does_not_deliver_a_pen
 
 def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a few well-formed ops take all of a relay's memory."""
-    monkeypatch.setattr(relay.state.ledger, "EARLY_OPS", 3)
+    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", 3)
     ledger = new_ledger()
     ledger.read_ops([op(0, entry(COMMIT, 0, "0,2,4", 0, 2)), op(1, commit(3, 3))])
     assert ledger.counts["op_passed"] == 1
     ledger.read_halves([half(0, 0)])
-    assert not ledger.early_ops_full()
+    assert not ledger.decisions.is_full()
 
 
 def test_early_ops_beyond_the_room_are_passed_and_the_checker_answers_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay.state.ledger, "EARLY_OPS", 2)
+    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", 2)
     ledger = new_ledger()
-    assert not ledger.early_ops_full()
+    assert not ledger.decisions.is_full()
     ledger.read_ops([op(0, commit(0, 0)), op(1, commit(1, 1)), op(2, commit(2, 2))])
-    assert ledger.early_ops_full()
+    assert ledger.decisions.is_full()
     assert ledger.counts["op_passed"] == 1
     ledger.read_halves(half(number, number) for number in range(3))
-    assert not ledger.early_ops_full()
+    assert not ledger.decisions.is_full()
     assert take(ledger) == [0, 1]
     assert ledger.op_checkpoint() == OpCheckpoint(3, 3)
     assert overdue(ledger) == [transaction_id(2)]
@@ -715,7 +717,7 @@ def test_a_restored_full_window_can_be_read_again_and_no_further() -> None:
         again.read_halves(half(offset, offset) for offset in range(start, start + 5_000))
     assert again.half_checkpoint() == ledger.half_checkpoint()
     assert again.read_limit(WINDOW) == WINDOW
-    assert again.pending() == WINDOW // 2
+    assert len(again.pending) == WINDOW // 2
 
 
 def test_one_undecided_half_does_not_stop_a_busy_partition() -> None:
@@ -846,7 +848,7 @@ def test_what_was_due_before_a_restart_is_due_at_once_after_it() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, time=1_000)])
     again = restored(ledger)
-    again.ops_read_until(1_000 + POLICY.transaction_timeout)
+    again.overdue.ops_read_until(1_000 + POLICY.transaction_timeout)
     again.read_halves([half(0, 1, time=1_000)])
     assert overdue(again, 1_000 + POLICY.transaction_timeout) == [transaction_id(1)]
 
@@ -876,7 +878,7 @@ def test_checkpoints_do_not_go_back_while_the_window_is_read_again() -> None:
     assert ledger.op_checkpoint() == OpCheckpoint(31, 44)
     ledger.read_halves(half(offset, offset) for offset in range(6, 12))
     assert ledger.half_checkpoint() == HalfCheckpoint(9, 20, runs_of([9, 12]))
-    assert ledger.pending() == 1
+    assert len(ledger.pending) == 1
 
 
 def test_the_checkpoint_leaps_to_the_head_once_the_last_unsettled_half_is_settled() -> None:
@@ -897,7 +899,7 @@ def test_a_crash_between_the_halves_of_a_transaction_keeps_it_whole() -> None:
     assert take(again) == []
     assert overdue(again) == [transaction_id(1)]
     again.read_ops([op(1, entry(COMMIT, 1, "0-1", 0, 1), source=CHECKER)])
-    (transaction,) = again.take_ready(ALL)
+    (transaction,) = taken_ready(again, ALL)
     assert offsets(transaction) == [0, 1]
 
 
@@ -908,7 +910,7 @@ def test_nobody_is_asked_before_time_and_op_partition_are_past_the_timeout() -> 
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, time=1_000)])
     due = 1_000 + POLICY.transaction_timeout
-    assert ledger.next_due() == due
+    assert ledger.overdue.next_due() == due
     assert not ledger.take_due(LATE)
     ledger.read_ops([op(0, commit(9, 90), time=due - 1)])
     assert ledger.needs_op_end(due)
@@ -922,7 +924,7 @@ def test_nobody_is_asked_before_time_and_op_partition_are_past_the_timeout() -> 
 def test_an_end_of_the_op_partition_seen_past_the_timeout_is_as_good() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, time=1_000)])
-    ledger.ops_read_until(7_000)
+    ledger.overdue.ops_read_until(7_000)
     assert len(ledger.take_due(7_000)) == 1
 
 
@@ -945,7 +947,7 @@ def test_a_request_says_what_was_read_and_comes_back_unharmed() -> None:
     ledger = new_ledger()
     options = HalfOptions(incarnation=incarnation)
     ledger.read_halves([half(4, 1, 3, options=options), half(6, 1, 0, options=options), half(7, 2)])
-    ledger.ops_read_until(LATE)
+    ledger.overdue.ops_read_until(LATE)
     request, _ = ledger.take_due(LATE)
     assert parse_check(request.encode()) == request
     assert (request.transaction_id, request.group, request.truth) == (transaction_id(1), "orders", Truth.ROW)
@@ -957,7 +959,7 @@ def test_a_request_says_what_was_read_and_comes_back_unharmed() -> None:
 def test_only_listeners_are_sent_the_message() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, truth=Truth.LISTENER), half(1, 1, 1, truth=Truth.LISTENER)])
-    ledger.ops_read_until(LATE)
+    ledger.overdue.ops_read_until(LATE)
     (request,) = ledger.take_due(LATE)
     assert request.message is not None
     assert (request.message.offset, request.message.value) == (0, b"value")
@@ -969,7 +971,7 @@ def test_an_unknown_answer_counts_once_and_moves_the_number_of_the_check() -> No
     answers = [entry(UNKNOWN, 1, "0", 0, 0, checks=checks, reason=f"answer {checks}") for checks in (1, 1, 3, 2)]
     ledger.read_ops([op(0, *answers, source=LISTENER)])
     assert ledger.counts["unknown_listener"] == 4
-    ledger.ops_read_until(LATE)
+    ledger.overdue.ops_read_until(LATE)
     (request,) = ledger.take_due(LATE)
     assert request.check == 4, "after a hand-over it goes on where the former owner was"
 
@@ -1029,13 +1031,15 @@ def test_held_are_those_that_are_committed_behind_an_earlier_one() -> None:
     ledger.read_halves([half(offset, number, key=b"k") for offset, number in enumerate((1, 2, 3, 4))])
     ledger.read_halves([half(4, 5, key=b"other")])
     ledger.read_ops([op(0, commit(2, 1), commit(4, 3), commit(5, 4))])
-    assert (ledger.held(), ledger.pending()) == (2, 5), "the one of the other key is free, the third is undecided"
+    assert (ledger.pending.held(), len(ledger.pending)) == (2, 5), (
+        "the one of the other key is free, the third is undecided"
+    )
     ledger.read_ops([op(1, commit(1, 0))])
     assert take(ledger) == [5, 1, 2]
-    assert (ledger.held(), ledger.pending()) == (1, 2)
+    assert (ledger.pending.held(), len(ledger.pending)) == (1, 2)
     ledger.read_ops([op(2, rollback(3, 2))])
     assert take(ledger) == [4]
-    assert (ledger.held(), ledger.pending()) == (0, 0)
+    assert (ledger.pending.held(), len(ledger.pending)) == (0, 0)
     assert ledger.counts["rolled_back"] == 1
 
 
@@ -1047,17 +1051,17 @@ def test_the_oldest_pending_is_the_first_that_was_appended() -> None:
     assert ledger.oldest_pending() == first
     ledger.read_ops([op(0, rollback(1, 0))])
     assert ledger.oldest_pending() == second
-    assert ledger.head() == 2
+    assert ledger.progress.head() == 2
 
 
 def test_what_is_owed_goes_by_half_not_by_transaction() -> None:
     """A copy that comes when all is settled pends again; what was delivered is not owed for that."""
     ledger = new_ledger()
     ledger.read_halves([half(0, 7)])
-    assert ledger.owes(transaction_id(7), 0)
+    assert is_owed(ledger, transaction_id(7), 0)
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 7, "0", 0, 0))])
-    ledger.take_ready(10)
-    assert not ledger.owes(transaction_id(7), 0)
+    taken_ready(ledger, 10)
+    assert not is_owed(ledger, transaction_id(7), 0)
     ledger.read_halves([half(1, 7)])
-    assert ledger.owes(transaction_id(7), 1)
-    assert not ledger.owes(transaction_id(7), 0)
+    assert is_owed(ledger, transaction_id(7), 1)
+    assert not is_owed(ledger, transaction_id(7), 0)

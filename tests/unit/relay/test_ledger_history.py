@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import relay.state.ledger
+import relay.ledger.op_decisions
 import relay.state.parking
 import relay.state.unsettled
 from outbox.protocol import checkpoint
@@ -20,7 +20,7 @@ from tests.support.examples import examples
 from tests.support.ledger_model import FLOODED, IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
-ROOM = relay.state.ledger.EARLY_OPS
+ROOM = relay.ledger.op_decisions.EARLY_OPS
 NONE = BodyPolicy(age=0, bytes=0)
 WINDOWS = {"narrow": (6, 2, 10_000), "wide": (checkpoint.WINDOW, checkpoint.FEW, checkpoint.FAR)}
 """What a checkpoint can name: offsets in any mix, or runs, and offsets then."""
@@ -60,7 +60,7 @@ class _History(RuleBasedStateMachine):
         batch_bytes: int = sys.maxsize,
     ) -> None:
         self.world = World(ordered=ordered, parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes)
-        relay.state.ledger.EARLY_OPS = SMALL_ROOM if small_room else ROOM
+        relay.ledger.op_decisions.EARLY_OPS = SMALL_ROOM if small_room else ROOM
         choose_window(window)
 
     def teardown(self) -> None:
@@ -72,7 +72,7 @@ class _History(RuleBasedStateMachine):
         try:
             self.world.drain()
         finally:
-            relay.state.ledger.EARLY_OPS = ROOM
+            relay.ledger.op_decisions.EARLY_OPS = ROOM
 
     def some(self, number: int, *fates: Fate) -> Local:
         """A local transaction with one of these fates."""

@@ -10,7 +10,7 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.state.message_transaction import TRANSITIONS, Event, Finding, State, Transaction
-from tests.support.ledger_model import entry, half, new_ledger, op, transaction_id
+from tests.support.ledger_model import entry, half, new_ledger, op, taken_ready, transaction_id
 
 OPS = [
     (entry(kind, 1, positions, 0, last), source)
@@ -38,7 +38,7 @@ def test_whatever_ops_say_the_row_wins_and_without_it_nothing_is_decided_that_is
         ledger = new_ledger()
         ledger.read_halves([half(0, 1)])
         ledger.read_ops(op(offset, found, source=source) for offset, (found, source) in enumerate(ops))
-        transaction = ledger._pending[transaction_id(1)]
+        transaction = ledger.pending.by_id[transaction_id(1)]
         expected = outcome(ops)
         if expected is None:
             assert (transaction.decision, transaction.state) == (None, State.PENDING)
@@ -62,13 +62,13 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch) 
     ledger = new_ledger()
     ledger.read_halves([half(0, 1), half(1, 2)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0", 0, 0), entry(OpKind.COMMIT, 2, "-", -1, -1))])
-    (transaction,) = ledger.take_ready(1)
+    (transaction,) = taken_ready(ledger, 1)
     for number, kind in enumerate((OpKind.DELIVER, OpKind.ROLLBACK), 1):
         ledger.refuse(transaction, Finding(DiscardReason.TOPIC_MISSING, ""))
         ledger.read_ops([op(number, entry(kind, 1, "0", 0, 0), source=OpSource.OPERATOR)])
-        transaction = next(iter(ledger.take_ready(1)), transaction)
+        transaction = next(iter(taken_ready(ledger, 1)), transaction)
     ledger.read_halves([half(2, 3)])
-    ledger.ops_read_until(10**12)
+    ledger.overdue.ops_read_until(10**12)
     ledger.take_parked(10**12, 1)
     assert seen == set(TRANSITIONS)
 

@@ -17,10 +17,10 @@ from outbox.protocol.record import Record
 from relay.batching.delivered_record import written
 from relay.kafka.half_reader import HalfReader
 from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.ledger.ledger import Ledger
 from relay.recovery.hanging_transactions import NO_ANSWER, TransactionalLeftovers, backwards
 from relay.state.half_records import Half
-from relay.state.ledger import Ledger
-from tests.support.ledger_model import GROUP, PARTITION, transaction_id
+from tests.support.ledger_model import GROUP, PARTITION, half, transaction_id
 
 TOPIC = "orders"
 SETTLED, OWED, AHEAD, LATER = 1, 2, 3, 4
@@ -111,10 +111,11 @@ def delivery() -> Mock:
 @pytest.fixture
 def leftovers(cluster: Cluster, delivery: Mock) -> TransactionalLeftovers:
     """Of a half partition that owes one transaction and is through with another one."""
-    ledger = Mock(spec=Ledger, partition=PARTITION)
-    ledger.owes.side_effect = lambda id_, offset: (id_, offset) == (transaction_id(OWED), 20)
-    ledger.is_deferred.side_effect = lambda offset: offset == DEFERRED
-    ledger.head.return_value = HEAD
+    owed = Mock(all_halves=lambda: [half(20, OWED)])
+    ledger = Mock(spec=Ledger, partition=PARTITION, deferred={DEFERRED})
+    ledger.find.side_effect = {transaction_id(OWED): owed}.get
+    ledger.discards = Mock(**{"holds.return_value": False})
+    ledger.progress = Mock(**{"head.return_value": HEAD})
     halves = Mock(spec=HalfReader, find=cluster.find)
     made = TransactionalLeftovers({}, Mock(), "outbox-relay", ledger, delivery, halves)
     assert not made.take_stale()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.state.ledger import Ledger
+from relay.ledger.ledger import Ledger
 from relay.state.obeyed import GENERATION, Contradiction, Obeyed
-from tests.support.ledger_model import half, new_ledger, op, transaction_id
+from tests.support.ledger_model import half, new_ledger, op, taken_ready, transaction_id
 from tests.unit.relay.test_ledger import commit, rollback
 
 ID = transaction_id(1)
@@ -17,8 +17,8 @@ def _settled(first: OpEntry) -> Ledger:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1)])
     ledger.read_ops([op(0, first)])
-    ledger.take_ready(10)
-    assert ledger.pending() == 0
+    taken_ready(ledger, 10)
+    assert len(ledger.pending) == 0
     return ledger
 
 
@@ -31,8 +31,8 @@ def test_ledger_op_against_a_settled_decision_is_an_event(first: OpEntry, later:
     ledger = _settled(first)
     ledger.read_ops([op(1, later)])
     assert ledger.counts["op_contradicts_settled"] == 1
-    assert ledger.take_contradictions() == [Contradiction(ID, first.kind, later.kind, OpSource.PRODUCER)]
-    assert ledger.take_contradictions() == []
+    assert ledger.decisions.take_contradictions() == [Contradiction(ID, first.kind, later.kind, OpSource.PRODUCER)]
+    assert ledger.decisions.take_contradictions() == []
 
 
 @pytest.mark.parametrize("first", [rollback(1, 0), commit(1, 0)], ids=["rolled back", "delivered"])
@@ -40,7 +40,7 @@ def test_ledger_op_that_repeats_a_settled_decision_is_no_event(first: OpEntry) -
     ledger = _settled(first)
     ledger.read_ops([op(1, first), op(2, first)])
     assert (ledger.counts["op_settled"], ledger.counts["op_contradicts_settled"]) == (2, 0)
-    assert ledger.take_contradictions() == []
+    assert ledger.decisions.take_contradictions() == []
 
 
 def test_obeyed_of_an_unknown_transaction_contradicts_nothing() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.batching.pacing import BatchPolicy, Pacing
-from relay.state.ledger import Ready
+from relay.ledger.ready_queue import Ready
 
 POLICY = BatchPolicy(messages=1_000, bytes=1_000_000, age=10)
 FLOOD = 30

@@ -14,14 +14,14 @@ from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
 from relay import telemetry as report
+from relay.ledger.ledger import Ledger
 from relay.settings import RelaySettings
 from relay.state.discard_index import Move
-from relay.state.ledger import Ledger
 from relay.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
 from relay.state.recheck import AT_ONCE, PATIENT, PRESSED
 from relay.telemetry import GROUPS, OLD_MS
 from tests.support import protocol_strategies as some
-from tests.support.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op
+from tests.support.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op, taken_ready
 
 ALL = 1_000_000
 NOW = 1_000
@@ -31,7 +31,7 @@ HOUR = 3_600_000
 
 def read_all_ops(ledger: Ledger, until: int) -> None:
     """No op that was appended before this time is unread."""
-    ledger.ops_read_until(until)
+    ledger.overdue.ops_read_until(until)
 
 
 def numbers(moves: list[Move]) -> list[int]:
@@ -53,7 +53,7 @@ def parked(ledger: Ledger, now: int, messages: int = ALL) -> list[int]:
 def test_reading_stops_when_the_string_is_full(unsettled: set[int], more: int) -> None:
     head = max(unsettled, default=0) + 1 + more
     ledger = new_ledger(HalfCheckpoint(min(unsettled, default=head), head, runs_of(sorted(unsettled))))
-    ledger._restored_head, ledger._head = 0, head
+    ledger.progress.restored_head, ledger.progress.next_half = 0, head
     may_read = ledger.read_limit(head) > head
     assert may_read == (ledger._room().taken() < 1)
 
@@ -88,7 +88,7 @@ def busy(ledger: Ledger, start: int, stop: int, *, dead_every: int = 0, time: in
     )
     alive = [number for number in range(start, stop) if number not in groups]
     ledger.read_ops([op(start, *(entry(OpKind.COMMIT, number, "0", number, number) for number in alive))])
-    ledger.take_ready(ALL)
+    taken_ready(ledger, ALL)
     return dead
 
 
@@ -111,7 +111,7 @@ def test_a_single_one_in_the_way_is_parked_not_the_many_that_are_young() -> None
     busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
     young = range(WINDOW - 1_000, WINDOW - 1, 2)
     assert unanswered(ledger, NOW + HOUR) == [0]
-    assert ledger.pending() == len(young)
+    assert len(ledger.pending) == len(young)
 
 
 def test_parking_goes_on_in_the_next_batch() -> None:
@@ -153,7 +153,7 @@ def crowded(answered: int) -> Ledger:
     *_, last = busy(ledger, 0, WINDOW * 4 // 5, dead_every=4)
     commit = entry(OpKind.COMMIT, last, "0", last, last)
     ledger.read_ops([op(1, commit, source=OpSource.CHECKER, time=answered)])
-    ledger.take_ready(ALL)
+    taken_ready(ledger, ALL)
     read_all_ops(ledger, NOW + HOUR)
     ledger.take_due(NOW + HOUR)
     return ledger
@@ -168,12 +168,12 @@ def test_after_an_outage_nobody_is_parked_while_the_answers_come_in(partition_ha
         read_all_ops(ledger, now)
         ledger.take_due(now)
     waiting: list[CheckRequest] = []
-    while ledger.pending():
+    while len(ledger.pending):
         now += 100
         answer(ledger, offset, waiting[:400], now)
         del waiting[:400]
         assert parked(ledger, now) == []
-        delivered += [int(transaction.id[-12:], 16) for transaction in ledger.take_ready(ALL)]
+        delivered += [int(transaction.id[-12:], 16) for transaction in taken_ready(ledger, ALL)]
         waiting += ledger.take_due(now, 500)
         offset += 1
         assert now < NOW + 2 * HOUR, "they are all decided by then"
@@ -205,7 +205,7 @@ def test_one_whose_own_answer_does_not_come_is_parked_alone() -> None:
     assert parked(ledger, now) == []
     first, *others = ledger.take_due(NOW + HOUR)
     answer(ledger, 2, others, now + PATIENT.transaction - 1)
-    ledger.take_ready(ALL)
+    taken_ready(ledger, ALL)
     assert parked(ledger, now + PATIENT.transaction) == [int(first.transaction_id[-12:], 16)]
 
 
@@ -234,11 +234,11 @@ def test_a_group_with_too_many_halves_is_brought_below_its_limit() -> None:
     ledger.read_halves(half(number, number, group="other") for number in range(100, 200))
     assert parked(ledger, NOW + HOUR) == []
     ledger.read_halves([half(200, 200, group="dead")])
-    assert (ledger.deferred(), ledger.is_deferred(200), ledger.deferred_wanted(ALL)) == (1, True, [])
+    assert (len(ledger.deferred), 200 in ledger.deferred, ledger.deferred_wanted(ALL)) == (1, True, [])
     assert parked(ledger, NOW + HOUR) == list(range(100 - round(100 * RELIEF)))
     assert ledger.deferred_wanted(ALL) == [200]
     ledger.read_deferred([half(200, 200, group="dead")])
-    assert (ledger.deferred(), ledger.pending()) == (0, 191)
+    assert (len(ledger.deferred), len(ledger.pending)) == (0, 191)
     assert parked(ledger, NOW + HOUR) == []
 
 
@@ -246,7 +246,7 @@ def test_a_group_with_too_many_bytes_is_brought_below_its_limit() -> None:
     size = half(0, 0).size()
     ledger = new_ledger(parking=ParkingPolicy(group_pending_bytes_max=10 * size))
     ledger.read_halves(half(number, number) for number in range(11))
-    assert (ledger.deferred(), parked(ledger, NOW + HOUR)) == (1, [0])
+    assert (len(ledger.deferred), parked(ledger, NOW + HOUR)) == (1, [0])
 
 
 def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
@@ -258,7 +258,7 @@ def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
     assert [found.offset for found in move.halves] == [1, 2]
     assert [found.value for found in move.halves] == [b"value", b"value"]
     assert {found.value for found in move.transaction.all_halves()} == {None}, "no body is kept in memory"
-    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [2], "what it held up is free"
+    assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [2], "what it held up is free"
     assert ledger.half_checkpoint() == HalfCheckpoint(0, 5, runs_of([0, 4]))
 
 
@@ -282,8 +282,8 @@ def test_group_at_its_limit_does_not_hold_up_others() -> None:
     assert ledger.read_limit(5_000) > 5_000
     ledger.read_halves([half(5_000, 5_000, group="other")])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 5_000, "0", 5_000, 5_000))])
-    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [5_000]
-    assert (ledger.pending(), ledger.deferred(), ledger.counts["parked"]) == (10, 4_990, 0)
+    assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [5_000]
+    assert (len(ledger.pending), len(ledger.deferred), ledger.counts["parked"]) == (10, 4_990, 0)
     assert ledger.half_checkpoint() == HalfCheckpoint(0, 5_001, (range(5_000),))
 
 
@@ -297,7 +297,7 @@ def test_deferred_halves_keep_their_order() -> None:
     ledger.read_halves(keyed[25:])
     ledger.read_ops([op(1, *decided[:5])])
     delivered: list[int] = []
-    while taken := ledger.take_ready(ALL):
+    while taken := taken_ready(ledger, ALL):
         delivered += [int(ready.id[-12:], 16) for ready in taken]
         ledger.read_deferred([keyed[offset] for offset in ledger.deferred_wanted(3)])
     assert delivered == list(range(30))
@@ -311,13 +311,13 @@ def test_transaction_waits_for_its_deferred_halves() -> None:
     ledger.read_halves([wide[0], half(10, 10, group="flood"), *wide[1:]])
     commits = [entry(OpKind.COMMIT, number, "0", number, number) for number in range(9)]
     ledger.read_ops([op(0, *commits, entry(OpKind.COMMIT, 101, "0-1", 11, 12))])
-    assert len(ledger.take_ready(ALL)) == 9
+    assert len(taken_ready(ledger, ALL)) == 9
     assert ledger.deferred_wanted(2) == [10, 11]
     ledger.read_deferred([half(10, 10, group="flood"), wide[1]])
-    assert ledger.take_ready(ALL) == []
+    assert taken_ready(ledger, ALL) == []
     assert ledger.deferred_wanted(2) == [12]
     ledger.read_deferred(wide[2:])
-    (ready,) = ledger.take_ready(ALL)
+    (ready,) = taken_ready(ledger, ALL)
     assert ready.complete()
 
 
@@ -328,13 +328,13 @@ def test_deferred_halves_that_are_waited_for_are_read_beyond_the_limit() -> None
     second = [half(10 + number, 10 + number // 2, number % 2, group="flood") for number in range(4)]
     ledger.read_halves([*first, *second])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0), entry(OpKind.COMMIT, 10, "0-1", 10, 11))])
-    assert len(ledger.take_ready(ALL)) == 1
+    assert len(taken_ready(ledger, ALL)) == 1
     assert ledger.deferred_wanted(1) == [10]
     ledger.read_deferred(second[:1])
-    assert (ledger.pending(), ledger.take_ready(ALL)) == (10, [])
+    assert (len(ledger.pending), taken_ready(ledger, ALL)) == (10, [])
     assert ledger.deferred_wanted(1) == [11], "although the group is at its limit"
     ledger.read_deferred(second[1:2])
-    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [10]
+    assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [10]
     assert ledger.deferred_wanted(1) == [12]
 
 
@@ -353,7 +353,7 @@ def test_flood_is_deferred_after_a_restart_too() -> None:
     ledger = new_ledger(before.half_checkpoint(), before.op_checkpoint(), LIMITED)
     ledger.read_halves(half(number, number, group="flood") for number in range(100))
     ledger.restored()
-    assert (ledger.pending(), ledger.deferred(), ledger.head()) == (10, 90, 100)
+    assert (len(ledger.pending), len(ledger.deferred), ledger.progress.head()) == (10, 90, 100)
     assert ledger.half_checkpoint() == before.half_checkpoint()
 
 
@@ -401,11 +401,11 @@ def test_listener_without_answer_is_parked_after_its_own_age() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 0, truth=Truth.LISTENER, key=b"k"), half(1, 1), half(2, 2, key=b"k")])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 2, "0", 2, 2))])
-    assert list(ledger.take_ready(ALL)) == [], "it is behind the first of its key"
+    assert list(taken_ready(ledger, ALL)) == [], "it is behind the first of its key"
     _asked(ledger, NOW + HOUR, 2)
     assert parked(ledger, NOW + age - 1) == []
     assert parked(ledger, NOW + age + age // 100) == [0], "a row is waited for longer"
-    assert [int(ready.id[-12:], 16) for ready in ledger.take_ready(ALL)] == [2]
+    assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [2]
 
 
 @pytest.mark.parametrize("times", [0, 1])
@@ -438,7 +438,7 @@ def test_oldest_undecided_names_group_and_truth() -> None:
     )
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
     expected = {("dead", Truth.LISTENER): NOW + 1, ("dead", Truth.ROW): NOW + 2}
-    assert ledger.oldest_undecided(NOW + 8) == expected
+    assert ledger.pending.oldest_undecided(NOW + 8) == expected
 
 
 def test_oldest_undecided_metric_follows_the_ledger() -> None:
@@ -450,12 +450,12 @@ def test_oldest_undecided_metric_follows_the_ledger() -> None:
     halves = [half(number, number, time=NOW + number, group=f"group{number:02}") for number in range(GROUPS + 1)]
     ledger.read_halves(halves)
     try:
-        report.waiting(ledger, 0, NOW + OLD_MS - 1)
+        report.waiting(ledger, NOW + OLD_MS - 1)
         assert exported() == {}, "all are young"
-        report.waiting(ledger, 0, NOW + OLD_MS + GROUPS)
+        report.waiting(ledger, NOW + OLD_MS + GROUPS)
         assert list(exported().values()) == [(OLD_MS + GROUPS - number) / 1000 for number in range(GROUPS)]
         ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
-        report.waiting(ledger, 0, NOW + OLD_MS + GROUPS)
+        report.waiting(ledger, NOW + OLD_MS + GROUPS)
         assert set(exported()) == {f"group{number:02}" for number in range(1, GROUPS + 1)}
     finally:
         metrics.forget(PARTITION)
@@ -485,4 +485,4 @@ def test_one_that_was_decided_meanwhile_is_not_parked() -> None:
     unknown = entry(OpKind.UNKNOWN, 0, "0", 0, 0, checks=1)
     ledger.read_ops([op(0, unknown, source=OpSource.LISTENER), op(1, entry(OpKind.COMMIT, 0, "0", 0, 0))])
     assert ledger.take_parked(NOW, ALL) == []
-    assert len(ledger.take_ready(ALL)) == 1
+    assert len(taken_ready(ledger, ALL)) == 1

@@ -9,8 +9,11 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, Message
 
-import relay.partition
-import relay.state.ledger
+import relay.ledger.op_decisions
+import relay.serving.arrivals
+import relay.serving.commits
+import relay.serving.topic_lookup
+import relay.serving.worker
 import relay.state.unsettled
 from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
@@ -29,11 +32,15 @@ from relay.kafka.half_reader import HalfReader
 from relay.kafka.producer import DeliveryError
 from relay.kafka.refusals import PAUSE_MS_MIN
 from relay.kafka.transactional_delivery import Delivery
+from relay.ledger.ledger import Ledger
 from relay.lessons import Lessons
-from relay.partition import HEARTBEAT_SECONDS, PROGRESS_SECONDS, PartitionWorker
 from relay.recovery.hanging_transactions import Leftovers, NoLeftovers
+from relay.serving.check_back import CheckBack
+from relay.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits
+from relay.serving.readers import PartitionReaders
+from relay.serving.topic_lookup import TopicLookup
+from relay.serving.worker import PartitionWorker
 from relay.state.discard_index import to_manifest
-from relay.state.ledger import Ledger
 from relay.state.message_transaction import Finding, Transaction
 from relay.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
@@ -45,6 +52,7 @@ from tests.support.ledger_model import (
     entry,
     half,
     new_ledger,
+    taken_ready,
     transaction_id,
 )
 
@@ -76,7 +84,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The worker's clock."""
     made = Clock()
-    monkeypatch.setattr(relay.partition, "time", made)
+    for module in (relay.serving.worker, relay.serving.commits, relay.serving.topic_lookup):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -91,7 +100,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger with little room."""
     monkeypatch.setattr(relay.state.unsettled, "WINDOW", WINDOW)
     monkeypatch.setattr(relay.state.unsettled, "FAR", WINDOW)
-    monkeypatch.setattr(relay.state.ledger, "EARLY_OPS", EARLY)
+    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", EARLY)
     return new_ledger()
 
 
@@ -102,21 +111,20 @@ def lessons() -> Lessons:
 
 
 def _worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
-    return PartitionWorker(
-        PARTITION,
-        ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4),
-        ledger,
-        delivery,
+    readers = PartitionReaders(
         Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
-        Decoder(DISCARD.max_message_bytes),
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
-        NoLeftovers(),
-        Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}}),
-        Gate(GatePolicy(), CHANNEL, PARTITION),
-        group_metadata=Mock(),
-        checks=Mock(spec=CheckSender, **{"room.return_value": 100}),
-        policy=BatchPolicy(messages=100),
-        lessons=lessons,
+        Decoder(DISCARD.max_message_bytes),
+    )
+    topics = Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}})
+    gate = Gate(GatePolicy(), CHANNEL, PARTITION)
+    return PartitionWorker(
+        ledger,
+        readers,
+        TopicLookup(ledger, gate, topics, NoLeftovers(), lessons.refusals),
+        Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4), delivery, Mock()),
+        CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
+        lessons,
         began=clock.now,
     )
 
@@ -155,7 +163,7 @@ def _op(offset: int, decision: OpEntry) -> Message:
 
 
 def taken(ledger: Ledger) -> list[int]:
-    return [_number(transaction) for transaction in ledger.take_ready(100)]
+    return [_number(transaction) for transaction in taken_ready(ledger, 100)]
 
 
 def _number(transaction: Transaction) -> int:
@@ -164,27 +172,27 @@ def _number(transaction: Transaction) -> int:
 
 def test_ops_are_read_on_while_the_half_partition_stands_still(worker: PartitionWorker, ledger: Ledger) -> None:
     """It stands at its window; the ops that free it lie behind more early ops than there is room for."""
-    worker.feed(halves(0, 1, 2, 3, 4, 5, 6), commits(0, 5, 6))
+    worker.arrivals.feed(halves(0, 1, 2, 3, 4, 5, 6), commits(0, 5, 6))
     worker._read()
     assert ledger.half_checkpoint().head == WINDOW
-    assert ledger.early_ops_full()
-    worker.feed([], commits(2, 4, 0, 1, 2, 3))
+    assert ledger.decisions.is_full()
+    worker.arrivals.feed([], commits(2, 4, 0, 1, 2, 3))
     worker._read()
     assert taken(ledger) == [0, 1, 2, 3]
     worker._read()
     assert taken(ledger) == [5, 6]
-    assert ledger.pending() == 1, "its op was passed, the checker will say it"
+    assert len(ledger.pending) == 1, "its op was passed, the checker will say it"
 
 
 def test_ops_for_halves_ahead_wait_while_halves_can_be_read(worker: PartitionWorker, ledger: Ledger) -> None:
-    worker.feed([], commits(0, 1, 2))
+    worker.arrivals.feed([], commits(0, 1, 2))
     worker._read()
-    assert ledger.early_ops_full()
-    worker.feed(halves(0), commits(2, 3, 0))
+    assert ledger.decisions.is_full()
+    worker.arrivals.feed(halves(0), commits(2, 3, 0))
     worker._read()
     assert taken(ledger) == []
     assert ledger.counts["op_passed"] == 0
-    worker.feed(halves(1, 2, 3), [])
+    worker.arrivals.feed(halves(1, 2, 3), [])
     worker._read()
     worker._read()
     assert taken(ledger) == [1, 2, 3, 0]
@@ -199,10 +207,10 @@ def test_it_ends_at_the_first_error(worker: PartitionWorker, delivery: Mock) -> 
         raise error
 
     def stop(*_: object) -> None:
-        worker._stopping = True
+        worker.arrivals.is_stopping = True
 
     delivery.commit.side_effect = fail_once
-    worker.feed(halves(0), commits(0, 0))
+    worker.arrivals.feed(halves(0), commits(0, 0))
     worker.run()
     assert worker.failure is error
     assert delivery.commit.call_count == 1
@@ -226,7 +234,7 @@ def test_an_idle_partition_commits_hourly(
 
 
 def test_progress_without_a_delivery_is_committed_soon(worker: PartitionWorker, delivery: Mock, clock: Clock) -> None:
-    worker.feed(halves(0), [])
+    worker.arrivals.feed(halves(0), [])
     worker._read()
     worker._settle()
     assert delivery.commit.call_count == 0
@@ -246,10 +254,10 @@ def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: Partitio
 
     before = new_ledger()
     before.read_halves([half(0, 7)])
-    (parked,) = before._pending.values()
+    (parked,) = before.pending.by_id.values()
     ledger.restore_discards([to_manifest(parked, Finding(DiscardReason.UNDECIDED, ""), TOPIC_ID, PARTITION)])
-    worker._leftovers = Mock(spec=Leftovers, end=end, **{"take_stale.return_value": ()})
-    worker.feed(halves(1), [*commits(0, 1), _op(1, entry(OpKind.COMMIT, 7, "0", 0, 0))])
+    worker._lookup._leftovers = Mock(spec=Leftovers, end=end, **{"take_stale.return_value": ()})
+    worker.arrivals.feed(halves(1), [*commits(0, 1), _op(1, entry(OpKind.COMMIT, 7, "0", 0, 0))])
     worker._read()
     worker._take_ready()
     assert {0} in asked
@@ -258,14 +266,14 @@ def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: Partitio
 def test_no_more_is_asked_than_can_be_sent_and_the_rest_stays_due(
     worker: PartitionWorker, ledger: Ledger, clock: Clock
 ) -> None:
-    worker.feed(halves(0, 1, 2), [])
+    worker.arrivals.feed(halves(0, 1, 2), [])
     worker._read()
     clock.now += 60
-    ledger.ops_read_until(60_000)
+    ledger.overdue.ops_read_until(60_000)
     asked: list[CheckRequest] = []
-    worker._checks = Mock(spec=CheckSender, ask=asked.extend)
+    worker._check_back._checks = Mock(spec=CheckSender, ask=asked.extend)
     for room, expected in ((0, range(0)), (2, range(2)), (2, range(3)), (2, range(3))):
-        worker._checks.room.return_value = room
+        worker._check_back._checks.room.return_value = room
         worker._ask_overdue()
         assert [int(request.transaction_id[-12:], 16) for request in asked] == list(expected)
 
@@ -295,8 +303,8 @@ def test_refused_topic_waits_and_the_others_go_on(
 
     def start() -> PartitionWorker:
         worker = make_worker()
-        worker._topics = _topics("sick", "healthy")
-        worker.feed(records, commits(0, 0, 1))
+        worker._lookup._topics = _topics("sick", "healthy")
+        worker.arrivals.feed(records, commits(0, 0, 1))
         worker._read()
         return worker
 
@@ -304,7 +312,7 @@ def test_refused_topic_waits_and_the_others_go_on(
         turn(start(), failed)
     worker = start()
     turn(worker)
-    assert worker._gate.waiting() == 1
+    assert worker._ledger.deliveries.queue.held() == 1
     assert written.pop() == ["healthy"]
     clock.now += 2 * PAUSE_MS_MIN / 1_000 + 6
     turn(worker)
@@ -320,7 +328,7 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
     )
     for expected in (4, 2, 1, 1):
         worker = make_worker()
-        worker.feed(halves(*numbers), commits(0, *numbers))
+        worker.arrivals.feed(halves(*numbers), commits(0, *numbers))
         worker._read()
         with pytest.raises(DeliveryError):
             worker._settle()
@@ -337,24 +345,24 @@ def test_worker_reads_many_halves_in_one_turn(
     """The ledger allows few at a time, and more as soon as it has read these: others wait for each turn."""
     monkeypatch.setattr(relay.state.unsettled, "FEW", 3)
     monkeypatch.setattr(relay.state.unsettled, "FAR", 10_000)
-    worker.feed(halves(*range(100)), [])
+    worker.arrivals.feed(halves(*range(100)), [])
     assert ledger.read_limit(0) == WINDOW
     worker._read()
-    assert (ledger.head(), worker.inbox()) == (100, (0, 0))
+    assert (ledger.progress.head(), worker.arrivals.sizes()) == (100, (0, 0))
 
 
 def test_worker_reads_deferred_halves_again(delivery: Mock, clock: Clock, lessons: Lessons) -> None:
     ledger = new_ledger(parking=ParkingPolicy(group_pending_max=2))
     worker = _worker(ledger, delivery, clock, lessons)
-    worker.feed(halves(*range(5)), [])
+    worker.arrivals.feed(halves(*range(5)), [])
     worker._read()
-    assert (ledger.pending(), ledger.deferred()) == (2, 3)
-    reader = worker._half_reader
+    assert (len(ledger.pending), len(ledger.deferred)) == (2, 3)
+    reader = worker._readers.halves
     reader.read.side_effect = lambda offsets: [[half(at, at) for at in offsets]]  # type: ignore[attr-defined]  # a Mock
-    worker.feed([], commits(0, *range(5)))
+    worker.arrivals.feed([], commits(0, *range(5)))
     for _ in range(4):
         worker._read()
         worker._settle()
-    assert (ledger.pending(), ledger.deferred(), ledger.head()) == (0, 0, 5)
+    assert (len(ledger.pending), len(ledger.deferred), ledger.progress.head()) == (0, 0, 5)
     written = [record for call in delivery.commit.call_args_list for record in call.args[0]]
     assert len(written) == 5

@@ -20,11 +20,11 @@ from confluent_kafka import (
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.unreadable import is_unreadable
 from outbox._service.rights import refuse_missing_right
-from relay.partition import PartitionWorker
+from relay.serving.arrivals import Arrivals
 
 log = structlog.get_logger()
 
-INBOX = 10_000
+ARRIVALS = 10_000
 """Records of one partition that may wait for its worker; then it is paused, and librdkafka throws away what it has
 fetched. Each of them takes about a kilobyte."""
 
@@ -80,8 +80,8 @@ class Intake:
             self._empty_until.pop(place, None)
             self._unreadable.pop(place, None)
 
-    def hand_over(self, messages: Iterable[Message], workers: Mapping[int, PartitionWorker]) -> None:
-        """Feed the workers.
+    def hand_over(self, messages: Iterable[Message], arrivals: Mapping[int, Arrivals]) -> None:
+        """Hand records over to the workers.
 
         Raises:
             ConfigurationError: A right on the group or a topic is missing.
@@ -98,10 +98,10 @@ class Intake:
                 ends[place] = message.offset() or 0
             else:
                 events.append((message, error))
-        for number in workers.keys() & {number for _, number in found}:
-            workers[number].feed(*(self._without_holes(place, found[place]) for place in self._places(number)))
+        for number in arrivals.keys() & {number for _, number in found}:
+            arrivals[number].feed(*(self._without_holes(place, found[place]) for place in self._places(number)))
         for (topic, number), end in ends.items():
-            if number in workers:
+            if number in arrivals:
                 self._saw_end((topic, number), end)
         for message, error in events:  # after the records that came before them
             self._event(message, error)
@@ -173,7 +173,7 @@ class Intake:
         """Return where reading stands, because librdkafka cannot unpack what comes next."""
         return {place: found for place, found in self._unreadable.items() if self._next[place] <= found.offset}
 
-    def pass_by(self, place: Place, offset: int, worker: PartitionWorker) -> None:
+    def pass_by(self, place: Place, offset: int, arrivals: Arrivals) -> None:
         """Go on behind a record that cannot be unpacked; the worker gets an empty one in its place."""
         del self._unreadable[place]
         if self._next[place] != offset:
@@ -181,7 +181,7 @@ class Intake:
         topic, number = place
         record = Message(topic, number, offset, None, None, [], None, (TIMESTAMP_LOG_APPEND_TIME, 0))
         self._next[place] = offset + 1
-        worker.feed([record], []) if topic == self._half_topic else worker.feed([], [record])
+        arrivals.feed([record], []) if topic == self._half_topic else arrivals.feed([], [record])
         self._consumer.seek(TopicPartition(topic, number, offset + 1))
 
     def take_outside(self) -> set[Place]:
@@ -209,13 +209,13 @@ class Intake:
             end_of(*place) > max(self._next[place], self._empty_until.get(place, 0)) for place in self._places(number)
         )
 
-    def throttle(self, workers: Mapping[int, PartitionWorker]) -> None:
-        """Pause partitions whose worker has a full inbox, resume them when half of it is done."""
-        for number, worker in workers.items():
-            for place, waiting in zip(self._places(number), worker.inbox(), strict=True):
-                if waiting >= INBOX and place not in self._paused:
+    def throttle(self, arrivals: Mapping[int, Arrivals]) -> None:
+        """Pause partitions of which too many records wait for the worker, resume them when half of it is done."""
+        for number, waiting_here in arrivals.items():
+            for place, waiting in zip(self._places(number), waiting_here.sizes(), strict=True):
+                if waiting >= ARRIVALS and place not in self._paused:
                     self._pause([place])
-                elif waiting <= INBOX // 2 and place in self._paused:
+                elif waiting <= ARRIVALS // 2 and place in self._paused:
                     self._resume([place])
 
     def pause(self, number: int) -> None:

@@ -1,0 +1,34 @@
+"""What reads the topics of one half partition beside the consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay.kafka.decode import Decoder
+from relay.kafka.discard_reader import DiscardReader
+from relay.kafka.half_reader import HalfReader
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReaders:
+    """The readers of one half partition.
+
+    Args:
+        halves: Reads single halves.
+        discards: Reads its discard partition.
+        decoder: Decodes its records; shared with `halves`.
+    """
+
+    halves: HalfReader
+    discards: DiscardReader
+    decoder: Decoder
+
+    def stop(self) -> None:
+        """End reads that are under way."""
+        self.halves.stop()
+        self.discards.stop()
+
+    def close(self) -> None:
+        """Close the consumers."""
+        self.halves.close()
+        self.discards.close()

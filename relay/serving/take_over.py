@@ -1,0 +1,170 @@
+"""Takes half partitions over: fences the former owner, restores the ledger, and creates the worker (R17, R18)."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox._failpoints import failpoint
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.topic_cache import TopicCache
+from outbox.errors import KafkaUnreachable
+from relay.batching.topic_gate import Gate
+from relay.kafka.at_least_once_delivery import PlainDelivery
+from relay.kafka.check_sender import CheckSender
+from relay.kafka.decode import Decoder
+from relay.kafka.discard_reader import DiscardReader
+from relay.kafka.half_reader import HalfReader
+from relay.kafka.offset_commits import OffsetCommits
+from relay.kafka.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
+from relay.ledger.ledger import Ledger
+from relay.lessons import Lessons
+from relay.recovery.hanging_checkpoint import end_hanging, refuse_undone_end
+from relay.recovery.hanging_transactions import Leftovers, NoLeftovers, TransactionalLeftovers
+from relay.recovery.restore import read_checkpoints, restore_ledger, verify_discards, why_unreadable
+from relay.serving.check_back import CheckBack
+from relay.serving.commits import Commits
+from relay.serving.group_metadata import GroupMetadata
+from relay.serving.readers import PartitionReaders
+from relay.serving.topic_lookup import TopicLookup
+from relay.serving.worker import PartitionWorker
+from relay.settings import RelaySettings
+
+
+class TakeOver:
+    """The steps of a take-over; each may fail, and the caller decides what follows.
+
+    Args:
+        settings: The relay's settings.
+        admin: Client of the cluster.
+        channel: The channel.
+        consumer: The subscribed consumer.
+        group: Its metadata.
+        commits: Commits offsets with `delivery = at_least_once`.
+        checks: Sends check requests.
+        topics: Descriptions of real topics.
+    """
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        admin: AdminClient,
+        channel: ChannelDescription,
+        consumer: Consumer,
+        group: GroupMetadata,
+        commits: OffsetCommits,
+        checks: CheckSender,
+        topics: TopicCache,
+    ) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._channel = channel
+        self._consumer = consumer
+        self._group = group
+        self._commits = commits
+        self._checks = checks
+        self._topics = topics
+        self._allowed = settings.allow_list()
+        self._lessons: dict[int, Lessons] = {}
+
+    def lessons_of(self, number: int) -> Lessons:
+        """Return what failed batches taught about a half partition."""
+        settings, topic = self._settings, self._channel.channel.discard_topic
+        return self._lessons.setdefault(
+            number, Lessons(settings.batch_policy(), topic, request_seconds(settings.kafka))
+        )
+
+    def forget(self, number: int) -> None:
+        """Drop the lessons about a half partition that has another owner."""
+        self._lessons.pop(number, None)
+
+    def fence(self, number: int) -> Delivery:
+        """Return an initialised producer for a half partition; a former owner cannot write any more.
+
+        Raises:
+            DeliveryError: Kafka does not answer, or the former owner's transaction is still being ended.
+        """
+        kafka, channel = self._settings.polled_connection(), self._channel.channel
+        transactional_id, patience = channel.transactional_id(number), self.lessons_of(number).volume.patience
+        if self._settings.delivery == "at_least_once":
+            commit = self._commits.serve(number)
+            return PlainDelivery(kafka, transactional_id, channel.discard_topic, commit, patience)
+        return TransactionalDelivery(kafka, transactional_id, patience, channel.relay_group)
+
+    def restore(self, number: int) -> tuple[Ledger, list[TopicPartition]]:
+        """Return the ledger of the committed checkpoints, and where to go on reading both partitions.
+
+        Unsettled halves below that place are read by the worker.
+
+        Raises:
+            KafkaException: The checkpoints cannot be read now.
+            KafkaUnreachable: As above.
+            ProtocolError: A checkpoint is of a newer format.
+            UnsafeError: A checkpoint cannot be trusted.
+        """
+        failpoint("relay.fenced")
+        settings, channel = self._settings, self._channel
+        deliver_again = settings.distrusted_checkpoint == "deliver_again"
+        committed = read_checkpoints(self._consumer, channel, number, deliver_again=deliver_again)
+        if not deliver_again:
+            refuse_undone_end(settings.connection(), channel, number, committed[0], settings.hanging_transaction)
+        verify_discards(self._admin, channel, number)
+        ledger = restore_ledger(
+            self._consumer,
+            channel,
+            number,
+            committed,
+            settings.check_policy(),
+            settings.parking_policy(),
+            settings.body_policy(),
+            ordered=settings.ordering == "key",
+            deliver_again=deliver_again,
+            skip_lost=settings.skips_lost(number),
+        )
+        committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
+        committed[1] = TopicPartition(committed[1].topic, number, ledger.op_checkpoint().offset)
+        return ledger, committed
+
+    def why_unreadable(self, error: KafkaException, number: int) -> KafkaUnreachable:
+        """Return why the checkpoints of a half partition cannot be read now."""
+        return why_unreadable(error, self._settings.connection(), self._channel, number)
+
+    def worker(self, ledger: Ledger, delivery: Delivery, began: float) -> PartitionWorker:
+        """Return the worker of a half partition, not started.
+
+        Args:
+            ledger: Its ledger.
+            delivery: Its producer.
+            began: When the take-over began, monotonic s.
+        """
+        kafka, channel, number = self._settings.connection(), self._channel, ledger.partition
+        lessons, decoder = self.lessons_of(number), Decoder(channel.discard.max_message_bytes)
+        halves = HalfReader(kafka, channel.channel, number, decoder)
+        readers = PartitionReaders(halves, DiscardReader(kafka, channel, number), decoder)
+        gate = Gate(self._settings.gate_policy(), channel.channel, number, self._allowed)
+        leftovers = self._leftovers(ledger, delivery, halves)
+        return PartitionWorker(
+            ledger,
+            readers,
+            TopicLookup(ledger, gate, self._topics, leftovers, lessons.refusals),
+            Commits(ledger, channel, delivery, self._group.for_commit),
+            CheckBack(ledger, self._checks, readers),
+            lessons,
+            began,
+        )
+
+    def _leftovers(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> Leftovers:
+        if not isinstance(delivery, TransactionalDelivery):
+            return NoLeftovers()
+        kafka, group = self._settings.connection(), self._channel.channel.relay_group
+        return TransactionalLeftovers(kafka, self._admin, group, ledger, delivery, halves)
+
+    def end_hanging(self, number: int) -> None:
+        """End a hanging transaction that hides the checkpoint of a half partition (R51).
+
+        Raises:
+            DeliveryError: It was not ended.
+            OutboxError: As above.
+        """
+        settings = self._settings
+        end_hanging(settings.connection(), self._admin, self._channel, number, settings.hanging_transaction)

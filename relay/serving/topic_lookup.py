@@ -1,0 +1,127 @@
+"""Looks at the real topics of one half partition, for its gate; ends first what relays left open there (R31)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import structlog
+
+from outbox._kafka.admin import TopicDescription
+from outbox._kafka.topic_cache import TopicCache
+from outbox.errors import KafkaUnreachable
+from relay.batching.preflight import RealTopic, real_topic, targets
+from relay.batching.topic_gate import Gate, Looked
+from relay.kafka.refusals import Refusals
+from relay.ledger.ledger import Ledger
+from relay.recovery.hanging_transactions import Leftovers
+from relay.state.message_transaction import Transaction
+
+LEADERS_AWAITED_SECONDS = 2.0
+"""Time for the partitions of a new topic to get leaders, before DELIVER is given up."""
+PAUSE_SECONDS = 0.05
+
+log = structlog.get_logger()
+
+
+class TopicLookup:
+    """Keeps a gate's knowledge of real topics, and releases what waits in the ledger.
+
+    Args:
+        ledger: The ledger, in which transactions wait for topics.
+        gate: The gate.
+        topics: Descriptions of real topics.
+        leftovers: What former transactions of the producer may have left open.
+        refusals: Topics that are closed because their records failed.
+    """
+
+    def __init__(
+        self, ledger: Ledger, gate: Gate, topics: TopicCache, leftovers: Leftovers, refusals: Refusals
+    ) -> None:
+        self.gate = gate
+        self._ledger = ledger
+        self._topics = topics
+        self._leftovers = leftovers
+        self._refusals = refusals
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """End looks that are under way."""
+        self._is_stopping = True
+        self._leftovers.stop()
+
+    def look_at_closed(self, now: int) -> None:
+        """Look again at closed topics whose pause is over, and release what waits where it takes room of others.
+
+        Args:
+            now: Monotonic ms.
+        """
+        if names := self.gate.turn(now):
+            try:
+                found = self._topics.look_again(names)
+            except KafkaUnreachable as error:
+                log.warning("Real topics not described", partition=self._ledger.partition, error=str(error))
+                self.gate.postpone(names)
+            else:
+                self._learn(names, found, ())
+        self._ledger.release_crowding()
+
+    def look_at_stale(self) -> None:
+        """Look at the topics on which something may be open since the last look."""
+        if stale := self._leftovers.take_stale():
+            self._learn(stale, self._topics.look_up(stale), ())
+
+    def look_at_unknown(self, ready: Sequence[Transaction]) -> bool:
+        """Look at topics that the gate met for the first time; return whether there were any.
+
+        Args:
+            ready: Transactions that the ledger has handed out: their records may be open there, and are not missing.
+        """
+        names = self.gate.unknown()
+        if names:
+            self._learn(names, self._topics.look_up(names), ready)
+        return bool(names)
+
+    def look_for(self, late: Sequence[Transaction], ready: Sequence[Transaction]) -> None:
+        """Look at the topics of discarded transactions: an operator may have created one a moment before DELIVER.
+
+        Args:
+            late: Transactions that come from the discard topic.
+            ready: All transactions that the ledger has handed out.
+        """
+        names = {name for transaction in late for name in targets(transaction)}
+        deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
+        found = self._real_topics(self._topics.look_again(names), ready)
+        while any(topic.unavailable for topic in found.values()) and time.monotonic() < deadline:
+            if self._is_stopping:
+                break
+            time.sleep(PAUSE_SECONDS)
+            found = self._real_topics(self._topics.look_again(names), ready)
+        self._release(self.gate.refresh(names, found, self._waited_for(names)))
+
+    def _learn(
+        self, names: Collection[str], found: Mapping[str, TopicDescription], ready: Sequence[Transaction]
+    ) -> None:
+        self._release(self.gate.learn(names, self._real_topics(found, ready), self._waited_for(names)))
+
+    def _waited_for(self, names: Collection[str]) -> set[str]:
+        return self._ledger.deliveries.queue.topics(names)
+
+    def _release(self, looked: Looked) -> None:
+        queue = self._ledger.deliveries.queue
+        queue.release(looked.opened)
+        queue.release(looked.given_up, give_up=True)
+
+    def _real_topics(self, found: Mapping[str, TopicDescription], ready: Sequence[Transaction]) -> dict[str, RealTopic]:
+        """Return what pre-flight must know of some topics, after what is left open there was ended."""
+        partitions = {name: topic.partitions for name, topic in found.items() if not topic.lacks}
+        closed, now = self._leftovers.end(partitions, _offsets(ready)), time.monotonic_ns() // 1_000_000
+        return {
+            name: real_topic(topic, closed.get(name) or self._refusals.why_closed(name, now))
+            for name, topic in found.items()
+        }
+
+
+def _offsets(transactions: Iterable[Transaction]) -> set[int]:
+    """Return the offsets of all halves of some transactions."""
+    return {half.offset for transaction in transactions for half in transaction.all_halves()}

@@ -1,0 +1,311 @@
+"""The worker of one half partition: a thread that feeds its ledger and writes its Kafka transactions.
+
+The consumer belongs to the service's thread, which hands records over (`Arrivals`). Any error ends the thread; the
+service then takes the partition over again, from the committed checkpoint (R17, R18).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+import structlog
+
+from outbox._failpoints import failpoint
+from outbox._rules.broker_clock import BrokerClock
+from outbox.protocol.record import Record
+from relay import metrics
+from relay import telemetry as report
+from relay.batching.batch import Batch, Outcome, settle_batch, take_batch, take_ready
+from relay.batching.pacing import Pacing
+from relay.kafka.producer import DeliveryError
+from relay.ledger.ledger import Ledger
+from relay.lessons import Lessons
+from relay.serving.arrivals import Arrivals
+from relay.serving.check_back import CheckBack
+from relay.serving.commits import Commits
+from relay.serving.readers import PartitionReaders
+from relay.serving.topic_lookup import TopicLookup
+from relay.state.half_records import OpRecord
+from relay.state.message_transaction import Transaction
+
+READ_AT_ONCE = 5_000
+TICK_SECONDS = 0.05
+HALVES_AWAITED_SECONDS = 1.0
+"""Time that ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
+RECALL_AT_ONCE = 2_000
+"""Deferred halves that are read again in one turn: others must not wait for them."""
+COUNT_SECONDS = 1.0
+"""Pause between two counts of what waits: they cost more, the more waits."""
+ASK_AT_ONCE = 500
+"""Check requests of one turn: after an outage very many are due, and each listener's needs its message."""
+ASK_WHILE_BEHIND = 50
+"""Check requests of one turn while halves wait to be read: those may be decided already."""
+
+log = structlog.get_logger()
+
+
+class PartitionWorker(threading.Thread):
+    """The owner of one half partition.
+
+    Args:
+        ledger: Made from the committed checkpoint.
+        readers: Read the topics beside the consumer.
+        lookup: Looks at real topics.
+        commits: Writes Kafka transactions.
+        check_back: Sends check requests.
+        lessons: Batch size and closed topics that failed batches of former workers taught.
+        began: When the take-over began, monotonic s.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        readers: PartitionReaders,
+        lookup: TopicLookup,
+        commits: Commits,
+        check_back: CheckBack,
+        lessons: Lessons,
+        began: float,
+    ) -> None:
+        super().__init__(name=f"partition-{ledger.partition}", daemon=True)
+        self.partition = ledger.partition
+        self.failure: BaseException | None = None
+        self.arrivals = Arrivals()
+        self.ready = False  # whether all that the checkpoints say is restored
+        self._ledger = ledger
+        self._readers = readers
+        self._lookup = lookup
+        self._commits = commits
+        self._check_back = check_back
+        self._lessons = lessons
+        self._pacing = Pacing(lessons.policy)
+        self._began = began
+        self._clock = BrokerClock()
+        self._half_read_at = time.monotonic()
+        self._counted: Counter[str] = Counter()
+        self._counted_at = -math.inf
+        self._deferring: Sequence[str] = ()  # producer groups
+        self._writing = False
+
+    # --- called by the service's thread
+
+    def op_end_wanted_at(self) -> int | None:
+        """Return the broker's time now (ms), if a check or a parking waits only for the end of the op partition."""
+        return self._clock.now(_ms()) if self.arrivals.wants_op_end() else None
+
+    def skips(self, topic: str, offset: int) -> bool:
+        """Return whether an operator wants this record skipped, as far as the discard topic was read."""
+        return self.ready and (topic, offset) in self._readers.decoder.skipped
+
+    def settled(self) -> int:
+        """Return the committed checkpoints as one number that grows with each record that is settled."""
+        return self._commits.settled()
+
+    def has_work(self) -> bool:
+        """Return whether there is something to read or to write."""
+        return self._writing or any(self.arrivals.sizes()) or self._ledger.deliveries.queue.estimate().messages > 0
+
+    def head(self) -> int:
+        """Return the offset of the half that is read next; more may have arrived."""
+        return self._ledger.progress.head()
+
+    def stop(self, timeout: float) -> None:
+        """Let the open Kafka transaction finish, then end the thread; the producer and the readers are closed.
+
+        Args:
+            timeout: Maximum seconds to wait.
+        """
+        self.arrivals.stop()
+        self._readers.stop()
+        self._lookup.stop()
+        self.join(timeout)
+        self._commits.delivery.close()
+        self._readers.close()
+
+    # --- the thread
+
+    def run(self) -> None:
+        """Read, decide, deliver, until asked to stop or something fails."""
+        try:
+            self._restore_discards()
+            self._restore_halves()
+            self.ready = True
+            failpoint("relay.restored")
+            metrics.RESTORE_SECONDS.observe(time.monotonic() - self._began)
+            while not self.arrivals.is_stopping:
+                self._wait()
+                self._read()
+                self._settle()
+                self._ask_overdue()
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and takes the partition over again
+            self.failure = error
+
+    def _restore_discards(self) -> None:
+        """Read the discard partition before anything is delivered."""
+        discards = self._readers.discards
+        self._ledger.restore_discards(discards.read_manifests())
+        self._readers.decoder.skipped = discards.skipped()
+        self._clock.saw(discards.newest_append, _ms())
+
+    def _restore_halves(self) -> None:
+        """Read the keys of all unsettled halves before anything is delivered, and when they are due."""
+        began, count = time.monotonic(), 0
+        for halves in self._readers.halves.read(chain.from_iterable(self._ledger.half_checkpoint().unsettled)):
+            if self.arrivals.is_stopping:
+                return
+            self._ledger.read_halves(halves)
+            self._clock.saw(halves[-1].append_time, _ms())
+            self._ledger.bodies.let_go(self._clock.now(_ms()))
+            count += len(halves)
+        self._ledger.restored()
+        seconds = round(time.monotonic() - began, 3)
+        log.info("Partition restored", partition=self.partition, unsettled=count, seconds=seconds)
+
+    def _wait(self) -> None:
+        left = self._pacing.wait(_ms())
+        self.arrivals.wait(TICK_SECONDS if left is None else left / 1000)
+
+    # --- in
+
+    def _read(self) -> None:
+        self._read_halves()
+        self._recall()
+        self._read_ops()
+
+    def _read_halves(self) -> None:
+        """Take halves in steps: how many may be read depends on those before."""
+        left = READ_AT_ONCE
+        while left > 0 and self._can_take_half():
+            messages = self.arrivals.take_halves(left, self._ledger.read_limit(self.arrivals.next_half() or 0))
+            halves = [self._readers.decoder.half(message) for message in messages]
+            left -= len(halves)
+            self._half_read_at = time.monotonic()
+            self._clock.saw(max([half.append_time for half in halves]), _ms())
+            self._ledger.read_halves(halves)
+
+    def _can_take_half(self) -> bool:
+        offset = self.arrivals.next_half()
+        return offset is not None and offset < self._ledger.read_limit(offset)
+
+    def _recall(self) -> None:
+        """Read deferred halves again for which there is room by now."""
+        for halves in self._readers.halves.read(self._ledger.deferred_wanted(RECALL_AT_ONCE)):
+            self._ledger.read_deferred(halves)
+
+    def _read_ops(self) -> None:
+        """Take ops; while too many wait for halves that can still be read, leave them where they are."""
+        if self._ledger.decisions.is_full() and self._can_read_halves():
+            return
+        records: list[OpRecord] = []
+        for item in self.arrivals.take_ops(READ_AT_ONCE):
+            if isinstance(item, int):
+                self._ledger.read_ops(records)
+                self._ledger.overdue.ops_read_until(item)
+                records = []
+            else:
+                records.append(self._readers.decoder.op(item))
+        self._ledger.read_ops(records)
+
+    def _can_read_halves(self) -> bool:
+        if self.arrivals.next_half() is None:
+            return time.monotonic() - self._half_read_at < HALVES_AWAITED_SECONDS
+        return self._can_take_half()
+
+    # --- out
+
+    def _settle(self) -> None:
+        now = self._clock.now(_ms())
+        self._ledger.bodies.let_go(now)
+        self._lookup.look_at_closed(_ms())
+        if self._pacing.leaves(self._ledger.deliveries.queue.estimate(), _ms()):
+            self._write_batch(now)
+        self._count()
+
+    def _write_batch(self, now: int) -> None:
+        self._lookup.look_at_stale()
+        batch = take_batch(self._ledger, self._take_ready(), now, self._lessons.volume.limit.messages)
+        if batch:
+            self._writing = True
+            self._write(batch, now)
+            self._writing = False
+        elif self._commits.is_due():
+            self._commit([])
+
+    def _take_ready(self) -> list[Transaction]:
+        """Take what may go to its real topics; a topic that is new here is looked at first."""
+        limit, ready = self._lessons.volume.limit, list[Transaction]()
+        while True:
+            messages = limit.messages - sum(len(transaction.halves) for transaction in ready)
+            size = limit.bytes - sum(transaction.size for transaction in ready)
+            ready += take_ready(self._ledger, self._lookup.gate, messages, size)
+            if not self._lookup.look_at_unknown(ready):
+                break
+        report.at_gate(self._lookup.gate.take_news(), self.partition)
+        return ready
+
+    def _write(self, batch: Batch, now: int) -> None:
+        late, dropped = batch.late(), batch.halves_wanted()
+        if dropped:
+            batch.put_in_halves(self._readers.halves.fetch(dropped))
+        if late:
+            batch.put_in(self._readers.discards.fetch(batch.bodies_wanted()))
+            self._lookup.look_for(late, batch.ready)
+            failpoint("relay.late_fetched")
+        outcome = self._outcome(batch, now)
+        if batch.moves:
+            failpoint("relay.state.parking")
+        self._deliver(batch, outcome.records)
+        if late:
+            failpoint("relay.late_committed")
+        report.written(batch, outcome, self.partition)
+
+    def _outcome(self, batch: Batch, now: int) -> Outcome:
+        gate = self._lookup.gate
+        outcome = settle_batch(batch, self._ledger, gate.topics, self._commits.channel.channel, now, gate.allowed)
+        topics = (gate.topics.get(name) for name in outcome.topics())
+        limits = [topic.max_message_bytes for topic in topics if topic and not topic.lacks]
+        if limits:
+            self._commits.delivery.limit_batches(min(limits))
+        return outcome
+
+    def _deliver(self, batch: Batch, records: Sequence[Record]) -> None:
+        began = time.monotonic()
+        try:
+            self._commit(records)
+        except DeliveryError as error:
+            seconds = time.monotonic() - began
+            closed = self._lessons.failed(batch, records, error, seconds, _ms())
+            report.failed(error, closed, self._lessons.volume.limit, self.partition)
+            raise
+        timed_out = self._commits.delivery.timed_out
+        self._lessons.delivered(batch, records, time.monotonic() - began, timed_out=timed_out)
+
+    def _commit(self, records: Sequence[Record]) -> None:
+        self._commits.commit(records)
+        self._pacing.written(_ms(), self._commits.delivery.rest_ms)
+
+    def _ask_overdue(self) -> None:
+        now = self._clock.now(_ms())
+        self._check_back.ask(now, ASK_AT_ONCE if self.arrivals.next_half() is None else ASK_WHILE_BEHIND)
+        self.arrivals.want_op_end(wanted=self._ledger.needs_op_end(now))
+
+    def _count(self) -> None:
+        ledger = self._ledger
+        report.counted(ledger.counts - self._counted, self.partition)
+        report.contradicted(ledger.decisions.take_contradictions(), self.partition)
+        self._counted = ledger.counts.copy()
+        if time.monotonic() - self._counted_at > COUNT_SECONDS:
+            deferring = ledger.deferred.groups()
+            report.deferring(self._deferring, deferring, self.partition)
+            self._deferring = deferring
+            report.waiting(ledger, self._clock.now(_ms()))
+            self._counted_at = time.monotonic()
+
+
+def _ms() -> int:
+    return time.monotonic_ns() // 1_000_000

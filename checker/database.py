@@ -102,7 +102,7 @@ class Database:
             self._batches.put_nowait(requests)
         except queue.Full:
             metrics.DROPPED.labels("queue_full").inc(len(requests))
-            log.warning("check requests are dropped, they will be asked again", database=self.name, count=len(requests))
+            log.warning("Check requests dropped, the relay repeats them", database=self.name, count=len(requests))
 
     def retire(self, *, forget: bool = False) -> None:
         """Finish the batch at hand and end, without being waited for; what waits is asked again.
@@ -162,7 +162,7 @@ class Database:
         metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
         metrics.BREAKERS_OPEN.labels(self.name).set(self._breakers.open() if self._breakers else 0)
         told = {str(verdict): count for verdict, count in counts.items()}
-        log.info("checked", database=self.name, **told)
+        log.info("Transactions checked", database=self.name, **told)
         if NEEDS_SOMEBODY & counts.keys():
             log.error("Verdicts need an operator", database=self.name, **told)
 
@@ -186,14 +186,14 @@ class Database:
         metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
         if oldest > PREPARED_SECONDS:
             log.warning(
-                "a prepared transaction is not ended; what it published stays undecided: see pg_prepared_xacts",
+                "Prepared transaction not ended; its messages stay undecided, see pg_prepared_xacts",
                 database=self.name,
                 seconds=round(oldest),
             )
 
     def _unreachable(self, error: Exception) -> None:
         metrics.DATABASE_UP.labels(self.name).set(0)
-        log.warning("the database did not answer, no verdict", database=self.name, error=_one_line(error))
+        log.warning("Database did not answer", database=self.name, error=_one_line(error))
         self._disconnect()
 
     def _disconnect(self) -> None:

@@ -53,7 +53,7 @@ class ServedDatabases:
         if len(silent) < len(problems) or len(silent) == len(made):
             raise _together(problems)
         for problem in silent:
-            log.error("a database cannot be used yet, the others are served", problem=str(problem))
+            log.error("Database not usable yet, the others are served", problem=str(problem))
         self._begin(made)
 
     def change(self, settings: Mapping[str, DatabaseSettings]) -> None:
@@ -76,7 +76,7 @@ class ServedDatabases:
             self._databases.pop(name).retire(forget=name not in settings)
             self._upkeep.end(name)
         self._begin(changed)
-        log.info("databases are served", databases=sorted(self._databases), changed=sorted(names))
+        log.info("Databases served", databases=sorted(self._databases), changed=sorted(names))
 
     def ask(self, requests: Iterable[CheckRequest]) -> Sequence[CheckRequest]:
         """Hand requests on to their databases; those that no database is configured for."""

@@ -88,11 +88,11 @@ class Intake:
             metrics.DROPPED.labels("newer").inc()
             self._dropped_at = time.monotonic()
             place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
-            log.error("a check request is of a newer format and is dropped", **place, reason=str(newer))  # noqa: TRY400 - one line suffices
+            log.error("Check request of a newer format dropped", **place, reason=str(newer))  # noqa: TRY400 - one line suffices
             return None
         except ProtocolError as problem:
             metrics.DROPPED.labels("malformed").inc()
-            log.warning("a check request cannot be parsed", offset=message.offset(), error=str(problem))
+            log.warning("Check request malformed", offset=message.offset(), error=str(problem))
             return None
         return request if request.truth is Truth.ROW else None
 
@@ -103,7 +103,7 @@ class Intake:
         refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or ""})
         if error.fatal():
             raise KafkaException(error)
-        log.warning("consumer", error=error.str())
+        log.warning("Consumer error", error=error.str())
 
     def _pass_unreadable(self) -> None:
         """Go on at the log end of each partition with an unreadable record, once for all its errors."""
@@ -111,11 +111,11 @@ class Intake:
             _, (message, reason) = self._unreadable.popitem()
             place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
             metrics.DROPPED.labels("unreadable").inc()
-            log.error("check requests cannot be unpacked, reading goes on at the log end", **place, reason=reason)
+            log.error("Check requests cannot be unpacked, reading continues at the log end", **place, reason=reason)
             try:
                 seek_to_end(self._consumer, message)
             except KafkaException as error:  # it is assigned to another checker now, or the error comes again
-                log.warning("the log end cannot be read from", **place, error=str(error.args[0]))
+                log.warning("Reading at the log end failed", **place, error=str(error.args[0]))
 
     def _is_stale(self, message: Message) -> bool:
         now = time.monotonic()

@@ -109,7 +109,7 @@ class CheckerService:
         """
         self._databases.start(self._settings.all_databases())
         self._consumer.subscribe([self._channel.channel.check_topic], on_assign=self._assigned)
-        log.info("checker started", channel=self._channel.channel.name, databases=self._databases.names())
+        log.info("Checker started", channel=self._channel.channel.name, databases=self._databases.names())
         try:
             while not self._stop.is_set():
                 if self._reload_wanted.is_set():
@@ -121,7 +121,7 @@ class CheckerService:
             self._databases.stop()
             self._producer.flush(5)
             self._consumer.close()
-            log.info("checker stopped")
+            log.info("Checker stopped")
 
     def _turn(self) -> None:
         first = self._consumer.poll(POLL_SECONDS)
@@ -129,7 +129,7 @@ class CheckerService:
         unmapped = self._databases.ask(self._intake.read(messages))
         if unmapped:
             groups = sorted({request.group for request in unmapped})
-            log.error("no database is configured for these producer groups", groups=groups, count=len(unmapped))
+            log.error("Producer groups without a database", groups=groups, count=len(unmapped))
             metrics.VERDICTS.labels(Verdict.UNMAPPED, "").inc(len(unmapped))
         self._producer.poll(0)
         self._databases.check()
@@ -154,7 +154,7 @@ class CheckerService:
         except (ConfigurationError, ValidationError) as error:
             metrics.RELOADS.labels("refused").inc()
             problem = one_line(error)  # no traceback: it is one clear line
-            log.error("the new configuration is refused, the old one goes on", problem=problem)  # noqa: TRY400 - as above
+            log.error("New configuration refused, the old one stays in use", problem=problem)  # noqa: TRY400 - as above
             return
         metrics.RELOADS.labels("taken").inc()
 
@@ -179,7 +179,7 @@ class CheckerService:
     def _report_op(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._op_error = error
-            log.warning("op markers were not sent, the relay will ask again", error=error.str())
+            log.warning("Op markers not sent, the relay asks again", error=error.str())
 
 
 def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:

@@ -124,7 +124,7 @@ class RelayService:
         self._ends.watch.start()
         log.info("Relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
         if self._settings.allowed_topics is None:
-            log.info("every producer group may write to every topic that is not internal: allowed_topics is not set")
+            log.info("allowed_topics is not set: every producer group may write to every topic that is not internal")
         try:
             while not self._stop.is_set():
                 self._turn()
@@ -201,7 +201,7 @@ class RelayService:
         self._intake.assigned(partitions, idle)
         self._go_on_with_earlier_halves(starts)
         log.info(
-            "partitions assigned", serving=sorted(self._served.workers), paused=sorted({tp.partition for tp in idle})
+            "Partitions assigned", serving=sorted(self._served.workers), paused=sorted({tp.partition for tp in idle})
         )
 
     def _refuse_new(self, partitions: Sequence[TopicPartition]) -> None:
@@ -254,7 +254,7 @@ class RelayService:
             if worker is None:
                 continue
             if worker.skips(topic, found.offset):
-                log.warning("a record is skipped", topic=topic, partition=number, offset=found.offset)
+                log.warning("Record skipped", topic=topic, partition=number, offset=found.offset)
                 self._intake.pass_by(place, found.offset, worker.arrivals)
             elif time.monotonic() > found.since + UNREADABLE_SECONDS:
                 why = f"{topic}/{number} offset {found.offset} cannot be read: {found.why}"

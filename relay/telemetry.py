@@ -39,13 +39,21 @@ def written(batch: Batch, outcome: Outcome, partition: int) -> None:
     late = [transaction for transaction in outcome.delivered if transaction.discarded]
     for what, some in (("delivered", late), ("removed", batch.removed)):
         if some:
-            log.info("discarded transactions leave", what=what, partition=partition, count=len(some), one=some[0].id)
+            log.info(
+                "Transactions left the discard topic", what=what, partition=partition, count=len(some), one=some[0].id
+            )
     for half in batch.malformed:
-        log.error("a half cannot be parsed and is discarded", partition=partition, offset=half.offset)
+        log.error("Malformed half discarded", partition=partition, offset=half.offset)
     if log.is_enabled_for(logging.DEBUG):
         for transaction in outcome.delivered:
             offsets = [half.offset for half in transaction.counted()]
-            log.debug("delivered", transaction=transaction.id, partition=partition, first=offsets[0], last=offsets[-1])
+            log.debug(
+                "Transaction delivered",
+                transaction=transaction.id,
+                partition=partition,
+                first=offsets[0],
+                last=offsets[-1],
+            )
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
     metrics.MESSAGES.inc(outcome.messages)
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
@@ -77,15 +85,15 @@ def at_gate(news: Sequence[News], partition: int) -> None:
     """Transactions begin to wait for real topics, or wait no longer."""
     for topic, detail in news:
         if detail:
-            log.warning("transactions wait for a real topic", partition=partition, topic=topic, detail=detail)
+            log.warning("Transactions wait for a real topic", partition=partition, topic=topic, detail=detail)
         else:
-            log.info("transactions wait no longer for a real topic", partition=partition, topic=topic)
+            log.info("Transactions wait no longer for a real topic", partition=partition, topic=topic)
 
 
 def _refused(transaction: Transaction, finding: Finding) -> None:
     say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
     say(
-        "a transaction is discarded",
+        "Transaction discarded",
         transaction=transaction.id,
         group=transaction.group,
         reason=str(finding.reason),
@@ -101,7 +109,7 @@ def _parked(moves: Sequence[Move], partition: int) -> None:
         groups[move.transaction.group, finding.detail if finding else ""].append(move)
     for (group, detail), some in groups.items():
         log.warning(
-            "undecided transactions are parked",
+            "Undecided transactions parked",
             partition=partition,
             group=group,
             detail=detail,
@@ -123,7 +131,7 @@ def counted(counts: Counter[str], partition: int) -> None:
         else:
             metrics.EVENTS.labels(kind).inc(count)
         if kind == "op_lost":
-            log.error("LOST: committed halves are not in the half topic", partition=partition, count=count)
+            log.error("LOST: committed halves are missing from the half topic", partition=partition, count=count)
 
 
 def contradicted(found: Sequence[Contradiction], partition: int) -> None:
@@ -142,9 +150,9 @@ def contradicted(found: Sequence[Contradiction], partition: int) -> None:
 def deferring(before: Collection[str], now: Collection[str], partition: int) -> None:
     """Log the producer groups whose halves are deferred from now on, and those whose halves are not any more."""
     for group in sorted(set(now) - set(before)):
-        log.warning("Halves of a producer group are deferred: it is at its limit", partition=partition, group=group)
+        log.warning("Halves deferred: the producer group is at its limit", partition=partition, group=group)
     for group in sorted(set(before) - set(now)):
-        log.info("Halves of a producer group are not deferred any more", partition=partition, group=group)
+        log.info("Halves no longer deferred", partition=partition, group=group)
 
 
 def waiting(ledger: Ledger, now: int) -> None:

@@ -107,7 +107,7 @@ class Worker:
         self.deaths = 1 if now - self.started_at >= STEADY_SECONDS else self.deaths + 1
         pause = pause_before_restart(self.deaths)
         self.start_at = now + pause
-        log.error("a worker died and is started again", worker=self.number, code=code, pause=pause)
+        log.error("Worker died and is restarted", worker=self.number, code=code, pause=pause)
 
     def forget(self) -> None:
         """Remove the process."""
@@ -122,7 +122,7 @@ class Worker:
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            log.exception("a worker did not stop in time and is killed", worker=self.number)
+            log.exception("Worker did not stop in time and is killed", worker=self.number)
             self.process.kill()
             code = self.process.wait()
         self.forget()

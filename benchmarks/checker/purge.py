@@ -217,7 +217,7 @@ def _seconds_of_purge(site: Site, rows: int, pace: float) -> float:
         )
         seconds = time.perf_counter() - began
     if total["C"] != rows:
-        raise RuntimeError(f"{total['C']} rows were purged, not {rows}")
+        raise RuntimeError(f"{total['C']} Rows purged, not {rows}")
     return seconds
 
 

@@ -108,7 +108,7 @@ def _checked(stack: Stack, halves: int, timeout_ms: int) -> CheckBack:
         site.create_topics("real", "warm", partitions=PARTITIONS)
         relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_TRANSACTION_TIMEOUT": str(timeout_ms)})
         site.checker()
-        wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
+        wait_until(lambda: relay.output().count("Partition restored") == PARTITIONS, 120, site.logs)
         outbox = site.outbox()
         _leave_undecided(site, outbox, "warm", WARM_UP)
         _look(site, "warm", WARM_UP)

@@ -161,7 +161,7 @@ def _restart(site: Site, outbox: Outbox, pending: int) -> Restart:
     with start_reader(site, site.topic("orders")) as reading:
         began = time.monotonic_ns()
         relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
-        wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
+        wait_until(lambda: relay.output().count("Partition restored") == PARTITIONS, 120, site.logs)
         restored = time.monotonic_ns()
         wait_until(lambda: bool(reading.arrivals()), 120, site.logs)
         first = reading.arrivals()[0].at_ns
@@ -177,7 +177,7 @@ def _resident(stack: Stack, halves: int, transaction_size: int) -> Memory:
         produce_undecided(site, "orders", halves, transaction_size)
         port = free_port()
         relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_HTTP_PORT": str(port)})
-        wait_until(lambda: relay.output().count("a partition is restored") == PARTITIONS, 120, site.logs)
+        wait_until(lambda: relay.output().count("Partition restored") == PARTITIONS, 120, site.logs)
         wait_until(lambda: _pending(port) >= halves // transaction_size, 300, site.logs)
         time.sleep(SETTLE_SECONDS)
         return Memory(_megabytes(relay, "VmRSS"), _megabytes(relay, "VmHWM"))

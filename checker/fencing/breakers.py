@@ -89,7 +89,7 @@ class Breakers:
 
     def _say(self, group: str, state: State, count: int) -> None:
         if state is State.CLOSED:
-            log.info("the circuit breaker is closed again: the group commits", database=self._name, group=group)
+            log.info("Circuit breaker closed: the group commits again", database=self._name, group=group)
             return
         log.error(
             "the circuit breaker is open: this producer group commits nothing in this database any more, and so nothing"

@@ -122,7 +122,7 @@ class Fence:
         if isinstance(error, psycopg.errors.OutOfMemory):
             self._size = max(1, min(self._size, size) // 2)
             reason += ": each transaction of a batch takes a lock; set max_locks_per_transaction higher in that server"
-        log.warning("a batch is tried again in halves", reason=reason, transactions=size, batch=self._size)
+        log.warning("Batch split after an error", reason=reason, transactions=size, batch=self._size)
 
     def _check(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Answers:
         try:

@@ -111,9 +111,7 @@ class DatabaseUpkeep:
             raise  # the next look follows soon
         except (psycopg.Error, ConfigurationError) as error:
             reason = str(error).strip().partition("\n")[0]  # a DETAIL line may quote data
-            log.warning(
-                "a database could not be kept up, it is tried again", database=self._name, what=what, reason=reason
-            )
+            log.warning("Upkeep of a database failed, it is repeated", database=self._name, what=what, reason=reason)
 
     def _purge_now(self, progress: Progress) -> None:
         settled = what_may_go(self._channel, progress)
@@ -128,7 +126,7 @@ class DatabaseUpkeep:
             keep = self._settings.keep_settled, self._settings.keep_tombstones
             ended = self._purge.run(connection, settled, old_enough(database_ms(connection), *keep), count)
         if total.total():
-            log.info("rows were purged", database=self._name, committed=total["C"], tombstones=total["R"])
+            log.info("Rows purged", database=self._name, committed=total["C"], tombstones=total["R"])
         if ended and not progress.problems:
             self._show(lambda: metrics.PURGE_COMPLETED.labels(self._name).set_to_current_time())
 
@@ -149,7 +147,7 @@ class DatabaseUpkeep:
     def _tell_problems(self, progress: Progress) -> None:
         problems = progress.problems
         if problems and problems != self._problems:
-            log.warning("rows of half partitions are not purged", database=self._name, reasons=problems)
+            log.warning("Rows not purged", database=self._name, reasons=problems)
         self._problems = problems
 
     def _tell_undelivered(self, found: Sequence[Undelivered]) -> None:
@@ -157,7 +155,7 @@ class DatabaseUpkeep:
         for one in found:
             if one not in self._told:
                 log.error(
-                    "committed transactions are not delivered",
+                    "Committed transactions not delivered",
                     database=self._name,
                     group=one.group,
                     kind=str(one.delay),
@@ -167,7 +165,7 @@ class DatabaseUpkeep:
                     examples=one.examples,
                 )
         if self._told and not found:
-            log.info("all committed transactions are delivered", database=self._name)
+            log.info("All committed transactions delivered", database=self._name)
         self._told = found
 
 

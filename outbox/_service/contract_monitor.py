@@ -55,7 +55,7 @@ def describe_all(admin: AdminClient, channel: Channel) -> dict[str, TopicDescrip
     except KafkaUnreachable:
         raise
     except ConfigurationError as error:
-        log.debug("Kafka's own topics cannot be seen, and are taken for safe", reason=str(error))
+        log.debug("Kafka's internal topics not visible, assumed safe", reason=str(error))
         return topics
 
 
@@ -125,7 +125,7 @@ class ContractWatch:
             problems = [problem for problem in again if problem in problems]
         for problem in problems:
             if problem not in self._problems:
-                log.error("the contract of the topics is broken", rule=str(problem.rule), problem=str(problem))
+                log.error("Topic contract broken", rule=str(problem.rule), problem=str(problem))
         self._note(problems)
         if stopping := _that_stop(problems):
             raise UnsafeError("; ".join(map(str, stopping)))

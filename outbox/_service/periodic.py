@@ -75,5 +75,5 @@ class Periodic:
         except UnsafeError:
             raise
         except OutboxError as error:
-            log.warning("a look at the cluster failed and is done again", what=self._thread.name, reason=str(error))
+            log.warning("Cluster not described, repeated later", what=self._thread.name, reason=str(error))
             self._wanted.set()

@@ -44,7 +44,7 @@ def told(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[N
     def look() -> None:
         now = figures()
         if now != last[0]:
-            log.info("progress", **now)
+            log.info("Progress", **now)
         last[0] = now
 
     periodic = Periodic("progress", look, LOG_SECONDS)

@@ -53,10 +53,10 @@ class CheckSender:
             try:
                 self._producer.produce(self._topic, request.encode(), request.group.encode())
             except BufferError:
-                log.warning("check requests are dropped and asked again later: the local queue is full")
+                log.warning("Check requests dropped and repeated later: the local queue is full")
                 break
             except KafkaException as error:
-                log.warning("check requests are not taken and are asked again later", error=error.args[0].str())
+                log.warning("Check requests refused by Kafka, repeated later", error=error.args[0].str())
                 break
         self.poll()  # once: each time others take the interpreter, and give it back when they please
 
@@ -67,4 +67,4 @@ class CheckSender:
 
 def _report(error: KafkaError | None, _message: Message) -> None:
     if error is not None:
-        log.warning("a check request was not sent and is asked again later", error=error.str())
+        log.warning("Check request not sent, repeated later", error=error.str())

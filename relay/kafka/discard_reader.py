@@ -135,7 +135,7 @@ class DiscardReader:
         except NewerFormatError:
             raise
         except ProtocolError as error:
-            log.warning("a manifest cannot be read and is left alone", partition=self._partition, reason=str(error))
+            log.warning("Manifest unreadable, ignored", partition=self._partition, reason=str(error))
 
     def _note_skip(self, message: Message) -> None:
         if not (message.key() or b"").startswith(PREFIX) or message.value() is None:
@@ -145,4 +145,4 @@ class DiscardReader:
         except NewerFormatError:
             raise
         except ProtocolError as error:
-            log.warning("a skip cannot be read and is left alone", partition=self._partition, reason=str(error))
+            log.warning("Skip unreadable, ignored", partition=self._partition, reason=str(error))

@@ -117,7 +117,7 @@ class OffsetCommits:
         try:
             consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as error:
-            log.warning("a checkpoint is not committed, some messages come again", error=error.args[0].str())
+            log.warning("Checkpoint not committed, some messages are delivered again", error=error.args[0].str())
 
     def _forget(self, number: int) -> None:
         self._open.pop(number, None)

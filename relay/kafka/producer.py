@@ -104,7 +104,7 @@ class Complaints:
         say = log.warning if level >= logging.WARNING else log.info
         if facility == "CONFWARN":  # a property of the consumer, given for all clients
             say = log.debug
-        say("producer", client=client, facility=facility, text=text)
+        say("Producer error", client=client, facility=facility, text=text)
 
 
 class BatchProducer:

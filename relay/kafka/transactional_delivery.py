@@ -134,7 +134,7 @@ class TransactionalDelivery:
                 self._abort()
             raise
         if lost_something or _is_suspicious(seconds):
-            log.warning("a commit may have been sent twice, its producer is replaced", seconds=round(seconds, 3))
+            log.warning("Commit may have been sent twice, producer replaced", seconds=round(seconds, 3))
             self._replace()
             self._require_stable(offsets)
 

@@ -176,7 +176,7 @@ class TransactionalLeftovers:
         outcome = "aborted" if is_aborted else "committed"
         metrics.LEFTOVERS.labels(outcome).inc()
         log.warning(
-            "a Kafka transaction may have left records without an end",
+            "Records of an unfinished Kafka transaction found",
             topic=place.topic,
             topic_partition=place.partition,
             offset=last.offset,

@@ -189,7 +189,7 @@ def _without_lost_halves(
             f"begins at {start}. {lost} halves that were not settled are gone (retention, or the topic was cut by "
             f"hand); nothing was skipped. To go on without them set OUTBOX_SKIP_LOST={number} and restart the relay"
         )
-    log.error("lost halves are skipped", topic=topic, partition=number, lost=lost, before=start)
+    log.error("Lost halves skipped", topic=topic, partition=number, lost=lost, before=start)
     metrics.LOST_HALVES.inc(lost)
     return kept
 
@@ -213,7 +213,7 @@ def _with_ops_that_are_there(
         return checkpoint
     start = checkpoint.offset + lost
     log.warning(
-        "ops are gone that were not read, check-back decides instead",
+        "Unread ops are gone, check-back decides",
         topic=channel.op.name,
         partition=number,
         lost=lost,
@@ -247,7 +247,7 @@ def _begin_anew(
         raise UnsafeError(f"partition {number}: {error}") from error
     offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), _TIMEOUT)
     log.warning(
-        "a checkpoint cannot be trusted, all that its topic has is delivered again",
+        "Checkpoint not trusted, its whole topic is delivered again",
         topic=place.topic,
         partition=number,
         offset=offset,

@@ -143,7 +143,7 @@ class Intake:
     def _read_again(self, place: Place, found: int) -> None:
         topic, number = place
         expected = self._next[place]
-        log.warning("a gap, reading it again", topic=topic, partition=number, expected=expected, found=found)
+        log.warning("Gap in the records, read again", topic=topic, partition=number, expected=expected, found=found)
         self._consumer.seek(TopicPartition(topic, number, expected))
 
     def _event(self, message: Message, error: KafkaError) -> None:
@@ -156,7 +156,7 @@ class Intake:
         refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or self._half_topic})
         if error.fatal():
             raise KafkaException(error)
-        log.warning("consumer", error=error.str())
+        log.warning("Consumer error", error=error.str())
         self._odd()
 
     def _cannot_read(self, message: Message, error: KafkaError) -> None:
@@ -194,7 +194,7 @@ class Intake:
         try:
             _, end = self._consumer.get_watermark_offsets(TopicPartition(self._op_topic, number), _TIMEOUT)
         except KafkaException as error:
-            log.warning("the end of an op partition cannot be seen", partition=number, error=str(error.args[0]))
+            log.warning("End of an op partition unknown", partition=number, error=str(error.args[0]))
             return False
         return end <= self._next[self._op_topic, number]
 

@@ -63,7 +63,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     """
     job = Audit(spark, settings)
     inputs, halves = job.repeat(Path(settings.spans)) if settings.spans else job.fix()
-    log.info("auditing", window=inputs.window.name, halves=_count(inputs))
+    log.info("Auditing", window=inputs.window.name, halves=_count(inputs))
     output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
     for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
         output.delete(name)
@@ -80,7 +80,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
     output.put_text("report.html", report(summary, samples))
     code = summary.exit_code()
-    log.info("audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
+    log.info("Audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
     return code
 
 

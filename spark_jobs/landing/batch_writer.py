@@ -104,7 +104,7 @@ class BatchWriter:
 
     def _land(self, batch: DataFrame, batch_id: int) -> None:
         if self._is_landed(batch_id):
-            log.info("batch was landed before", batch=batch_id)
+            log.info("Batch was landed before", batch=batch_id)
             return
         began = time.monotonic()
         # Before anything is written: what a sink has committed at once cannot be taken back.
@@ -192,7 +192,7 @@ class BatchWriter:
         self.batches += 1
         self.rows += manifest.rows
         log.info(
-            "batch landed",
+            "Batch landed",
             batch=manifest.batch_id,
             rows=manifest.rows,
             quarantined=manifest.quarantined,

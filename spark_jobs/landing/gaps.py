@@ -50,7 +50,7 @@ class GapWriter:
         for topic in sorted({gap.topic for gap in gaps}):
             found = [gap for gap in gaps if gap.topic == topic]
             offsets, lost = ", ".join(map(str, found)), sum(gap.offsets for gap in found)
-            log.warning("gap accepted", topic=topic, offsets=offsets, lost=lost, batch=batch_id)
+            log.warning("Gap accepted", topic=topic, offsets=offsets, lost=lost, batch=batch_id)
 
     def retire(self, topic: str, topics: Mapping[str, str]) -> None:
         """Record that a topic is not landed any more.
@@ -62,7 +62,7 @@ class GapWriter:
         needed = self._needed()
         others = {name: offsets for name, offsets in needed.items() if name != topic}
         batch_id = self._write(others, topics, retired={topic: needed.get(topic, {})})
-        log.warning("topic retired", topic=topic, not_landed=needed_text(needed, [topic]), batch=batch_id)
+        log.warning("Topic retired", topic=topic, not_landed=needed_text(needed, [topic]), batch=batch_id)
 
     def _needed(self) -> Offsets:
         return needed_offsets(self._output, self._checkpoint)

@@ -71,7 +71,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
             write_metrics(settings.prometheus_file, settings.job_id, settings.topic_names(), gaps)
         refuse_lost(kafka, output, checkpoint)
         query = start(landed_columns(read(spark, settings), settings.internal_names()), settings, writer)
-        log.info("landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
+        log.info("Landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
         try:
             _watch(query, stop)
         except StreamingQueryException as error:
@@ -88,7 +88,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         finally:
             with suppress(*JVM_GONE):
                 query.stop()
-    log.info("landed", batches=writer.batches, rows=writer.rows)
+    log.info("Landed", batches=writer.batches, rows=writer.rows)
 
 
 def make_sink(spark: SparkSession, settings: LandSettings, output: Folder, checkpoint: Checkpoint) -> Sink:

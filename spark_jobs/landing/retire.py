@@ -41,7 +41,7 @@ def retire(spark: SparkSession, settings: RetireSettings, topic: str) -> None:
     check_owner(output, checkpoint, kind, last)
     catch_up(output, checkpoint)
     if topic not in last.topics and output.exists(retired_file(topic)):
-        log.info("topic was retired before", topic=topic)
+        log.info("Topic was retired before", topic=topic)
         return
     others = {name: id_ for name, id_ in last.topics.items() if name != topic}
     if topic not in last.topics:

@@ -86,7 +86,7 @@ class ReplayJob:
         self._refuse_unclear(chosen, sources)
         for gap in accepted_gaps(self._spark, self._settings.table):
             if gap.topic in sources:
-                log.warning("table has an accepted gap; its records cannot be replayed", offsets=str(gap))
+                log.warning("Table has an accepted gap; its records cannot be replayed", offsets=str(gap))
         targets = self._targets([self._settings.target] if self._settings.target else sources, entries.plan)
         counts = {name: topic.partitions for name, topic in targets.items()}
         if entries.plan is not None:
@@ -265,7 +265,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
         return prepared
     prepared = job.begin(prepared)
     failpoint("replay.planned")
-    log.info("replaying", replay=settings.replay_id, records=prepared.plan.rows, written_before=prepared.entries.rows)
+    log.info("Replaying", replay=settings.replay_id, records=prepared.plan.rows, written_before=prepared.entries.rows)
     with Ledger(settings.connection(), settings.channel_names(), settings.replay_id) as ledger:
 
         def figures() -> Figures:
@@ -275,5 +275,5 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
 
         with told(figures, terminal):
             written = job.write(prepared)
-    log.info("replayed", replay=settings.replay_id, records=prepared.plan.rows, written=written)
+    log.info("Replayed", replay=settings.replay_id, records=prepared.plan.rows, written=written)
     return prepared

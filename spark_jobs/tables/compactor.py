@@ -72,7 +72,7 @@ def compact(spark: SparkSession, settings: CompactSettings, today: date, stop: C
     closed = today - timedelta(days=settings.closed_days)
     is_delta = output.exists(f"{RECORDS}/{LOG}")
     done = (_optimize if is_delta else _swap)(spark, settings, output, closed, stop)
-    log.info("compacted", output=settings.output, **{"tables" if is_delta else "units": done})
+    log.info("Compacted", output=settings.output, **{"tables" if is_delta else "units": done})
     return done
 
 
@@ -91,7 +91,7 @@ def _optimize(
         except JAVA_ERRORS as error:
             raise JobFailedError(f"OPTIMIZE of {table} in {output} failed: {reason(error)}") from error
         seconds = round(time.monotonic() - began, 2)
-        log.info("table optimized", table=table, before=str(before), replaced=removed, written=added, seconds=seconds)
+        log.info("Table optimized", table=table, before=str(before), replaced=removed, written=added, seconds=seconds)
         done += bool(added)
     return done
 
@@ -108,7 +108,7 @@ def _swap(
             "folder reads them again for good. Land into another output with --sink delta, or add "
             "--manifest-readers-only if every reader is one of these two"
         )
-    log.warning("compacting Parquet tables; only read_table() and read_landed() read rows once", output=str(output))
+    log.warning("Compacting Parquet tables; only read_table() and read_landed() read rows once", output=str(output))
     done = 0
     for unit, ids in due(compactor.folders, before, settings.min_folders).items():
         if stop():
@@ -191,7 +191,7 @@ class Compactor:
         self._compactions[number] = compaction
         self._remove(unit, ids)
         log.info(
-            "day compacted", **unit._asdict(), folders=len(ids), rows=rows, seconds=round(time.monotonic() - began, 2)
+            "Day compacted", **unit._asdict(), folders=len(ids), rows=rows, seconds=round(time.monotonic() - began, 2)
         )
 
     def _check_read(self, unit: Unit, ids: tuple[int, ...], rows: DataFrame) -> tuple[int, Checksum]:

@@ -112,7 +112,7 @@ class DeltaSink:
             if self.kept(table, batch_id) is not None:
                 quoted = self._output.path(table).replace("`", "``")
                 self._spark.sql(f"DELETE FROM delta.`{quoted}` WHERE batch_id = {batch_id}").collect()  # noqa: S608
-                log.warning("rows of an unfinished batch deleted", table=table, batch=batch_id)
+                log.warning("Rows of an unfinished batch deleted", table=table, batch=batch_id)
 
     def _rows(self, table: str, batch_id: int) -> DataFrame:
         rows = self._spark.read.format(FORMAT).load(self._output.path(table))

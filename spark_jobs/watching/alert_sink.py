@@ -22,7 +22,7 @@ def send_alerts(spark: SparkSession, settings: WatchSettings, records: Sequence[
         records: Keys and values.
     """
     for key, value in records:
-        log.warning("alert", key=key, record=value)
+        log.warning("Alert", key=key, record=value)
     if records and settings.alerts_topic:
         frame = spark.createDataFrame(list(records), ALERTS_SCHEMA).coalesce(1)
         frame.write.format("kafka").options(**sink_options(settings)).save()

@@ -57,7 +57,7 @@ def watch(spark: SparkSession, settings: WatchSettings, stop: threading.Event) -
     with WatchedTopics(spark, settings) as kafka:
         job = Watch(spark, settings, kafka)
         job.prepare()
-        log.info("watching", channel=settings.channel, topics=",".join(settings.real_topics()), output=settings.output)
+        log.info("Watching", channel=settings.channel, topics=",".join(settings.real_topics()), output=settings.output)
         goal = job.goal() if settings.available_now else None
         while not stop.is_set():
             began, behind = time.monotonic(), 0
@@ -67,7 +67,7 @@ def watch(spark: SparkSession, settings: WatchSettings, stop: threading.Event) -
                 break
             if goal is None and not behind:
                 stop.wait(max(settings.trigger_seconds - (time.monotonic() - began), 0))
-    log.info("watched", batches=job.batches)
+    log.info("Watched", batches=job.batches)
 
 
 class Goal(NamedTuple):
@@ -180,7 +180,7 @@ class Watch:
 
     def _tell(self, step: Step, look: Look, spans: Mapping[Place, Span]) -> None:
         log.info(
-            "batch watched",
+            "Batch watched",
             batch=step.number,
             offsets=sum(end - start for start, end in spans.values()),
             waiting=None if look.until_ms is None else sum(one.messages for one in look.waiting),

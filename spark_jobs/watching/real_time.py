@@ -42,7 +42,7 @@ def watch_in_real_time(spark: SparkSession, settings: WatchSettings, stop: threa
     with WatchedTopics(spark, settings) as kafka:
         refuse_missing(settings.topic_names(), kafka.topics(settings.topic_names()))
     query = start(spark, settings)
-    log.info("watching in real time", channel=settings.channel, alerts_topic=settings.alerts_topic)
+    log.info("Watching in real time", channel=settings.channel, alerts_topic=settings.alerts_topic)
     try:
         while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):
             pass
@@ -57,7 +57,7 @@ def watch_in_real_time(spark: SparkSession, settings: WatchSettings, stop: threa
     finally:
         with suppress(*JVM_GONE):
             query.stop()
-    log.info("watched in real time")
+    log.info("Watched in real time")
 
 
 def start(spark: SparkSession, settings: WatchSettings) -> StreamingQuery:

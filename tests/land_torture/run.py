@@ -28,7 +28,7 @@ GROW_EVERY = 7
 
 MOST_PARTITIONS = 8
 
-_REPLAYED = '"event": "batch was landed before"'
+_REPLAYED = '"event": "Batch was landed before"'
 
 Say = Callable[[str], None]
 

@@ -29,7 +29,6 @@ DOUBLES = {"outbox", "participant", "sender"}
 """A double in `outbox/testing/_memory` has the name of what it takes the place of."""
 
 LARGE: dict[str, str] = {
-    "outbox/_publish/sender.py Sender lines": "to be split",
     "spark_jobs/auditing/cli.py run lines": "each line is an option",
     "spark_jobs/landing/cli.py run lines": "each line is an option",
     "spark_jobs/replaying/cli.py run lines": "each line is an option",

@@ -161,7 +161,7 @@ class _Outage:
             )
         )
         started = self._orders.checker(extra={"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)})
-        wait_until(lambda: "checker started" in started.output(), explain=self._orders.logs)
+        wait_until(lambda: "Checker started" in started.output(), explain=self._orders.logs)
         return started
 
     def _bill(self) -> float:

@@ -111,7 +111,7 @@ def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, 
     rows = site.rows()
     assert {id_ for id_, state in rows.items() if state == "R"} == _ids(orphans)
     assert len(rows) == 2_000
-    assert checker.output().count('"event": "checked"') < 200
+    assert checker.output().count('"event": "Transactions checked"') < 200
 
 
 @pytest.mark.long

@@ -102,7 +102,7 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
     orphans = _orphans(site, outbox, 3)
     site.relay(extra=QUICK)
     checker = configured.start()
-    wait_until(lambda: "no database is configured for these producer groups" in checker.output(), explain=site.logs)
+    wait_until(lambda: "Producer groups without a database" in checker.output(), explain=site.logs)
 
     def reload(outcome: str, times: int) -> None:
         checker.process.send_signal(signal.SIGHUP)

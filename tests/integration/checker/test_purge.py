@@ -92,7 +92,7 @@ def test_rows_of_delivered_transactions_go_and_that_of_a_discarded_one_stays(
     checker = site.checker(extra=QUICK)
     wait_until(lambda: set(site.rows()) == _bare(refused), explain=site.logs)
     assert watermark(site, channel) == 51, "above the one that stays"
-    wait_until(lambda: '"event": "rows were purged"' in checker.output())
+    wait_until(lambda: '"event": "Rows purged"' in checker.output())
     site.create_topics("gone")
     assert run_command(site, "discarded", "deliver", *_bare(refused), "--yes").returncode == Exit.OK
     wait_until(lambda: site.rows() == {}, explain=site.logs)
@@ -136,7 +136,7 @@ def test_a_role_that_may_not_delete_is_told_so_and_may_serve_without_the_purge(s
         f"UPDATE on public.{site.tables.meta}: grant it, or set purge = false (OUTBOX_PURGE)"
     ) in refused.output()
     serving = site.checker(extra={**own, "OUTBOX_PURGE": "false"})
-    wait_until(lambda: "checker started" in serving.output(), explain=site.logs)
+    wait_until(lambda: "Checker started" in serving.output(), explain=site.logs)
     assert serving.terminate() == Exit.OK
 
 

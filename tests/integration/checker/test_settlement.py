@@ -89,7 +89,7 @@ def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
     wait_until(lambda: '"kind": "unread"' in checker.output(), explain=site.logs)
     assert '"group": "orders"' in checker.output()
     site.relay()
-    wait_until(lambda: "all committed transactions are delivered" in checker.output(), explain=site.logs)
+    wait_until(lambda: "All committed transactions delivered" in checker.output(), explain=site.logs)
     assert _audit(site, reader) == []
     result = _settlement(site)
     assert (result.returncode, result.stdout.count("default")) == (Exit.OK, 1)

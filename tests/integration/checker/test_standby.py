@@ -102,7 +102,7 @@ def site(pair: Pair) -> Iterator[Site]:
 def _services(site: Site) -> tuple[Service, Service]:
     """A relay and a checker that are at work."""
     relay, checker = site.relay(extra=QUICK), site.checker(extra=QUICK)
-    wait_until(lambda: is_serving(relay) and "checker started" in checker.output(), explain=site.logs)
+    wait_until(lambda: is_serving(relay) and "Checker started" in checker.output(), explain=site.logs)
     return relay, checker
 
 

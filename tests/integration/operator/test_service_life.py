@@ -142,7 +142,7 @@ def test_signals_that_follow_each_other_end_the_relay_once_and_harm_nothing(site
 @pytest.mark.parametrize("name", ["relay", "checker"])
 def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site, outbox: Outbox, name: str) -> None:
     assert outbox.settings.group == "orders"
-    for word in ("relay started" if name == "relay" else "checker started", ""):
+    for word in ("Relay started" if name == "relay" else "Checker started", ""):
         service = site.start(name, extra=QUICK)
         wait_until(lambda started=word, process=service: started in process.output(), explain=site.logs)  # type: ignore[misc]
         service.process.send_signal(signal.SIGTERM)
@@ -175,7 +175,7 @@ def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(
     lines = [json.loads(line) for log in logs for line in log.splitlines()]
     assert "marked" not in "".join(logs)
     assert str(parts["password"]) not in "".join(logs)
-    delivered = {line["transaction"]: line for line in lines if line["event"] == "delivered"}
+    delivered = {line["transaction"]: line for line in lines if line["event"] == "Transaction delivered"}
     assert {id_.partition("/")[0] for id_ in ids} <= delivered.keys()
     assert all(line["first"] == line["last"] >= 0 for line in delivered.values())
     (malformed,) = [line for line in lines if "cannot be parsed" in line["event"]]

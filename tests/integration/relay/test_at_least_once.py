@@ -57,7 +57,7 @@ def test_while_nobody_dies_nothing_is_doubled_and_a_late_commit_leaves_the_disca
     relay = site.relay(extra={**PLAIN, "OUTBOX_UNDECIDED_MAX_AGE": "400", "OUTBOX_TRANSACTION_TIMEOUT": "200"})
     with site.outbox(publish_timeout=20.0) as outbox:
         parked = send_halves(site, outbox, _numbered(site, 0, 3))
-        wait_until(lambda: "undecided transactions are parked" in relay.output(), explain=site.logs)
+        wait_until(lambda: "Undecided transactions parked" in relay.output(), explain=site.logs)
         ids = publish_bulk(site, outbox, _numbered(site, 3, 1_000))
         assert len(site.wait_visible(997, "orders")) == 997
         for entry in parked:
@@ -77,7 +77,7 @@ def test_two_relays_share_out_and_hand_over_without_loss(site: Site) -> None:
     site.checker()
     with site.outbox(publish_timeout=20.0) as outbox:
         first = site.relay(extra=PLAIN)
-        wait_until(lambda: "partitions assigned" in first.output(), explain=site.logs)
+        wait_until(lambda: "Partitions assigned" in first.output(), explain=site.logs)
         ids = publish_bulk(site, outbox, _numbered(site, 0, 1_000))
         site.relay(extra=PLAIN)
         ids += publish_bulk(site, outbox, _numbered(site, 1_000, 2_000))

@@ -12,7 +12,7 @@ from relay.kafka.check_sender import CheckSender
 from tests.support.harness import Site, wait_until
 
 REQUEST = CheckRequest("id", "orders", Truth.ROW, "half", 0, Positions.first(1), 7, 7, 1, None)
-REFUSED = "check requests are not taken and are asked again later"
+REFUSED = "Check requests refused by Kafka, repeated later"
 
 
 def test_requests_that_librdkafka_refuses_are_asked_again_later(site: Site) -> None:

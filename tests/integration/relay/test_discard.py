@@ -221,7 +221,7 @@ def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
         )
         assert {place[1] for place in committed} == {0, 1} - used, "only what was never written to is new"
         halted = site.relay()
-        wait_until(lambda: "a half partition is halted" in halted.output(), explain=site.logs)
+        wait_until(lambda: "Partition halted" in halted.output(), explain=site.logs)
         assert "no checkpoint" in halted.output()
         assert "Lost checkpoints" in halted.output()
         halted.terminate()

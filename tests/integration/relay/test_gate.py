@@ -36,7 +36,7 @@ from tests.support.shop import Shop
 GOOD = 3_000
 KEYS = 20
 HOUR_MS = 3_600_000
-WAITS = "transactions wait for a real topic"
+WAITS = "Transactions wait for a real topic"
 QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
 """The partitions of a relay that dies are soon another one's."""
 READER = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)

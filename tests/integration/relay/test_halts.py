@@ -54,7 +54,7 @@ def commit_damaged(site: Site, partition: int) -> None:
 def start_halted(site: Site, port: int, reason: str, **extra: str) -> Service:
     """Start a relay and wait until one of its two partitions is halted for a reason."""
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), **extra})
-    wait_until(lambda: "a half partition is halted" in relay.output(), explain=site.logs)
+    wait_until(lambda: "Partition halted" in relay.output(), explain=site.logs)
     assert reason in relay.output()
     wait_until(lambda: metric(port, HALTED) == 1, explain=site.logs)
     code, text = get(port, "/readyz")
@@ -111,7 +111,7 @@ def test_lost_halves_halt_their_partition_until_skip_lost(site: Site) -> None:
     port = free_port()
     skipping = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_SKIP_LOST": "0"})
     wait_until(lambda: values(site) == ["goes on", "kept"], explain=site.logs)
-    assert "lost halves are skipped" in skipping.output()
+    assert "Lost halves skipped" in skipping.output()
     assert metric(port, "outbox_relay_lost_halves_total") == 2
     wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
 

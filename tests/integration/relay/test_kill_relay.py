@@ -141,7 +141,7 @@ def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
     other = site.relay(extra=QUICK)
     assert len(site.wait_visible(2_000, "orders")) == 2_000
     os.kill(zombie.process.pid, signal.SIGCONT)
-    wait_until(lambda: zombie.output().count("partitions assigned") >= 2, explain=site.logs)
+    wait_until(lambda: zombie.output().count("Partitions assigned") >= 2, explain=site.logs)
     ids += publish_bulk(site, outbox, numbered(site, 2_000, 2_000))
     site.wait_settled()
     _assert_exactly(site.read("orders"), ids)
@@ -204,12 +204,12 @@ def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox
     wait_until(lambda: _serves_one(relays["a"]) and _serves_one(relays["b"]), explain=site.logs)
     ids: list[str] = []
     for name, other in (("a", "b"), ("b", "a")):
-        before = relays[other].output().count("partitions revoked")
+        before = relays[other].output().count("Partitions revoked")
         assert relays[name].terminate() == 0
         ids += publish_bulk(site, outbox, numbered(site, len(ids), 500))
         relays[name] = site.relay(extra={**names, "OUTBOX_GROUP_INSTANCE_ID": name})
         site.wait_settled()
-        assert relays[other].output().count("partitions revoked") == before
+        assert relays[other].output().count("Partitions revoked") == before
     _assert_exactly(site.read("orders"), ids)
 
 

@@ -229,7 +229,7 @@ def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Sit
     assert (manifest.reason, manifest.decision) == (DiscardReason.TOPIC_MISSING, OpKind.COMMIT)
     _send(outbox, OpKind.DELIVER, refused, OpSource.PRODUCER)
     _send(outbox, OpKind.DELIVER, refused, OpSource.OPERATOR)
-    wait_until(lambda: site.logs().count("a transaction is discarded") == 2, explain=site.logs)
+    wait_until(lambda: site.logs().count("Transaction discarded") == 2, explain=site.logs)
     assert _manifests(site) == [manifest]
     site.create_topics("orders")
     _send(outbox, OpKind.DELIVER, refused, OpSource.OPERATOR)

@@ -46,7 +46,7 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
     relay = site.relay(
         extra={"OUTBOX_BODY_AGE": "0", "OUTBOX_UNDECIDED_MAX_AGE": "5000", "OUTBOX_TRANSACTION_TIMEOUT": "500"}
     )
-    wait_until(lambda: "a partition is restored" in relay.output(), explain=site.logs)
+    wait_until(lambda: "Partition restored" in relay.output(), explain=site.logs)
     messages = [Message(site.topic("orders"), f"value {number}", f"key {number}") for number in range(50)]
     with site.outbox() as outbox:
         entries = send_halves(site, outbox, messages)
@@ -54,7 +54,7 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
         for entry in entries[::2]:
             outbox._sender.send_op(entry)
         assert len(site.wait_visible(25, "orders")) == 25
-        wait_until(lambda: "undecided transactions are parked" in relay.output(), explain=site.logs)
+        wait_until(lambda: "Undecided transactions parked" in relay.output(), explain=site.logs)
         for entry in entries[1::2]:
             outbox._sender.send_op(entry)
         found = site.wait_visible(50, "orders")

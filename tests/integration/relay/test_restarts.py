@@ -116,7 +116,7 @@ def _assert_that_nothing_is_lost_or_doubled(own: Stack, shop: Shop, relay: Servi
 def _services(site: Site) -> list[Service]:
     """A relay and a checker that are at work."""
     services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
-    wait_until(lambda: is_serving(services[0]) and "checker started" in services[1].output(), explain=site.logs)
+    wait_until(lambda: is_serving(services[0]) and "Checker started" in services[1].output(), explain=site.logs)
     return services
 
 

@@ -70,11 +70,11 @@ def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(site: Site
 def test_workers_end_with_the_process_above_them(site: Site) -> None:
     site.create("orders")
     relay = site.relay(extra=QUICK)
-    wait_until(lambda: relay.output().count("relay started") == 2, explain=site.logs)
+    wait_until(lambda: relay.output().count("Relay started") == 2, explain=site.logs)
     workers = _children(relay)
     assert len(workers) == 2
     relay.kill()
-    wait_until(lambda: relay.output().count("relay stopped") == 2, explain=site.logs)
+    wait_until(lambda: relay.output().count("Relay stopped") == 2, explain=site.logs)
 
 
 def test_a_channel_that_is_missing_ends_all_workers_with_the_reason(site: Site) -> None:

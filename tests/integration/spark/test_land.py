@@ -57,7 +57,7 @@ def test_committed_records_land_once_and_aborted_ones_never(request: pytest.Fixt
     assert len(manifests) > 2
     assert sum(int(str(manifest["rows"])) for manifest in manifests) == 28
     assert all(before["end"] == after["start"] for before, after in pairwise(manifests))
-    assert said.count('"event": "batch landed"') == len(manifests) - 1
+    assert said.count('"event": "Batch landed"') == len(manifests) - 1
 
 
 @pytest.mark.long
@@ -73,7 +73,7 @@ def test_a_driver_killed_before_the_commit_leaves_each_record_once(job: Land) ->
     job.run(*options, extra={FAILPOINT: "land.manifest_written"}, code=-signal.SIGKILL)
     assert len(job.manifests()) == 2
     job.await_no_jvm()
-    assert "batch was landed before" in job.run(*options)
+    assert "Batch was landed before" in job.run(*options)
     assert len(job.landed()) == 40
     assert job.landed() == job.visible()
 
@@ -90,7 +90,7 @@ def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wh
         process.terminate()
     finally:
         said = finish(process, Exit.OK)
-    assert '"event": "landed"' in said
+    assert '"event": "Landed"' in said
     assert job.landed() == job.visible()
 
 
@@ -229,7 +229,7 @@ def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land
     before = sorted(read_landed(str(job.table)).drop_columns(["batch_id"]).to_pylist(), key=str)
     command = [sys.executable, "-m", "outbox", "land", "compact", "--output", str(job.table), "--job-id", job.site.name]
     said = finish(start([*command, "--manifest-readers-only"], {}), Exit.OK)
-    assert '"event": "day compacted"' in said
+    assert '"event": "Day compacted"' in said
     after = read_landed(str(job.table))
     assert sorted(after.drop_columns(["batch_id"]).to_pylist(), key=str) == before
     assert min(after["batch_id"].to_pylist()) < 0

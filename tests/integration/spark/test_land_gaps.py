@@ -79,7 +79,7 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Pat
     figures = tmp_path / "land.prom"
     options = ("--accept-gap", job.topic, "--max-offsets-per-trigger", "20", "--prometheus-file", str(figures))
     said = job.run(*job.both(*options))
-    assert '"event": "gap accepted"' in said
+    assert '"event": "Gap accepted"' in said
     assert job.offsets(job.topic) == sorted([*landed, *job.visible_offsets("orders")])
     assert job.offsets(job.stock) == job.visible_offsets("stock")
     [gap] = [manifest for manifest in job.manifests() if manifest["gaps"]]
@@ -128,7 +128,7 @@ def test_topic_that_is_gone_is_retired_and_the_other_goes_on(job: TwoTopics) -> 
     job.produce(20)
     assert "outbox land retire TOPIC" in job.run(code=Exit.CONFIGURATION).splitlines()[-1]
     assert "outbox land retire TOPIC" in job.run(*job.both(), code=Exit.CONFIGURATION).splitlines()[-1]
-    assert '"event": "topic retired"' in job.retire(job.stock)
+    assert '"event": "Topic retired"' in job.retire(job.stock)
     job.run()
     assert job.offsets(job.topic) == job.visible_offsets("orders")
     assert job.offsets(job.stock) == landed

@@ -252,7 +252,7 @@ def test_a_job_killed_at_any_place_counts_everything_once(watched: Watched) -> N
 def test_an_old_history_that_is_read_in_more_than_one_batch_is_no_alert(watched: Watched) -> None:
     watched.tell()
     said = watched.run(extra={"OUTBOX_MAX_OFFSETS_PER_BATCH": "16", **EAGER})
-    assert said.count('"batch watched"') > 1
+    assert said.count('"Batch watched"') > 1
     assert watched.alerts() == {}  # though its first halves were old when their decisions were not read yet
     assert watched.figures() == TOLD
 

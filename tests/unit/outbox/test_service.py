@@ -143,7 +143,7 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
 
     with progress.told(figures, None):
         wait_until(lambda: "delivered" in said.getvalue())
-    (line,) = [line for line in said.getvalue().splitlines() if '"event": "progress"' in line]
+    (line,) = [line for line in said.getvalue().splitlines() if '"event": "Progress"' in line]
     assert '"delivered": 2' in line
 
 

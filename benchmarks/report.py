@@ -20,10 +20,10 @@ from checker.upkeep import purge
 
 _HEAD = """# Performance
 
-Made by `python -m benchmarks.report` from `benchmarks/results/`; no figure here is typed by hand. Every figure stands
+Made by `python -m benchmarks.report` from `benchmarks/results/`; no figure here is typed by hand. Every figure is
 beside its baseline from the same run: all variants run in turn (A B A B …), and ratio and difference are taken within
-each round. What takes too long for that ran once, has no spread, and stands beside what was before it or beside its
-bound. A figure without its machine says little: compare the ratios.
+each round. What takes too long for that ran once, has no spread, and is beside what was before it or beside its
+bound. A figure without its machine means little: compare the ratios.
 """
 
 _READING = (
@@ -47,7 +47,7 @@ _LIBRARY = (
     "broker, on the same cores, serves two small requests for each transaction. With relays running, each message is "
     "also delivered on the same cores meanwhile: by the project's relay, or by a polling relay beside the insert.\n\n"
     "**Large bodies.** That a half spares the database a body of 100 kB would decide if its disk were the limit. Here "
-    "it is not: the application's CPU is (its row stands in the table), and the broker, which takes the body twice, as "
+    "it is not: the application's CPU is (its row is in the table), and the broker, which takes the body twice, as "
     "half and as real record, has no cores of its own.\n\n"
     "**A thousand messages in one transaction.** Beside `produce()`, each passes SQLAlchemy's `Session.connection()`, "
     "is checked and copied, so that a later change of it changes nothing, looked up in the topic cache, refused here "
@@ -99,7 +99,7 @@ _RELAY = (
     "(`--workers`) have more interpreters. One op record for many transactions would save at most the row *parse an "
     "op marker* and the reading of a record; the producer would have to hold back each decision to fill it, so it "
     "sends one for each, and the checker, which decides many at once, sends many in one.\n\n"
-    "**With very many that pend.** They lie before the others in each partition, and the relay reads the partitions "
+    "**With very many that pend.** They are before the others in each partition, and the relay reads the partitions "
     "side by side: it still reads what pends in one while it delivers from another, and that is in the time. A "
     "checkpoint that names them is longer, too."
 )
@@ -117,14 +117,14 @@ def relay_section(results: Mapping[str, Any], charts: Path) -> str:
 
 _CHECKER = (
     "**How to read it.** A check tries the advisory locks, writes tombstones where they were free, waits for the disk, "
-    "and reads what stands there then; for committed rows it writes once more, so that they are durable before anybody "
+    "and reads the rows then; for committed rows it writes once more, so that they are durable before anybody "
     "is told. The baselines do the one statement without which it could not be.\n\n"
     "One DELETE of everything is the least that Postgres can be asked for; it would hold up vacuum "
     f"and replicas as long as it takes. The purge commits every {purge.BATCH:,} rows, and pauses {purge.PACE:g} times "
     "as long as each of these transactions took; without the pauses it is another purge, faster and harder on its "
-    "neighbours, so rate and latency are told of both. The targets ask for the rate and "
+    "neighbours, so rate and latency are given for both. The targets ask for the rate and "
     "the latency of one purge: the pauses that spare the neighbours are what is missing of the rate. The audit goes "
-    "by the primary key, page by page; it stands beside one scan of the table."
+    "by the primary key, page by page; it is beside one scan of the table."
 )
 
 
@@ -143,7 +143,7 @@ _SPARK = (
     "run does once. The append job writes the same columns with Spark's own file writer and keeps no promise: a batch "
     "that is handed over again is there twice. `land` reads back beside it what it wrote, to count it, looks whether "
     "the topics are still the same, renames, and writes a manifest. Reading to nowhere takes the records out of Kafka, "
-    "headers included, and drops them. Writing Parquet is most of what lies between: the append job, too, has less "
+    "headers included, and drops them. Writing Parquet is most of the difference: the append job, too, has less "
     "than half the speed of reading.\n\n"
     "The rows of an audit are halves, op markers, real records and callback rows together, divided by the time of the "
     "whole audit and by the machine's cores, on which Kafka and Postgres run, too. Its baseline reads the same records "
@@ -275,9 +275,9 @@ _PEERS = (
     f"queue every {TUNED.connector[POLL_MS]} ms instead of {DEFAULT_POLL_MS}, with larger batches and a pipelining "
     "producer. Both Debeziums are warm before they are measured, but for the one that is killed. RocketMQ has one "
     "broker, no replica, and flushes later; "
-    "it is started anew for each round, and its client, in Java, is warm. It answers check-backs from memory, which is "
+    "it is restarted for each round, and its client, in Java, is warm. It answers check-backs from memory, which is "
     "faster than a database. An application in Java cannot be compared with one in Python: of RocketMQ's throughput "
-    "only its share of the same application without messaging stands beside ours.\n\n"
+    "only its share of the same application without messaging is beside ours.\n\n"
     "A drain is counted from the first look that saw a message to the last message. The polling relay and Debezium "
     "deliver at least once, and neither makes a transaction's messages visible together. *Until it goes on* is the "
     "time from a kill -9, after which the process is started again at once, to the first message that a reader sees "
@@ -326,7 +326,7 @@ def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, fl
 
 
 _NOT_MEASURED = (
-    "A run of this size does not measure the following. Some of it was measured alone, and stands at the end, as does "
+    "A run of this size does not measure the following. Some of it was measured alone, and is at the end, as is "
     "what was measured again since:\n\n"
 )
 
@@ -349,7 +349,7 @@ def overview(whole: Mapping[str, Any]) -> str:
     """
     steps = ", ".join(f"{step['name']} {step['seconds']:,} s" for step in whole["steps"])
     parts = [
-        "## Where we stand",
+        "## Targets at a glance",
         f"One run, `{whole['command']}`: {steps}.",
         _table(figure for figure in whole["figures"] if figure["name"] in DEMANDED),
     ]

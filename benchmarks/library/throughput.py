@@ -42,8 +42,8 @@ class Scene:
 _TARGETS = {"insert": Target("ratio", "at least", 0.9), "no_messaging": Target("ratio", "at least", 0.75)}
 _TARGETS_LARGE = {"insert": Target("ratio", "at least", 2.0)}
 
-ALONE = Scene("_alone", "256 B, nobody relays", SMALL, _TARGETS)
-ALONE_LARGE = Scene("_100kb_alone", "100 kB, nobody relays", LARGE, _TARGETS_LARGE)
+ALONE = Scene("_alone", "256 B, without a relay", SMALL, _TARGETS)
+ALONE_LARGE = Scene("_100kb_alone", "100 kB, without a relay", LARGE, _TARGETS_LARGE)
 RELAYED = Scene("", "256 B, with its relay running", SMALL, _TARGETS)
 RELAYED_LARGE = Scene("_100kb", "100 kB, with its relay running", LARGE, _TARGETS_LARGE)
 

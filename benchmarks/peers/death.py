@@ -83,7 +83,7 @@ def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int, without
         return [
             found.figure(f"kill_lost_{name}", f"{title}: lost", "messages", beside, lambda run: run.lost, _NONE),
             found.figure(
-                f"kill_doubled_{name}", f"{title}: doubled", "messages", beside, lambda run: run.doubled, _NONE
+                f"kill_doubled_{name}", f"{title}: duplicated", "messages", beside, lambda run: run.doubled, _NONE
             ),
             found.figure(
                 f"kill_seconds_to_go_on_{name}",

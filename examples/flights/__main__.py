@@ -225,7 +225,7 @@ def _reconcile(folder: Path, environ: Mapping[str, str]) -> None:
 
 
 def _show(summary: Summary) -> None:
-    table = Table("place", "messages", "lost", "doubled", "phantom", "out of order", title="reconciliation")
+    table = Table("place", "messages", "lost", "duplicated", "phantom", "out of order", title="reconciliation")
     table.add_row("Postgres (truth)", f"{summary.told:,}", "", "", "", "")
     table.add_row("real topics, read_committed", *_cells(summary.visible))
     table.add_row("landed by Spark", *_cells(summary.landed))

@@ -49,7 +49,7 @@ def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
             raise StepError(f"the reconciliation ended with {code or 'nothing: its container is gone'}")
         with steps.step("compose: the image for clusters lands the topics"):
             project.compose("run", "--rm", "--no-deps", "spark")
-        with steps.step("compose: a message that nobody told is found"):
+        with steps.step("compose: a made-up message is found"):
             project.require_that_a_phantom_is_found()
 
 
@@ -113,7 +113,7 @@ class _Project:
             if f"ended with {Exit.FINDINGS}:" in str(error):
                 return
             raise
-        raise StepError("the reconciliation is clean although a message is visible that nobody told")
+        raise StepError("the reconciliation is clean although a made-up message is visible")
 
     @contextmanager
     def taken_down(self) -> Iterator[None]:

@@ -126,7 +126,7 @@ class Application:
             transaction_id = self._publish(execute, publish, key, count, self._topics[0])
             if self._random.random() < 0.3:
                 self._publish(execute, publish, key, count, self._topics[1])
-        failpoint("application.told")
+        failpoint("application.sent")
         return transaction_id
 
     def _publish(self, execute: Execute, publish: Publish, key: str, count: int, topic: str) -> str:

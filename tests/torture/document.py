@@ -111,7 +111,7 @@ def _figures(report: Mapping[str, Any]) -> list[list[str]]:
         ["seconds", f"{report['seconds']:,}"],
         ["rounds of faults, healing and checks", f"{report['rounds']:,}"],
         ["local transactions that committed", f"{report['transactions']:,}"],
-        ["messages that they told", f"{report['messages']:,}"],
+        ["messages that they published", f"{report['messages']:,}"],
         ["halves", f"{report['halves']:,}"],
         ["transactions that the checker fenced", f"{report['rolled_back_by_the_checker']:,}"],
         ["messages delivered late, out of their order", f"{report['late_messages']:,}"],

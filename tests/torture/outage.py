@@ -83,7 +83,7 @@ class OutageResult:
         return [
             ("the database was down", f"{self.seconds:,.0f} s"),
             ("halves that waited for it", f"{self.halves:,}"),
-            ("times that one was asked about in vain", f"{self.unreachable:,}"),
+            ("checks without an answer", f"{self.unreachable:,}"),
             ("from its return until all were decided", f"{self.decided_seconds:.1f} s"),
             ("decided", f"{self.halves / self.decided_seconds:,.0f}/s"),
             ("messages delivered late", f"{self.late:,}"),

@@ -19,7 +19,7 @@ KINDS = ("application",) * 3 + ("relay",) * 2 + ("checker",) * 2
 FAILPOINTS: dict[str, dict[str, int]] = {
     "application": {
         "application.begun": 100,
-        "application.told": 40,
+        "application.sent": 40,
         "outbox.half_acked": 40,
         "outbox.sealed": 40,
         "outbox.committed": 40,
@@ -53,7 +53,7 @@ FAILPOINTS: dict[str, dict[str, int]] = {
 STOPPED_SECONDS = {"application": (1.0, 12.0), "relay": (8.0, 12.0), "checker": (1.0, 12.0)}
 """How long a process sleeps: a relay longer than its session lasts, so that it wakes up as a zombie."""
 
-OPEN = {"application.begun", "application.told", "outbox.half_acked", "outbox.sealed"}
+OPEN = {"application.begun", "application.sent", "outbox.half_acked", "outbox.sealed"}
 """Steps inside a local transaction: an application that stops there keeps it open."""
 
 IN_FENCE = {"checker.locked", "checker.fenced"}

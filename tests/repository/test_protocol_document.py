@@ -137,9 +137,7 @@ def test_the_table_of_reasons_says_which_may_pass() -> None:
 def test_the_waiting_is_told_as_it_is() -> None:
     (section,) = re.findall(r"^## Waiting for a real topic\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
     policy = GatePolicy()
-    told = (
-        f"again after {policy.pause} ms, {2 * policy.pause} ms, and so on, doubled up to {policy.pause_max // 1_000} s"
-    )
+    told = f"again after {policy.pause} ms, {2 * policy.pause} ms, and so on, twice as long each time up to {policy.pause_max // 1_000} s"
     assert told in section
     assert f"for {policy.max_age // 1_000} s (`topic_missing_max_age`)" in section
 
@@ -176,7 +174,7 @@ def test_the_columns_of_the_callback_row_are_those_that_are_inserted() -> None:
         f"within {DEFAULT.undecided_max_age // 3_600_000} hours",
         f"at {RELIEF:.0%} of the limit".replace("%", " %"),
         f"after {CheckPolicy().check_interval // 1000} s, {2 * CheckPolicy().check_interval // 1000} s",
-        f"doubled up to {CheckPolicy().check_interval_max // 60_000} minutes",
+        f"twice as long each time up to {CheckPolicy().check_interval_max // 60_000} minutes",
         f"At most `breaker_limit` ({breaker.Policy().limit}) transactions",
         f"After {breaker.Policy().pause:.0f} s a probe of {breaker.PROBE} transactions",
         f"a wait of {tombstones.WAIT_MS} ms",

@@ -115,7 +115,7 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
     reload("refused", 2)
     configured.write()
     reload("refused", 3)
-    refused = [line for line in checker.output().splitlines() if "the new configuration is refused" in line]
+    refused = [line for line in checker.output().splitlines() if "New configuration refused" in line]
     for line, problem in zip(refused, ("nothing_transaction does not exist", "read_onyl", "no database"), strict=True):
         assert problem in line
     assert site.rows() == {}

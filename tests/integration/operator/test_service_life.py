@@ -178,7 +178,7 @@ def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(
     delivered = {line["transaction"]: line for line in lines if line["event"] == "Transaction delivered"}
     assert {id_.partition("/")[0] for id_ in ids} <= delivered.keys()
     assert all(line["first"] == line["last"] >= 0 for line in delivered.values())
-    (malformed,) = [line for line in lines if "cannot be parsed" in line["event"]]
+    (malformed,) = [line for line in lines if line["event"] == "Malformed half discarded"]
     assert malformed["offset"] >= 0
 
 

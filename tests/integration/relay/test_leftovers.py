@@ -84,7 +84,7 @@ def test_what_a_committed_transaction_left_is_shown(own: Stack, site: Site) -> N
     wait_until(lambda: is_stopped(relay), explain=site.logs)
     _kill(own, site)
     os.kill(relay.process.pid, signal.SIGCONT)
-    wait_until(lambda: "a commit may have been sent twice" in relay.output(), explain=site.logs)
+    wait_until(lambda: "Commit may have been sent twice" in relay.output(), explain=site.logs)
     own.kafka.start(LAST)
     _assert_all_once(site)
     assert '"outcome": "committed"' in relay.output()

@@ -137,7 +137,8 @@ def test_the_table_of_reasons_says_which_may_pass() -> None:
 def test_the_waiting_is_told_as_it_is() -> None:
     (section,) = re.findall(r"^## Waiting for a real topic\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
     policy = GatePolicy()
-    told = f"again after {policy.pause} ms, {2 * policy.pause} ms, and so on, twice as long each time up to {policy.pause_max // 1_000} s"
+    first, longest = policy.pause, policy.pause_max // 1_000
+    told = f"again after {first} ms, {2 * first} ms, and so on, twice as long each time up to {longest} s"
     assert told in section
     assert f"for {policy.max_age // 1_000} s (`topic_missing_max_age`)" in section
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from checker.service import CheckerService
 from checker.settings import CheckerSettings
 from checker.upkeep.purge_topic import purge_topic
 from checker.upkeep.settlement_command import show_settlement
+from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import guarded
 from outbox._service.health import Health
 from outbox._service.run import check_service, load_settings, run_service
@@ -26,15 +27,9 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def run(
-    context: typer.Context,
-    bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
-    channel: Annotated[str | None, typer.Option(help="Channel to serve.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Port of /livez, /readyz and /metrics; 0: none.")] = None,
-    check: Check = False,  # noqa: FBT002 - a flag
-) -> None:
+@setting_options(CheckerSettings, "bootstrap_servers", "channel", "http_port")
+def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
     """Run the checker until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
-    given = {"bootstrap_servers": bootstrap_servers, "channel": channel, "http_port": http_port}
     context.obj = given
     if context.invoked_subcommand is not None:
         return

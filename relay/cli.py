@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated
+from typing import Any
 
 import typer
 
-from outbox._service.exit_codes import guarded
+from outbox._cli.setting_options import setting_options
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.memory import collect_rarely, share_one_arena
@@ -28,25 +28,14 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def run(
-    bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
-    channel: Annotated[str | None, typer.Option(help="Channel to serve.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Port of /livez, /readyz and /metrics; 0: none.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes on this host; http_port counts up.")] = None,
-    check: Check = False,  # noqa: FBT002 - a flag
-) -> None:
+@setting_options(RelaySettings, "bootstrap_servers", "channel", "http_port", "workers")
+def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
     """Run the relay until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
-    options = {
-        "bootstrap_servers": bootstrap_servers,
-        "channel": channel,
-        "http_port": http_port,
-        "workers": workers,
-    }
-    given = {name: str(value) for name, value in options.items() if value is not None}
+    given = {name: str(value) for name, value in given.items()}
     if check:
         check_service(RelaySettings, given, examine)
     else:
-        guarded(lambda: _run(given))
+        _run(given)
 
 
 def _run(given: dict[str, str]) -> None:

@@ -66,6 +66,17 @@ class Unit:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """A setting whose command line option may be given several times.
+
+    Args:
+        metavar: What is given each time: `NAME=VALUE` for a table, else one of several values.
+    """
+
+    metavar: str
+
+
 Milliseconds = Annotated[int, Unit("ms")]
 Bytes = Annotated[int, Unit("bytes")]
 SecretFile = Annotated[Path, BeforeValidator(_path)]

@@ -34,7 +34,7 @@ class ReplaySettings(JobSettings):
     )
     table: str = Field(description="Output of land: the folder of the tables.")
     sink: SinkName = Field(SinkName.DELTA, description="How land wrote them: delta or parquet.")
-    ids: str = Field("", description="Message ids and transaction ids, separated by commas.")
+    ids: str = Field("", description="Message ids and transaction ids, separated by commas; --ids @FILE reads them.")
     where: str = Field("", description="Condition in SQL over the columns of the table.")
     verdicts: str = Field("", description="Verdicts of an audit, separated by commas.")
     findings: str = Field("", description="Folder of that audit's report, the one that has its window's name.")

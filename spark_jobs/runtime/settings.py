@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from outbox._service.settings import Bytes, KafkaProperties, ServiceSettings
+from outbox._service.settings import Bytes, KafkaProperties, Repeatable, ServiceSettings
 from outbox.protocol.names import is_topic_name
 
 READ_COMMITTED = "read_committed"
@@ -43,7 +43,7 @@ class JobSettings(ServiceSettings):
         pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
         description="Who the job is: its query, its checkpoint and its Kafka groups are named after it.",
     )
-    kafka_java: KafkaProperties = Field(
+    kafka_java: Annotated[KafkaProperties, Repeatable("NAME=VALUE")] = Field(
         default_factory=dict, repr=False, description="More properties of Kafka's Java client, for Spark's source."
     )
     spark: KafkaProperties = Field(
@@ -111,9 +111,9 @@ class LandSettings(CheckpointedSettings):
         "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
     )
     sink: SinkName = Field(SinkName.DELTA, description="How tables are written: delta or parquet.")
-    parse: dict[str, str] = Field(
+    parse: Annotated[dict[str, str], Repeatable("TOPIC=SCHEMA")] = Field(
         default_factory=dict,
-        description="JSON values to land typed, too: a table of topics and schemas (id bigint NOT NULL, name string).",
+        description="Topics whose JSON is landed typed, too, with schemas (id bigint NOT NULL); --parse reads @FILE.",
     )
     available_now: bool = Field(default=False, description="Land what is there now and end.")
     trigger_seconds: float = Field(10.0, ge=0, description="Pause between the starts of two batches, s.")
@@ -127,7 +127,7 @@ class LandSettings(CheckpointedSettings):
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a job begins that has no checkpoint yet."
     )
-    accept_gap: TopicNames = Field(
+    accept_gap: Annotated[TopicNames, Repeatable("TOPIC")] = Field(
         "", description="Topics of which the job goes on without records that Kafka removed before they were landed."
     )
     prometheus_file: Path | None = Field(

@@ -29,10 +29,6 @@ DOUBLES = {"outbox", "participant", "sender"}
 """A double in `outbox/testing/_memory` has the name of what it takes the place of."""
 
 LARGE: dict[str, str] = {
-    "spark_jobs/auditing/cli.py run lines": "each line is an option",
-    "spark_jobs/landing/cli.py run lines": "each line is an option",
-    "spark_jobs/replaying/cli.py run lines": "each line is an option",
-    "spark_jobs/watching/cli.py run lines": "each line is an option",
     "outbox/outbox.py Outbox parameters": "its parameters are the settings that users give",
     "stack/servers.py Stack parameters": "its parameters are the options that users give",
 }

@@ -87,3 +87,32 @@ def _found(kind: str) -> Iterator[str]:
 def test_banned_words_only_fall(kind: str) -> None:
     found = list(_found(kind))
     assert len(found) <= MOST[kind], "\n".join(found)
+
+
+GENERATED = {"docs/performance.md", "docs/torture.md"}
+"""Documents that a program writes from results."""
+
+_SENTENCE_END = re.compile(r"[.!?][\"”)\]*_]{0,3} +[\"“(*_\[]{0,3}[A-Z]")
+_SHORT = re.compile(r"\b(e\.g|i\.e|vs|No|ca|[A-Z])\. ")
+
+
+def _prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a document that are neither code nor part of a table, without inline code."""
+    in_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        elif not in_code and not line.lstrip().startswith(("|", "#", "<", ">")) and not line.startswith("    "):
+            yield number, re.sub(r"`[^`]*`", "x", line)
+
+
+def test_documents_have_one_sentence_per_line() -> None:
+    documents = {path.relative_to(ROOT).as_posix(): path for path in DOCUMENTS}
+    found = [
+        f"{name}:{number} {line}"
+        for name, path in documents.items()
+        if name not in GENERATED
+        for number, line in _prose(path.read_text())
+        if _SENTENCE_END.search(_SHORT.sub("", re.sub(r"^\s*\d+\. ", "", line)))
+    ]
+    assert found == []

@@ -72,7 +72,7 @@ outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000
 land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times for each sink, and check that each record landed once (SEED=7)
 	$(BIN)/python -m tests.land_torture --kills $(KILLS) --seed $(SEED)
 
-land-torture-document: setup ## Write its table in docs/spark.md from the reports that are kept (KEEP=build/land-torture/report.json keeps one)
+land-torture-document: setup ## Write its table in docs/spark/land.md from the reports that are kept (KEEP=build/land-torture/report.json keeps one)
 	$(BIN)/python -m tests.land_torture.document $(if $(KEEP),--keep $(KEEP))
 
 bench: setup ## Run all benchmarks beside their peers, and make docs/performance.md (under 40 minutes; QUICK=1: 5; FULL=1: hours)
@@ -127,7 +127,7 @@ docs: $(VENV)/.installed ## Build the site of the documents into build/site; a b
 coverage: setup ## Run unit and Spark tests, and list the lines of each module that none of them runs
 	$(BIN)/pytest tests/unit tests/process tests/spark --cov=outbox --cov=relay --cov=checker --cov=spark_jobs --cov=stack --cov-report=term-missing:skip-covered --cov-report=html:build/coverage
 
-tables: setup ## Write the tables of docs/operations.md that the code gives
+tables: setup ## Write the tables of docs/operations that the code gives
 	$(BIN)/python -m tests.documents
 
 lock: setup ## Pin every dependency anew

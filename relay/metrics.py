@@ -1,4 +1,4 @@
-"""Metrics of the relay; no label ever holds an id or a key. docs/operations.md has a table of them."""
+"""Metrics of the relay; no label ever holds an id or a key. docs/operations/metrics.md has a table of them."""
 
 from __future__ import annotations
 

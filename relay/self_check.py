@@ -52,7 +52,7 @@ def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDes
         half, op = verify_checkpoints(consumer, channel, number, committed, skip_lost=skip_lost)
         lost = lost_ops(consumer, channel, number, op)
     except UnsafeError as error:
-        return Finding(what, str(error), "see docs/operations.md: starting at a guess would lose or double")
+        return Finding(what, str(error), "see docs/operations/recovery.md: starting at a guess would lose or double")
     except KafkaUnreachable as error:
         return Finding(what, str(error), "look at the group's coordinator")
     except KafkaException as error:

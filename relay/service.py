@@ -210,7 +210,7 @@ class RelayService:
         if new:
             raise UnsafeError(
                 f"partitions {new} are new, the channel had {self._channel.partitions}: ordering keys move to other "
-                "partitions; see docs/operations.md before this channel is served again"
+                "partitions; see docs/operations/recovery.md before this channel is served again"
             )
         self._contract.soon()
 

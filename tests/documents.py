@@ -1,8 +1,8 @@
-"""The tables of docs/operations.md that the code gives: exit codes, settings, metrics. `make tables` writes them."""
+"""The tables of docs/operations that the code gives: exit codes, settings, metrics. `make tables` writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -21,14 +21,31 @@ from relay.settings import RelaySettings
 
 END = "<!-- end of table -->"
 WARNED = "goes on; `doctor` and `--check` warn"
-OPERATIONS = Path(__file__).parents[1] / "docs/operations.md"
+PAGES = sorted((Path(__file__).parents[1] / "docs/operations").glob("*.md"))
 
 
-def filled(text: str) -> str:
-    """A document with its tables as they must be."""
+def filled(pages: Mapping[Path, str]) -> dict[Path, str]:
+    """Pages with their tables as they must be; each table is on one page.
+
+    Raises:
+        ValueError: A table is on no page, or on several.
+    """
+    made = dict(pages)
     for name, table in _tables().items():
-        text = filled_place(text, name, table)
-    return text
+        found = [path for path, text in made.items() if _start(name) in text]
+        if len(found) != 1:
+            raise ValueError(f"{len(found)} pages have a place for the table {name!r}")
+        made[found[0]] = filled_place(made[found[0]], name, table)
+    return made
+
+
+def read() -> dict[Path, str]:
+    """The pages as they are."""
+    return {path: path.read_text() for path in PAGES}
+
+
+def _start(name: str) -> str:
+    return f"<!-- table: {name} -->\n"
 
 
 def filled_place(text: str, name: str, content: str) -> str:
@@ -37,7 +54,7 @@ def filled_place(text: str, name: str, content: str) -> str:
     Raises:
         ValueError: It has not one place of this name.
     """
-    start = f"<!-- table: {name} -->\n"
+    start = _start(name)
     before, found, rest = text.partition(start)
     _, end, after = rest.partition(END)
     if not found or not end or start in after:
@@ -99,4 +116,5 @@ def _metrics(module: ModuleType) -> str:
 
 
 if __name__ == "__main__":
-    OPERATIONS.write_text(filled(OPERATIONS.read_text()))
+    for page, content in filled(read()).items():
+        page.write_text(content)

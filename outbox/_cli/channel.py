@@ -56,7 +56,7 @@ def _refuse_difference(made: ChannelDescription, option: str, asked: int | None,
     if asked not in {None, found}:
         raise ConfigurationError(
             f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed. "
-            f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations.md, Kafka)."
+            f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations/deploy.md, Kafka)."
         )
 
 

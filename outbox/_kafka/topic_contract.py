@@ -261,17 +261,17 @@ def changes(
     for name, before in known.items():
         now = topics.get(name)
         if now is None:
-            gone = "what it held is gone: see docs/operations.md before this channel is served again"
+            gone = "what it held is gone: see docs/operations/recovery.md before this channel is served again"
             yield Problem(Rule.MISSING, f"topic {name} was deleted", gone)
         elif now.id != before.id:
             yield Problem(
                 Rule.RECREATED,
                 f"topic {name} was deleted and recreated: its id is {now.id}, and was {before.id}",
-                "what it held is gone: see docs/operations.md before this channel is served again",
+                "what it held is gone: see docs/operations/recovery.md before this channel is served again",
             )
         elif now.partitions != before.partitions and name != channel.check_topic:
             yield Problem(
                 Rule.PARTITIONS,
                 f"topic {name} has grown from {before.partitions} to {now.partitions} partitions",
-                "ordering keys move to other partitions: see docs/operations.md before this channel is served again",
+                "ordering keys move to other partitions: see docs/operations/recovery.md before it is served again",
             )

@@ -16,7 +16,7 @@ from outbox.protocol.errors import ProtocolError
 
 
 class Exit(enum.IntEnum):
-    """How a command ends; docs/operations.md has the same table."""
+    """How a command ends; docs/operations/settings.md has the same table."""
 
     OK = 0, "It did what it was asked to do; a service was asked to stop, and stopped."
     FAILED = 1, "Unexpected error; the traceback names the place. Restart the process and report a bug."

@@ -87,7 +87,7 @@ KafkaProperties = Annotated[dict[str, str], NoDecode, BeforeValidator(_propertie
 class ServiceSettings(BaseSettings):
     """What relay and checker have in common.
 
-    Each number has a unit, and each field a description: `--help` and docs/operations.md show them.
+    Each number has a unit, and each field a description: `--help` and docs/operations/settings.md show them.
     """
 
     model_config = SettingsConfigDict(env_prefix="OUTBOX_", extra="ignore", frozen=True)

@@ -155,7 +155,7 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactio
     if found is None:
         raise UndecidedError(
             f"{TOPIC} no longer contains the end of the last transaction of {transactional_id}. Check whether readers "
-            "see messages that the checkpoint owes: see docs/operations.md, 'A checkpoint that is held back'"
+            "see messages that the checkpoint owes: see docs/operations/recovery.md, 'A checkpoint that is held back'"
         )
     return found
 

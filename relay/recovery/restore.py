@@ -58,7 +58,7 @@ def read_checkpoints(
             raise UnsafeError(
                 f"{place.topic}/{number} has no checkpoint in group {channel.channel.relay_group}: for a new channel "
                 f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before see "
-                "docs/operations.md, 'Lost checkpoints': starting at a guess would lose or double messages"
+                "docs/operations/recovery.md, 'Lost checkpoints': starting at a guess would lose or double messages"
             )
     return committed
 
@@ -85,7 +85,7 @@ def why_unreadable(
     cause: KafkaError = error.args[0]
     timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
     if timed_out and _is_known(kafka, channel, number):
-        return HeldBackError(f"Kafka {HELD_BACK}: see docs/operations.md if it stays so")
+        return HeldBackError(f"Kafka {HELD_BACK}: see docs/operations/recovery.md if it stays so")
     return KafkaUnreachable(f"{cause.str()}")
 
 
@@ -270,5 +270,5 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
     if stable < end:
         raise HeldBackError(
             f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable}: "
-            "see docs/operations.md if it stays so"
+            "see docs/operations/recovery.md if it stays so"
         )

@@ -1,4 +1,4 @@
-"""What an audit reads, fixed as offsets in an order that makes the proof sound; docs/spark.md gives the reasons.
+"""What an audit reads, fixed as offsets in an order that makes the proof sound; docs/spark/audit.md gives the reasons.
 
 1. the window's half offsets, and what the relay's checkpoints say,
 2. the ends of the discard topic,

@@ -16,7 +16,7 @@ class Weight(enum.StrEnum):
 
 
 class Verdict(enum.StrEnum):
-    """What became of a message; docs/spark.md has the same table."""
+    """What became of a message; docs/spark/audit.md has the same table."""
 
     DELIVERED_ONCE = "DELIVERED_ONCE", Weight.PROVEN, "committed, and visible once: on its topic, unchanged, in order"
     ROLLED_BACK = "ROLLED_BACK", Weight.PROVEN, "not committed, or struck with its savepoint; nowhere visible"

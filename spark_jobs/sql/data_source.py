@@ -34,7 +34,7 @@ def register(spark: SparkSession) -> None:
 
 
 class OutboxDataSource(DataSource):
-    """A channel's halves, op entries, discard records, or pending halves; docs/spark.md has options and columns."""
+    """A channel's halves, op entries, discard records, or pending halves; docs/spark/sql.md has options and columns."""
 
     @classmethod
     def name(cls) -> str:

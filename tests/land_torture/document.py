@@ -1,4 +1,4 @@
-"""`python -m tests.land_torture.document`: writes what the kept reports say into docs/spark.md.
+"""`python -m tests.land_torture.document`: writes what the kept reports say into docs/spark/land.md.
 
 A report is kept with `--keep build/land-torture/report.json`. No figure in the document is typed by hand.
 """
@@ -16,7 +16,7 @@ import typer
 from tests.documents import filled_place
 
 FOLDER = Path(__file__).parent / "results"
-SPARK = Path(__file__).parents[2] / "docs/spark.md"
+SPARK = Path(__file__).parents[2] / "docs/spark/land.md"
 PLACE = "torture of land"
 
 _FIGURES = {
@@ -63,7 +63,7 @@ def written(text: str, reports: Sequence[Mapping[str, Any]]) -> str:
 def main(
     report: Annotated[Path | None, typer.Option("--keep", help="A report to keep first.")] = None,
 ) -> None:
-    """Write the table of docs/spark.md from the reports that are kept."""
+    """Write the table of docs/spark/land.md from the reports that are kept."""
     if report is not None:
         content = json.loads(report.read_text())
         name = "-".join([content["date"][:10], *(run["sink"] for run in content["runs"])])

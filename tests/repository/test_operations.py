@@ -22,9 +22,11 @@ from outbox._service.settings_help import describe_settings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.watching.settings import WatchSettings
-from tests.documents import OPERATIONS, exposed, filled, metrics_of
+from tests.documents import exposed, filled, metrics_of, read
 
-ALERTS = Path(__file__).parents[2] / "docs/alerts.yml"
+DOCS = Path(__file__).parents[2] / "docs"
+ALERTS = DOCS / "alerts.yml"
+RUNBOOKS = DOCS / "operations/alerts.md"
 MODULES = (relay.metrics, checker.metrics, spark_jobs.watching.metrics, spark_jobs.landing.metrics)
 METRICS = {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
 
@@ -39,8 +41,8 @@ every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert
 
 
 def test_the_tables_for_operators_are_those_of_the_code() -> None:
-    text = OPERATIONS.read_text()
-    assert filled(text) == text, "run `make tables`"
+    pages = read()
+    assert filled(pages) == pages, "run `make tables`"
 
 
 @pytest.mark.parametrize("settings", [RelaySettings, CheckerSettings, WatchSettings])
@@ -91,20 +93,20 @@ def test_an_alert_is_about_metrics_and_labels_that_exist(rule: Mapping[str, Any]
 def test_an_alert_says_what_is_the_matter_and_where_its_runbook_is(rule: Mapping[str, Any]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"]["summary"]
-    assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
-    (section,) = re.findall(rf"^### {rule['alert']}\n(.*?)(?=^##|\Z)", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)
+    assert rule["annotations"]["runbook"] == f"docs/operations/alerts.md#{rule['alert'].lower()}"
+    (section,) = re.findall(rf"^## {rule['alert']}\n(.*?)(?=^##|\Z)", RUNBOOKS.read_text(), re.MULTILINE | re.DOTALL)
     assert re.findall(r"^- \*\*(.+?):\*\* \S", section, re.MULTILINE) == ["Means", "Look at", "Do"]
 
 
 def test_each_runbook_is_of_an_alert() -> None:
-    sections = re.findall(r"^### (Outbox\w+)$", OPERATIONS.read_text(), re.MULTILINE)
+    sections = re.findall(r"^## (Outbox\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
     assert len(set(sections)) == len(sections)
 
 
 @pytest.mark.parametrize("name", [*DiscardReason, *Verdict])
 def test_each_discard_reason_and_each_verdict_says_what_to_do(name: str) -> None:
-    assert re.search(rf"^\| {name} \| .*\w", OPERATIONS.read_text(), re.MULTILINE)
+    assert re.search(rf"^\| {name} \| .*\w", "".join(read().values()), re.MULTILINE)
 
 
 def test_a_wrong_expression_or_metric_is_found() -> None:

@@ -23,7 +23,7 @@ from relay.ledger.op_decisions import EARLY_OPS
 from relay.state.check_schedule import CheckPolicy
 from relay.state.message_transaction import TRANSITIONS, State
 from relay.state.parking import DEFAULT, RELIEF
-from tests.documents import OPERATIONS
+from tests.documents import read
 from tests.support.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 
 TEXT = SPECIFICATION.read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_the_table_of_the_circuit_breaker_is_that_of_the_checker() -> None:
 
 
 def test_each_verdict_has_its_line_for_operators() -> None:
-    text = OPERATIONS.read_text(encoding="utf-8")
+    text = "".join(read().values())
     (section,) = re.findall(r"^### What a verdict asks of you\n(.*?)^##", text, re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| ([A-Z_]+) \|", section, re.MULTILINE) == [str(verdict) for verdict in Verdict]
 

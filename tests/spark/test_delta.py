@@ -69,7 +69,7 @@ def test_table_with_batch_id_last_goes_on(landing: Landing) -> None:
 
 
 def test_reordered_table_gets_statistics_of_batch_id(landing: Landing) -> None:
-    """The command of docs/spark.md for a table with `batch_id` behind more than 32 columns."""
+    """The command of docs/spark/tables.md for a table with `batch_id` behind more than 32 columns."""
     path = landing.table / PARSED
     wide = session().range(1).select(*(f.lit(0).alias(f"field_{number}") for number in range(FIELDS)))
     wide.withColumn("batch_id", f.lit(7)).write.format("delta").save(str(path))

@@ -1,4 +1,4 @@
-"""Run the code of docs/spark.md for jobs of one's own, as a process with Spark's Kafka source and Delta.
+"""Run the code of docs/spark/tables.md for jobs of one's own, as a process with Spark's Kafka source and Delta.
 
 `python -m tests.support.recipes SERVERS TOPIC FOLDER` prints one line of JSON with the rows that each stream gave.
 """
@@ -18,7 +18,7 @@ from outbox._jars.fetch import fetch
 from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK, local_session
 from tests.support.spark import SETTINGS
 
-DOCUMENT = Path(__file__).parents[2] / "docs/spark.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/spark/tables.md"
 SECTION = "## Reading topics in a job of your own\n"
 OFFSETS_AT_ONCE = 2_000
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/spark.md for consumers, on a real Kafka: no row is lost, no message id is there twice."""
+"""The recipes of docs/spark/tables.md for consumers, on a real Kafka: no row is lost, no message id is there twice."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from spark_jobs.runtime.spans import Checkpoint
 from tests.support.proving import TOPIC_ID
 
 HOUR = 3_600_000
-DOCUMENT = Path(__file__).parents[3] / "docs/spark.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/spark/audit.md"
 
 
 def settings(**given: Any) -> AuditSettings:

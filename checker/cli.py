@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from checker import metrics
+from checker.operator.options import SITE_OPTIONS
 from checker.self_check import examine
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
@@ -27,7 +28,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(CheckerSettings, "bootstrap_servers", "channel", "http_port")
+@setting_options(CheckerSettings, *SITE_OPTIONS, "http_port")
 def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
     """Run the checker until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
     context.obj = given

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from checker.rules.breaker import Policy
-from outbox._service.settings import Milliseconds, SecretFile, ServiceSettings, Unit, refuse_ours
-from outbox.errors import ConfigurationError
+from outbox._service.settings import (
+    Milliseconds,
+    PostgresSettings,
+    SecretFile,
+    ServiceSettings,
+    Unit,
+    read_secret,
+    refuse_ours,
+)
 from outbox.settings import TableNames
 
 _OURS = {
@@ -61,13 +68,7 @@ class DatabaseSettings(BaseModel):
         """
         if self.dsn_file is None:
             return self.dsn.get_secret_value() if self.dsn else ""
-        try:
-            found = self.dsn_file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"dsn_file {self.dsn_file} cannot be read: {_reason(error)}") from error
-        if not found:
-            raise ConfigurationError(f"dsn_file {self.dsn_file} is empty: it must hold a connection string")
-        return found
+        return read_secret("dsn_file", self.dsn_file)
 
     def tables(self) -> TableNames:
         """Where the callback tables are."""
@@ -80,23 +81,12 @@ class DatabaseSettings(BaseModel):
         return Policy() if self.breaker_limit is None else Policy(self.breaker_limit)
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    """Return why a file cannot be read, in few words."""
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else "it is no text"
-
-
-class CheckerSettings(ServiceSettings):
+class CheckerSettings(PostgresSettings, ServiceSettings):
     """Settings of the checker; see `ServiceSettings` for where they come from.
 
     One database: `OUTBOX_POSTGRES_URL`. Several: `databases` in the TOML file, by name.
     """
 
-    postgres_url: SecretStr | None = Field(None, description="The database of all groups, if there is only one.")
-    postgres_url_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
-    table_schema: str = Field(
-        "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its callback tables."
-    )
-    table_prefix: str = Field("outbox", description="Beginning of their names.")
     read_only: bool = Field(
         default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
     )
@@ -130,8 +120,6 @@ class CheckerSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _unambiguous(self) -> Self:
-        if self.postgres_url is not None and self.postgres_url_file is not None:
-            raise ValueError("give either postgres_url or postgres_url_file")
         counts = Counter(pattern for database in self.all_databases().values() for pattern in database.groups)
         doubled = sorted(pattern for pattern, count in counts.items() if count > 1)
         if doubled:

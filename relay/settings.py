@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from outbox._kafka.topic_contract import Contract
-from outbox._service.settings import Bytes, Milliseconds, ServiceSettings, Unit, refuse_ours
+from outbox._service.settings import Bytes, CheckAge, Milliseconds, ServiceSettings, Unit, refuse_ours
 from relay.batching.allow_list import AllowList
 from relay.batching.pacing import BatchPolicy
 from relay.batching.topic_gate import GatePolicy
@@ -36,10 +36,9 @@ _OURS = {
 _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 
 
-class RelaySettings(ServiceSettings):
+class RelaySettings(CheckAge, ServiceSettings):
     """Settings of the relay; see `ServiceSettings` for where they come from."""
 
-    transaction_timeout: Milliseconds = Field(6_000, ge=1, description="Age of a half at its first check.")
     check_interval: Milliseconds = Field(
         30_000, ge=1, description="Interval after the first check; doubles after each one."
     )

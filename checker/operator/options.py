@@ -6,22 +6,28 @@ import re
 from typing import Annotated, Any
 
 import typer
+from pydantic import Field
 
 from checker.operator.database_view import Rows
 from checker.settings import CheckerSettings
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._service.settings import CheckAge, Flag, Milliseconds
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.identifiers import check_uuid
 from outbox.protocol.positions import MAX_POSITION
 
-BootstrapServers = Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.", show_default=False)]
-ChannelName = Annotated[str | None, typer.Option("--channel", help="Channel.", show_default=False)]
 Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
 
 RECORDS = 1_000_000
+
+SITE_OPTIONS = (
+    *("bootstrap_servers", "channel"),
+    *("postgres_url", "postgres_url_file", "table_schema", "table_prefix"),
+)
+"""Settings that the operator's commands take on the command line."""
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Units of a duration, in ms."""
@@ -30,21 +36,25 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 """Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
 
 
+class ResolveSettings(CheckAge, CheckerSettings):
+    """Settings of `resolve`: the checker's, and the relay's age of a first check."""
+
+    transaction_timeout: Annotated[Milliseconds, Flag("--min-age")] = Field(
+        6_000, ge=0, description="What is younger is not decided. The relay's setting, unless it is given here."
+    )
+
+
 class Desk:
-    """Settings of the checker, and the channel as it is.
+    """The databases of the settings, and the channel as it is.
 
     Args:
-        bootstrap_servers: From the command line; None: from the environment or OUTBOX_CONFIG.
-        channel: Likewise.
+        settings: Those of the checker.
 
     Raises:
-        ValidationError: A setting is missing or wrong.
         ConfigurationError: Kafka does not answer, or the channel is wrong.
     """
 
-    def __init__(self, bootstrap_servers: str | None, channel: str | None) -> None:
-        given: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "channel": channel}
-        settings = CheckerSettings(**{name: value for name, value in given.items() if value is not None})
+    def __init__(self, settings: CheckerSettings) -> None:
         self.kafka = settings.connection()
         self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
         self.databases = settings.all_databases()

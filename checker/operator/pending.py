@@ -15,15 +15,16 @@ from checker.operator.database_view import database_of
 from checker.operator.options import (
     ONE_COMMAND,
     RECORDS,
+    SITE_OPTIONS,
     UNITS,
-    BootstrapServers,
-    ChannelName,
     Desk,
     Records,
     parse_duration,
 )
 from checker.operator.undecided import Choice, Gathering, Unsettled
-from outbox._service.exit_codes import Exit, guarded
+from checker.settings import CheckerSettings
+from outbox._cli.setting_options import setting_options
+from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, told_reading
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import Truth
@@ -36,9 +37,9 @@ app = typer.Typer(help="Show what is undecided now, or decided and not delivered
 
 
 @app.callback(invoke_without_command=True)
+@setting_options(CheckerSettings, *SITE_OPTIONS)
 def pending(
-    bootstrap_servers: BootstrapServers = None,
-    channel: ChannelName = None,
+    given: dict[str, Any],
     group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
     older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
     limit: Annotated[int, typer.Option(min=1, help="The oldest so many are listed.")] = LIMIT,
@@ -47,39 +48,33 @@ def pending(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List unsettled transactions, the oldest first. It joins no group, commits nothing, and decides nothing."""
-
-    def run() -> None:
-        age = parse_duration(older_than)
-        desk, now = Desk(bootstrap_servers, channel), time.time_ns() // 1_000_000
-        most = -(-HALVES // desk.channel.partitions)
-        gathering = Gathering(most, Choice(None, group, now - age), limit)
-        with told_reading() as passed:
-            unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
-        shown = gathering.oldest()[:limit]
-        rows = _look(desk, shown) if look else {}
-        document = {
-            "channel": desk.channel.channel.name,
-            "now_ms": now,
-            "sums": [
-                {"group": place[0], "half_partition": place[1], "undecided": sum_.undecided, "decided": sum_.decided}
-                | {"oldest_ms": sum_.oldest}
-                for place, sum_ in sorted(gathering.sums.items())
-            ],
-            "transactions": [
-                _fields(one, now) | {"behind": gathering.behind(one)} | rows.get(one.id, {}) for one in shown
-            ],
-            "not_listed": gathering.total() - len(shown),
-            "malformed_halves": gathering.malformed,
-            "not_read": [{"place": left.place, "why": left.why} for left in unread],
-        }
-        if as_json:
-            print_json(document)
-        else:
-            _show(document, unread)
-        if any(left.is_fault for left in unread):
-            raise SystemExit(Exit.UNPROVABLE)
-
-    guarded(run)
+    age = parse_duration(older_than)
+    desk, now = Desk(CheckerSettings(**given)), time.time_ns() // 1_000_000
+    most = -(-HALVES // desk.channel.partitions)
+    gathering = Gathering(most, Choice(None, group, now - age), limit)
+    with told_reading() as passed:
+        unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
+    shown = gathering.oldest()[:limit]
+    rows = _look(desk, shown) if look else {}
+    document = {
+        "channel": desk.channel.channel.name,
+        "now_ms": now,
+        "sums": [
+            {"group": place[0], "half_partition": place[1], "undecided": sum_.undecided, "decided": sum_.decided}
+            | {"oldest_ms": sum_.oldest}
+            for place, sum_ in sorted(gathering.sums.items())
+        ],
+        "transactions": [_fields(one, now) | {"behind": gathering.behind(one)} | rows.get(one.id, {}) for one in shown],
+        "not_listed": gathering.total() - len(shown),
+        "malformed_halves": gathering.malformed,
+        "not_read": [{"place": left.place, "why": left.why} for left in unread],
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _show(document, unread)
+    if any(left.is_fault for left in unread):
+        raise SystemExit(Exit.UNPROVABLE)
 
 
 def _look(desk: Desk, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,11 @@ from rich.table import Table
 
 from checker.operator.bulk import Bulk
 from checker.operator.database_view import NO_INCARNATION
-from checker.operator.options import ONE_COMMAND, BootstrapServers, ChannelName, Desk, parse_duration, parse_id
+from checker.operator.options import ONE_COMMAND, SITE_OPTIONS, Desk, ResolveSettings, parse_duration, parse_id
 from checker.operator.resolution import Case
-from outbox._service.exit_codes import Exit, guarded
+from checker.settings import CheckerSettings
+from outbox._cli.setting_options import setting_options
+from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, utc
 from outbox.errors import UsageError
 from outbox.protocol.op import OpKind
@@ -20,7 +22,9 @@ app = typer.Typer(help="Decide undecided transactions by hand, in their database
 
 
 @app.callback(invoke_without_command=True)
+@setting_options(ResolveSettings, "transaction_timeout", *SITE_OPTIONS)
 def resolve(
+    given: dict[str, Any],
     transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,
     commit: Annotated[bool, typer.Option("--commit", help="Its messages are delivered.")] = False,  # noqa: FBT002 - a flag
     rollback: Annotated[bool, typer.Option("--rollback", help="They never are.")] = False,  # noqa: FBT002 - a flag
@@ -35,32 +39,24 @@ def resolve(
     group: Annotated[str | None, typer.Option(help="Producer group, with --all.", show_default=False)] = None,
     older_than: Annotated[str, typer.Option(help="With --all: only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --all: show what would be decided.")] = False,  # noqa: FBT002 - a flag
-    min_age: Annotated[
-        int, typer.Option(envvar="OUTBOX_TRANSACTION_TIMEOUT", min=0, help="What is younger, in ms, is not decided.")
-    ] = 6_000,
-    bootstrap_servers: BootstrapServers = None,
-    channel: ChannelName = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Decide COMMIT or ROLLBACK. Exits with 2 and the reason if it refuses; the transaction stays undecided then."""
-
-    def run() -> None:
-        if commit == rollback:
-            raise UsageError("give either --commit or --rollback")
-        if not reason.strip():
-            raise UsageError("give --reason: it goes into the op topic with your name")
-        may_ask(yes=yes or dry_run, as_json=as_json)
-        desk = _Arguments(transaction, every, group, rollback).desk(bootstrap_servers, channel)
-        manner = _Manner(reason, yes, dry_run, as_json)
-        if transaction is None:
-            age = max(min_age, parse_duration(older_than))
-            _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
-        else:
-            kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
-            _resolve_one(Case(desk, _id(transaction), kind, incarnation, min_age), manner)
-
-    guarded(run)
+    if commit == rollback:
+        raise UsageError("give either --commit or --rollback")
+    if not reason.strip():
+        raise UsageError("give --reason: it goes into the op topic with your name")
+    may_ask(yes=yes or dry_run, as_json=as_json)
+    settings = ResolveSettings(**given)
+    desk = _Arguments(transaction, every, group, rollback).desk(settings)
+    manner = _Manner(reason, yes, dry_run, as_json)
+    if transaction is None:
+        age = max(settings.transaction_timeout, parse_duration(older_than))
+        _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
+    else:
+        kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
+        _resolve_one(Case(desk, _id(transaction), kind, incarnation, settings.transaction_timeout), manner)
 
 
 class _Manner(NamedTuple):
@@ -80,7 +76,7 @@ class _Arguments(NamedTuple):
     group: str | None
     rollback: bool
 
-    def desk(self, bootstrap_servers: str | None, channel: str | None) -> Desk:
+    def desk(self, settings: CheckerSettings) -> Desk:
         """Check them, then connect.
 
         Raises:
@@ -92,7 +88,7 @@ class _Arguments(NamedTuple):
             raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
         if self.transaction is not None:
             _id(self.transaction)
-        return Desk(bootstrap_servers, channel)
+        return Desk(settings)
 
 
 def _id(transaction: str) -> str:

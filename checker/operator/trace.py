@@ -9,10 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from checker.operator.options import ONE_COMMAND, RECORDS, BootstrapServers, ChannelName, Desk, Records, parse_id
+from checker.operator.options import ONE_COMMAND, RECORDS, SITE_OPTIONS, Desk, Records, parse_id
 from checker.operator.search import SKEW_MS, Search
 from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude, folded
-from outbox._service.exit_codes import Exit, guarded
+from checker.settings import CheckerSettings
+from outbox._cli.setting_options import setting_options
+from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, told_reading, utc
 from outbox._service.redaction import visible
 from outbox.errors import UsageError
@@ -21,7 +23,9 @@ app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_
 
 
 @app.callback(invoke_without_command=True)
+@setting_options(CheckerSettings, *SITE_OPTIONS)
 def trace(
+    given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],
     since: Annotated[
         str, typer.Option(help="Search from here on, such as 2026-11-22T06:00Z; by default from the time in the id.")
@@ -30,36 +34,30 @@ def trace(
         list[str] | None, typer.Option(help="Search this real topic, too, if its halves are gone; repeatable.")
     ] = None,
     records: Records = RECORDS,
-    bootstrap_servers: BootstrapServers = None,
-    channel: ChannelName = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Print all that databases and topics hold of it, in the order of time.
 
     It ends with 2 if nothing is found, and with 6 if decisions contradict each other or what readers see.
     """
-
-    def run() -> None:
-        transaction_id, position = parse_id(id_)
-        start = _start(transaction_id, since)
-        desk, found = Desk(bootstrap_servers, channel), Findings(transaction_id, position)
-        if not desk.databases:
-            found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
-        with told_reading() as passed:
-            search = Search(desk.kafka, desk.channel, found, start, records, passed)
-            search.databases(desk.databases)
-            search.topics(topic or ())
-        conclusion = conclude(found)
-        if as_json:
-            print_json(_document(found, conclusion, start))
-        else:
-            _show(found, conclusion, start)
-        if conclusion.state is State.NOT_FOUND:
-            raise SystemExit(Exit.FINDINGS)
-        if conclusion.state is State.CONTRADICTION:
-            raise SystemExit(Exit.CONTRADICTION)
-
-    guarded(run)
+    transaction_id, position = parse_id(id_)
+    start = _start(transaction_id, since)
+    desk, found = Desk(CheckerSettings(**given)), Findings(transaction_id, position)
+    if not desk.databases:
+        found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
+    with told_reading() as passed:
+        search = Search(desk.kafka, desk.channel, found, start, records, passed)
+        search.databases(desk.databases)
+        search.topics(topic or ())
+    conclusion = conclude(found)
+    if as_json:
+        print_json(_document(found, conclusion, start))
+    else:
+        _show(found, conclusion, start)
+    if conclusion.state is State.NOT_FOUND:
+        raise SystemExit(Exit.FINDINGS)
+    if conclusion.state is State.CONTRADICTION:
+        raise SystemExit(Exit.CONTRADICTION)
 
 
 def _start(transaction_id: str, since: str) -> int:

@@ -30,10 +30,10 @@ from examples.flights.plan import make_plan
 from examples.flights.reconcile import Reconciliation, reconcile
 from examples.flights.summary import Summary
 from outbox import TableNames
-from outbox._cli.options import database
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.dsn import connect_dsn
 from outbox._service.exit_codes import Exit, guarded
 from outbox.protocol.names import Channel
 from outbox.testing import settled
@@ -94,7 +94,7 @@ def _everything(rows: str, folder: Path) -> None:
         environ = {**os.environ, **SETTINGS, **servers}
         _say(f"Kafka on {stack.bootstrap_servers}; creating channel, callback table and topics")
         create_channel(_kafka(environ), Channel(), replication=1)
-        with database(stack.postgres_url) as connection:
+        with connect_dsn(stack.postgres_url, autocommit=True) as connection:
             CallbackTable(TableNames()).create(connection)
         for service in ("relay", "checker"):
             cleanup.enter_context(_service(service, folder, environ))

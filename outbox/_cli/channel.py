@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from outbox._cli.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
+from outbox._cli.options import CHANNEL, ChannelSettings, Given, connection
+from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
-from outbox._service.exit_codes import guarded
+from outbox._kafka.topic_contract import contract_problems
+from outbox._service.exit_codes import Exit, warn
 from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import ConfigurationError
-from outbox.protocol.names import Channel
 
 NEW_PARTITIONS = 4
 
@@ -21,9 +22,9 @@ app = typer.Typer(help="Create and verify a channel's internal topics.", no_args
 
 
 @app.command()
+@setting_options(ChannelSettings, *CHANNEL)
 def create(
-    bootstrap_servers: BootstrapServers = "",
-    channel: ChannelName = CHANNEL_DEFAULT,
+    given: Given,
     partitions: Annotated[
         int | None,
         typer.Option(min=1, help=f"Partitions of half, op and discard topic; {NEW_PARTITIONS} in a new channel."),
@@ -34,17 +35,17 @@ def create(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the topics and commit the initial checkpoints. Running it again changes nothing."""
-
-    def run() -> None:
-        kafka = connection(bootstrap_servers)
-        made = create_channel(
-            kafka, Channel(channel), partitions=partitions or NEW_PARTITIONS, replication=replication or -1
-        )
-        _refuse_difference(made, "partitions", partitions, made.partitions)
-        _refuse_difference(made, "replication", replication, made.half.replication)
-        _show(made, as_json=as_json)
-
-    guarded(run)
+    settings = ChannelSettings(**given)
+    made = create_channel(
+        connection(settings),
+        settings.channel_names(),
+        partitions=partitions or NEW_PARTITIONS,
+        replication=replication or -1,
+    )
+    _refuse_difference(made, "partitions", partitions, made.partitions)
+    _refuse_difference(made, "replication", replication, made.half.replication)
+    _show(made, as_json=as_json)
+    _warn(made, settings)
 
 
 def _refuse_difference(made: ChannelDescription, option: str, asked: int | None, found: int) -> None:
@@ -61,17 +62,26 @@ def _refuse_difference(made: ChannelDescription, option: str, asked: int | None,
 
 
 @app.command()
+@setting_options(ChannelSettings, *CHANNEL)
 def verify(
-    bootstrap_servers: BootstrapServers = "",
-    channel: ChannelName = CHANNEL_DEFAULT,
+    given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Check that the topics are what the protocol needs."""
+    """Check that the topics are what the protocol and the profile need; ends with 2 if the profile forbids one."""
+    settings = ChannelSettings(**given)
+    found = verify_channel(admin_client(connection(settings)), settings.channel_names())
+    _show(found, as_json=as_json)
+    if _warn(found, settings):
+        raise SystemExit(Exit.FINDINGS)
 
-    def run() -> None:
-        _show(verify_channel(admin_client(connection(bootstrap_servers)), Channel(channel)), as_json=as_json)
 
-    guarded(run)
+def _warn(description: ChannelDescription, settings: ChannelSettings) -> bool:
+    """Print on standard error what the profile forbids, and return whether there is anything."""
+    topics = {one.name: one for one in (description.half, description.op, description.check, description.discard)}
+    problems = list(contract_problems(description.channel, topics, settings.contract()))
+    for problem in problems:
+        warn(f"profile {settings.profile}: {problem}")
+    return bool(problems)
 
 
 def _show(description: ChannelDescription, *, as_json: bool) -> None:

@@ -12,7 +12,8 @@ import typer
 from confluent_kafka import Message
 from rich.table import Table
 
-from outbox._cli.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
+from outbox._cli.options import ChannelSettings, Given, connection
+from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.discard_topic import (
@@ -23,12 +24,11 @@ from outbox._operations.discard_topic import (
     read_manifests,
     why_not,
 )
-from outbox._service.exit_codes import Exit, guarded, warn
+from outbox._service.exit_codes import Exit, warn
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, signed, utc
 from outbox.errors import UsageError
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind
 
 LOOK_SECONDS = 0.5
@@ -51,57 +51,50 @@ Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until a relay 
 
 
 @app.command("list")
+@setting_options(ChannelSettings, "bootstrap_servers", "channel")
 def list_command(
-    bootstrap_servers: BootstrapServers = "",
-    channel: ChannelName = CHANNEL_DEFAULT,
+    given: Given,
     group: Group = None,
     reason: Reason = None,
     limit: Limit = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List the transactions in the discard topic and their reasons, one at a time."""
-
-    def run() -> None:
-        topic = _Topic(bootstrap_servers, channel)
-        chosen = _Choice(None, every=True, group=group, reason=reason).of(topic.read())
-        if as_json:
-            rows = (_fields(manifest) for manifest in islice(chosen, limit))
-            rest = lambda: {"not_listed": _count(chosen), "not_read": sorted(topic.unread)}  # noqa: E731 - a last word
-            print_json_rows({"channel": channel}, "transactions", rows, rest)
-        else:
-            _show_list(chosen, limit or LIMIT, channel)
-        if topic.unread:
-            raise SystemExit(Exit.UNPROVABLE)
-
-    guarded(run)
+    topic = _Topic(ChannelSettings(**given))
+    chosen = _Choice(None, every=True, group=group, reason=reason).of(topic.read())
+    if as_json:
+        rows = (_fields(manifest) for manifest in islice(chosen, limit))
+        rest = lambda: {"not_listed": _count(chosen), "not_read": sorted(topic.unread)}  # noqa: E731 - a last word
+        print_json_rows({"channel": topic.name}, "transactions", rows, rest)
+    else:
+        _show_list(chosen, limit or LIMIT, topic.name)
+    if topic.unread:
+        raise SystemExit(Exit.UNPROVABLE)
 
 
 @app.command()
+@setting_options(ChannelSettings, "bootstrap_servers", "channel")
 def show(
     transaction: Annotated[str, typer.Argument(help="Transaction id.")],
-    bootstrap_servers: BootstrapServers = "",
-    channel: ChannelName = CHANNEL_DEFAULT,
+    given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Show one: all that is known of it but the content of its messages."""
-
-    def run() -> None:
-        found = _Topic(bootstrap_servers, channel).read_one(transaction)
-        if as_json:
-            messages = [_message_fields(*half) for half in found.halves()]
-            print_json({"channel": channel, **_fields(found.manifest), "halves": messages})
-        else:
-            _show_one(found)
-
-    guarded(run)
+    topic = _Topic(ChannelSettings(**given))
+    found = topic.read_one(transaction)
+    if as_json:
+        messages = [_message_fields(*half) for half in found.halves()]
+        print_json({"channel": topic.name, **_fields(found.manifest), "halves": messages})
+    else:
+        _show_one(found)
 
 
 def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
     @app.command(name, help=f"{meaning}; ends with 2 if something stays.")
+    @setting_options(ChannelSettings, "bootstrap_servers", "channel")
     def command(
+        given: Given,
         transactions: Ids = None,
-        bootstrap_servers: BootstrapServers = "",
-        channel: ChannelName = CHANNEL_DEFAULT,
         every: All = False,  # noqa: FBT002 - a flag
         group: Group = None,
         reason: Reason = None,
@@ -111,13 +104,9 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         as_json: Json = False,  # noqa: FBT002 - a flag
     ) -> None:
         choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, comment, wait, as_json)
-
-        def run() -> None:
-            may_ask(yes=yes, as_json=as_json)
-            choice.check()
-            _decide(kind, _Topic(bootstrap_servers, channel), choice, manner)
-
-        guarded(run)
+        may_ask(yes=yes, as_json=as_json)
+        choice.check()
+        _decide(kind, _Topic(ChannelSettings(**given)), choice, manner)
 
 
 _add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver what it does not refuse")
@@ -188,9 +177,10 @@ class _Manner:
 class _Topic:
     """The discard topic of a channel."""
 
-    def __init__(self, bootstrap_servers: str, channel: str) -> None:
-        self.kafka = connection(bootstrap_servers)
-        self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), Channel(channel))
+    def __init__(self, settings: ChannelSettings) -> None:
+        self.name = settings.channel
+        self.kafka = connection(settings)
+        self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
         self.unread: set[str] = set()
         """Places of manifests that this version cannot read."""
 

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import PostgresUrl, Prefix, Schema, database
+from outbox._cli.options import DATABASE, TABLE_NAMES, DatabaseSettings, Given, database
+from outbox._cli.setting_options import setting_options
 from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
-from outbox._service.exit_codes import guarded
 from outbox._service.output import Json, print_json
-from outbox.settings import TableNames
 
 app = typer.Typer(help="Create, print and clean up the inbox table, for consumers.", no_args_is_help=True)
 
@@ -25,69 +24,58 @@ PurgerRoles = Annotated[
 
 
 @app.command()
+@setting_options(DatabaseSettings, *DATABASE)
 def create(
-    postgres_url: PostgresUrl = "",
-    schema: Schema = "public",
-    table_prefix: Prefix = "outbox",
+    given: Given,
     consumer_role: ConsumerRoles = None,
     purger_role: PurgerRoles = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the table and give rights on it. Running it again changes nothing."""
-
-    def run() -> None:
-        table = InboxTable(TableNames(schema, table_prefix))
-        grants = _grants(table, consumer_role, purger_role)
-        with database(postgres_url) as connection:
-            table.create(connection, grants)
-        if as_json:
-            print_json({"table": table.full_name, "state": "ready"})
-        else:
-            typer.echo(f"table {table.full_name} is ready")
-
-    guarded(run)
+    settings = DatabaseSettings(**given)
+    table = InboxTable(settings.tables())
+    grants = _grants(table, consumer_role, purger_role)
+    with database(settings) as connection:
+        table.create(connection, grants)
+    if as_json:
+        print_json({"table": table.full_name, "state": "ready"})
+    else:
+        typer.echo(f"table {table.full_name} is ready")
 
 
 @app.command("sql")
+@setting_options(DatabaseSettings, *TABLE_NAMES)
 def print_sql(
-    schema: Schema = "public",
-    table_prefix: Prefix = "outbox",
+    given: Given,
     consumer_role: ConsumerRoles = None,
     purger_role: PurgerRoles = None,
 ) -> None:
     """Print the SQL that makes the table and gives rights on it, for a migration of your own."""
-
-    def run() -> None:
-        table = InboxTable(TableNames(schema, table_prefix))
-        typer.echo(table.ddl(_grants(table, consumer_role, purger_role)), nl=False)
-
-    guarded(run)
+    settings = DatabaseSettings(**given)
+    table = InboxTable(settings.tables())
+    typer.echo(table.ddl(_grants(table, consumer_role, purger_role)), nl=False)
 
 
 @app.command()
+@setting_options(DatabaseSettings, *DATABASE)
 def purge(
     keep_days: Annotated[
         float, typer.Option(help="Age that is kept, in days: longer than a message can come again, see the guide.")
     ],
-    postgres_url: PostgresUrl = "",
-    schema: Schema = "public",
-    table_prefix: Prefix = "outbox",
+    given: Given,
     group: Annotated[str | None, typer.Option(help="Consumer group; all by default.")] = None,
     batch: Annotated[int, typer.Option(help="Rows that are deleted in one transaction.")] = PURGE_BATCH,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Delete what was handled longer ago than a given age, in batches."""
-
-    def run() -> None:
-        table = InboxTable(TableNames(schema, table_prefix))
-        with database(postgres_url) as connection:
-            count = table.purge(connection, timedelta(days=keep_days), group, batch)
-        if as_json:
-            print_json({"table": table.full_name, "rows_deleted": count})
-        else:
-            typer.echo(f"{count} rows deleted from {table.full_name}")
-
-    guarded(run)
+    settings = DatabaseSettings(**given)
+    table = InboxTable(settings.tables())
+    with database(settings) as connection:
+        count = table.purge(connection, timedelta(days=keep_days), group, batch)
+    if as_json:
+        print_json({"table": table.full_name, "rows_deleted": count})
+    else:
+        typer.echo(f"{count} rows deleted from {table.full_name}")
 
 
 def _grants(table: InboxTable, consumers: list[str] | None, purgers: list[str] | None) -> list[Grant]:

@@ -1,52 +1,61 @@
-"""Options that the library's subcommands share, and the connections that they make."""
+"""Settings that the library's subcommands share, and the connections that they make."""
 
 from __future__ import annotations
 
-import os
-from typing import Annotated, Any
+from typing import Any
 
 import psycopg
-import typer
+from pydantic import Field
 
-from outbox._kafka.topic_contract import ProfileName
 from outbox._postgres.dsn import connect_dsn, connection_problem
+from outbox._service.settings import PostgresSettings, SiteSettings
 from outbox.errors import ConfigurationError
-from outbox.protocol.names import DEFAULT_CHANNEL
-from outbox.settings import kafka_properties
-
-BootstrapServers = Annotated[
-    str, typer.Option(envvar="OUTBOX_BOOTSTRAP_SERVERS", help="Kafka's bootstrap servers, host:port.")
-]
-ChannelName = Annotated[str, typer.Option("--channel", envvar="OUTBOX_CHANNEL", help="Channel.")]
-PostgresUrl = Annotated[
-    str, typer.Option(envvar="OUTBOX_POSTGRES_URL", help="Connection string of the database.", show_default=False)
-]
-Schema = Annotated[str, typer.Option(envvar="OUTBOX_SCHEMA", help="Schema of the callback tables.")]
-Prefix = Annotated[str, typer.Option(envvar="OUTBOX_TABLE_PREFIX", help="Beginning of the tables' names.")]
-Profile = Annotated[
-    ProfileName,
-    typer.Option(envvar="OUTBOX_PROFILE", help="development: accept topics with one replica.", case_sensitive=False),
-]
-CHANNEL_DEFAULT = DEFAULT_CHANNEL
 
 
-def connection(bootstrap_servers: str) -> dict[str, str]:
-    """Librdkafka properties for a client: the servers, and what OUTBOX_KAFKA adds (a JSON object).
+class ChannelSettings(SiteSettings):
+    """Settings of the subcommands that need Kafka."""
+
+    # Without it the command says how to give it, in its own words.
+    bootstrap_servers: str = Field("", description="Kafka's bootstrap servers, host:port, separated by commas.")
+
+
+class DatabaseSettings(PostgresSettings):
+    """Settings of the subcommands that need Postgres."""
+
+
+class DoctorSettings(DatabaseSettings, ChannelSettings):
+    """Settings of the subcommands that need both."""
+
+
+CHANNEL = ("bootstrap_servers", "channel", "profile")
+"""Options of the subcommands that need Kafka."""
+TABLE_NAMES = ("table_schema", "table_prefix")
+"""Options of the subcommands that only print SQL."""
+DATABASE = ("postgres_url", "postgres_url_file", *TABLE_NAMES)
+"""Options of the subcommands that need Postgres."""
+
+Given = dict[str, Any]
+"""Settings that the command line gives."""
+
+
+def connection(settings: SiteSettings) -> dict[str, str]:
+    """Return librdkafka properties for a client.
 
     Raises:
         ConfigurationError: No servers are given.
     """
-    if not bootstrap_servers:
+    if not settings.bootstrap_servers:
         raise ConfigurationError("Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers")
-    return {"bootstrap.servers": bootstrap_servers, **kafka_properties(os.environ.get("OUTBOX_KAFKA", "{}"))}
+    return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
 
 
-def database(url: str) -> psycopg.Connection[Any]:
+def database(settings: PostgresSettings) -> psycopg.Connection[Any]:
     """Connect in autocommit.
 
     Raises:
         ConfigurationError: No database is given, or it cannot be reached; the message holds no password.
     """
+    url = settings.connection_string()
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")
     try:

@@ -12,10 +12,11 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
+from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 
 from outbox._service.exit_codes import guarded
-from outbox._service.settings import Repeatable, ServiceSettings, Unit
+from outbox._service.settings import Flag, LayeredSettings, Repeatable, Unit
 from outbox.errors import ConfigurationError
 
 Command = Callable[..., None]
@@ -27,13 +28,23 @@ class _SettingOption:
 
     Args:
         name: Name of the field.
-        flag: The option, `--name`.
         field: The field.
     """
 
     name: str
-    flag: str
     field: FieldInfo
+
+    @property
+    def flag(self) -> str:
+        """The option, `--name`."""
+        named = (found.name for found in self.field.metadata if isinstance(found, Flag))
+        return next(named, f"--{self.name.replace('_', '-')}")
+
+    @property
+    def key(self) -> str:
+        """The name by which the settings take the value."""
+        alias = self.field.validation_alias
+        return str(alias.choices[-1]) if isinstance(alias, AliasChoices) else self.name
 
     def parameter(self) -> inspect.Parameter:
         """Return the parameter from which typer makes the option; None means that it was not given."""
@@ -62,19 +73,18 @@ class _SettingOption:
         return f"{meaning}. Default: {default}."
 
 
-def setting_options(settings_type: type[ServiceSettings], *names: str, **flags: str) -> Callable[[Command], Command]:
+def setting_options(settings_type: type[LayeredSettings], *names: str) -> Callable[[Command], Command]:
     """Give a command an option for each of some settings.
 
-    The command gets the parameter `given`: the settings of the command line, by field name. An expected error ends it
-    with one line.
+    The command gets the parameter `given`: the settings of the command line, as the type takes them. An expected
+    error ends it with one line.
 
     Args:
         settings_type: Has a field with type, default and description for each option.
         names: The fields, in the order of `--help`.
-        flags: Options that are not named after their field, by field.
     """
     fields = settings_type.model_fields
-    options = [_SettingOption(name, flags.get(name, f"--{name.replace('_', '-')}"), fields[name]) for name in names]
+    options = [_SettingOption(name, fields[name]) for name in names]
 
     def decorate(function: Command) -> Command:
         @functools.wraps(function)
@@ -82,7 +92,7 @@ def setting_options(settings_type: type[ServiceSettings], *names: str, **flags: 
             texts = {option: values.pop(option.name) for option in options}
 
             def run() -> None:
-                given = {option.name: option.value(text) for option, text in texts.items()}
+                given = {option.key: option.value(text) for option, text in texts.items()}
                 function(**values, given={name: value for name, value in given.items() if value is not None})
 
             guarded(run)

@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import CHANNEL_DEFAULT, BootstrapServers, ChannelName, connection
+from outbox._cli.options import ChannelSettings, Given, connection
+from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.skipping import refuse_readable, send_skip
-from outbox._service.exit_codes import guarded
 from outbox._service.output import Json, PlainConsole, print_json, signed
 from outbox.errors import UsageError
-from outbox.protocol.names import Channel
 from outbox.protocol.skip import Skip
 
 MAX_REASON = 500
@@ -23,34 +22,31 @@ app = typer.Typer(context_settings={"allow_interspersed_args": True}, subcommand
 
 
 @app.callback(invoke_without_command=True)
+@setting_options(ChannelSettings, "bootstrap_servers", "channel")
 def skip(
     place: Annotated[str, typer.Argument(help="The partition: half/3 or op/3.")],
     offset: Annotated[int, typer.Option(min=0, help="Offset of the record.")],
     reason: Annotated[str, typer.Option(help="Why; it is kept in the discard topic with your name.")],
-    bootstrap_servers: BootstrapServers = "",
-    channel: ChannelName = CHANNEL_DEFAULT,
+    given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Pass by one record of the half or op topic that cannot be read, and that halts its half partition.
 
     A half becomes MALFORMED in the discard topic. What an op said is asked for again.
     """
-
-    def run() -> None:
-        if not 0 < len(reason.strip()) <= MAX_REASON:
-            raise UsageError(f"--reason has {len(reason.strip())} characters: give 1 to {MAX_REASON}")
-        kafka = connection(bootstrap_servers)
-        description = verify_channel(admin_client(kafka), Channel(channel))
-        topic_id, partition = _place(place, description)
-        skip = Skip(topic_id, partition, offset, *signed(reason.strip()).split(": ", 1))
-        refuse_readable(kafka, description, skip)
-        send_skip(kafka, description, skip)
-        if as_json:
-            print_json({"channel": channel, "place": place, "offset": offset, "operator": skip.operator})
-        else:
-            PlainConsole().print(f"{place} offset {offset} is skipped when a relay takes the partition over (30 s).")
-
-    guarded(run)
+    if not 0 < len(reason.strip()) <= MAX_REASON:
+        raise UsageError(f"--reason has {len(reason.strip())} characters: give 1 to {MAX_REASON}")
+    settings = ChannelSettings(**given)
+    kafka = connection(settings)
+    description = verify_channel(admin_client(kafka), settings.channel_names())
+    topic_id, partition = _place(place, description)
+    skip = Skip(topic_id, partition, offset, *signed(reason.strip()).split(": ", 1))
+    refuse_readable(kafka, description, skip)
+    send_skip(kafka, description, skip)
+    if as_json:
+        print_json({"channel": settings.channel, "place": place, "offset": offset, "operator": skip.operator})
+    else:
+        PlainConsole().print(f"{place} offset {offset} is skipped when a relay takes the partition over (30 s).")
 
 
 def _place(text: str, channel: ChannelDescription) -> tuple[str, int]:

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import PostgresUrl, Prefix, Schema, database
+from outbox._cli.options import DATABASE, TABLE_NAMES, DatabaseSettings, Given, database
+from outbox._cli.setting_options import setting_options
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
-from outbox._service.exit_codes import guarded
 from outbox._service.output import Json, print_json
-from outbox.settings import TableNames
 
 app = typer.Typer(help="Create, print and verify the callback tables.", no_args_is_help=True)
 
@@ -24,59 +23,48 @@ CheckerRoles = Annotated[
 
 
 @app.command()
+@setting_options(DatabaseSettings, *DATABASE)
 def create(
-    postgres_url: PostgresUrl = "",
-    schema: Schema = "public",
-    table_prefix: Prefix = "outbox",
+    given: Given,
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
-
-    def run() -> None:
-        table = CallbackTable(TableNames(schema, table_prefix))
-        grants = _grants(table, application_role, checker_role)
-        with database(postgres_url) as connection:
-            table.create(connection, grants)
-            table.verify(connection)
-        _tell(table, "ready", as_json=as_json)
-
-    guarded(run)
+    settings = DatabaseSettings(**given)
+    table = CallbackTable(settings.tables())
+    grants = _grants(table, application_role, checker_role)
+    with database(settings) as connection:
+        table.create(connection, grants)
+        table.verify(connection)
+    _tell(table, "ready", as_json=as_json)
 
 
 @app.command("sql")
+@setting_options(DatabaseSettings, *TABLE_NAMES)
 def print_sql(
-    schema: Schema = "public",
-    table_prefix: Prefix = "outbox",
+    given: Given,
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
-
-    def run() -> None:
-        table = CallbackTable(TableNames(schema, table_prefix))
-        typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
-
-    guarded(run)
+    settings = DatabaseSettings(**given)
+    table = CallbackTable(settings.tables())
+    typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
 
 
 @app.command()
+@setting_options(DatabaseSettings, *DATABASE)
 def verify(
-    postgres_url: PostgresUrl = "",
-    schema: Schema = "public",
-    table_prefix: Prefix = "outbox",
+    given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check that the tables are what the protocol needs."""
-
-    def run() -> None:
-        table = CallbackTable(TableNames(schema, table_prefix))
-        with database(postgres_url) as connection:
-            table.verify(connection)
-        _tell(table, "fine", as_json=as_json)
-
-    guarded(run)
+    settings = DatabaseSettings(**given)
+    table = CallbackTable(settings.tables())
+    with database(settings) as connection:
+        table.verify(connection)
+    _tell(table, "fine", as_json=as_json)
 
 
 def _tell(table: CallbackTable, state: str, *, as_json: bool) -> None:

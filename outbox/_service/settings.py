@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -23,7 +24,7 @@ from outbox._service.logs import LIBRDKAFKA
 from outbox._service.redaction import is_connection_string
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
-from outbox.settings import kafka_properties, read_toml, refuse_properties
+from outbox.settings import TableNames, channel_names, kafka_properties, read_toml, refuse_properties
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
@@ -44,6 +45,29 @@ def _path(value: Any) -> Any:
     if is_connection_string(str(value)):
         raise ValueError("this is a connection string, and the setting takes the path of a file that holds one")
     return value
+
+
+def read_secret(setting: str, path: Path) -> str:
+    """Return what a secret file holds, without white space around it.
+
+    Args:
+        setting: The setting that names the file.
+        path: The file.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or is empty.
+    """
+    try:
+        found = path.read_text().strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{setting} {path} cannot be read: {error.strerror or type(error).__name__}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{setting} {path} cannot be read: it is no text") from error
+    if not found:
+        raise ConfigurationError(f"{setting} {path} is empty: it must hold a connection string")
+    return found
 
 
 def refuse_ours(kafka: dict[str, str], ours: Mapping[str, str]) -> dict[str, str]:
@@ -77,6 +101,13 @@ class Repeatable:
     metavar: str
 
 
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The command line option of a setting that is not named after it, such as `--from`."""
+
+    name: str
+
+
 Milliseconds = Annotated[int, Unit("ms")]
 Bytes = Annotated[int, Unit("bytes")]
 SecretFile = Annotated[Path, BeforeValidator(_path)]
@@ -84,15 +115,64 @@ SecretFile = Annotated[Path, BeforeValidator(_path)]
 KafkaProperties = Annotated[dict[str, str], NoDecode, BeforeValidator(_properties)]
 
 
-class ServiceSettings(BaseSettings):
-    """What relay and checker have in common.
+class LayeredSettings(BaseSettings):
+    """Settings that are read in layers: command line, environment, TOML file.
 
-    Each number has a unit, and each field a description: `--help` and docs/operations/settings.md show them.
+    Each number has a unit, and each field a description: `--help` and the documents show them.
     """
 
     model_config = SettingsConfigDict(env_prefix="OUTBOX_", extra="ignore", frozen=True)
 
-    channel: str = Field(DEFAULT_CHANNEL, description="Channel that this process serves.")
+    RIVALS: ClassVar[tuple[frozenset[str], ...]] = ()
+    """Settings of which one replaces the others: a layer that has one hides all of them in the layers below."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the layers: command line, environment, then the TOML file.
+
+        Raises:
+            ConfigurationError: The file is missing or malformed; pydantic would pass over a missing one.
+        """
+        del dotenv_settings, file_secret_settings
+        layers = [init_settings, env_settings]
+        if file := os.environ.get(CONFIG_VARIABLE):
+            read_toml(Path(file))
+            layers.append(TomlConfigSettingsSource(settings_cls, file))
+        return tuple(_Layer(settings_cls, layer, cls.RIVALS) for layer in layers)
+
+
+class _Layer(PydanticBaseSettingsSource):
+    """One layer, without the settings whose rival is in a layer above."""
+
+    def __init__(
+        self, settings_cls: type[BaseSettings], source: PydanticBaseSettingsSource, rivals: Sequence[frozenset[str]]
+    ) -> None:
+        super().__init__(settings_cls)
+        self._source = source
+        self._rivals = rivals
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return the value of one field."""
+        return self._source.get_field_value(field, field_name)
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the values of this layer."""
+        above = self.current_state.keys()
+        hidden = {name for rivals in self._rivals if rivals & above for name in rivals}
+        return {name: value for name, value in self._source().items() if name not in hidden}
+
+
+class SiteSettings(LayeredSettings):
+    """Which channel of which cluster."""
+
+    channel: str = Field(DEFAULT_CHANNEL, description="Channel.")
     bootstrap_servers: str = Field(description="Kafka's bootstrap servers, host:port, separated by commas.")
     kafka: KafkaProperties = Field(
         default_factory=dict,
@@ -102,6 +182,62 @@ class ServiceSettings(BaseSettings):
     profile: Literal["production", "development"] = Field(
         "production", description="development: topics need no second replica, and may lose messages."
     )
+
+    def channel_names(self) -> Channel:
+        """Return the channel's names."""
+        return channel_names(self.channel)
+
+    def connection(self) -> dict[str, str]:
+        """Return librdkafka properties for a client that is used now and then: its errors are raised, not logged."""
+        return {"log_level": "0", "bootstrap.servers": self.bootstrap_servers, **self.kafka}
+
+    def contract(self) -> Contract:
+        """Return what the site asks of its topics."""
+        return contract_of(self.profile)
+
+
+class PostgresSettings(LayeredSettings):
+    """One database with callback tables."""
+
+    RIVALS = (frozenset({"postgres_url", "postgres_url_file"}),)
+
+    postgres_url: SecretStr | None = Field(None, description="Connection string of the database.")
+    postgres_url_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
+    table_schema: Annotated[str, Flag("--schema")] = Field(
+        "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its tables."
+    )
+    table_prefix: str = Field("outbox", description="Prefix of the table names.")
+
+    @model_validator(mode="after")
+    def _check_url(self) -> Self:
+        if self.postgres_url is not None and self.postgres_url_file is not None:
+            raise ValueError("give either postgres_url or postgres_url_file")
+        return self
+
+    def connection_string(self) -> str:
+        """Return the connection string as it is at this moment; empty if no database is named.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or is empty.
+        """
+        if self.postgres_url_file is not None:
+            return read_secret("postgres_url_file", self.postgres_url_file)
+        return self.postgres_url.get_secret_value() if self.postgres_url else ""
+
+    def tables(self) -> TableNames:
+        """Return schema and prefix of the tables."""
+        return TableNames(self.table_schema, self.table_prefix)
+
+
+class CheckAge(LayeredSettings):
+    """When a transaction is old enough to be checked, or decided by hand."""
+
+    transaction_timeout: Milliseconds = Field(6_000, ge=1, description="Age of a half at its first check.")
+
+
+class ServiceSettings(SiteSettings):
+    """What relay, checker and Spark jobs have in common."""
+
     contract_interval: Milliseconds = Field(
         60_000,
         ge=1,
@@ -118,39 +254,6 @@ class ServiceSettings(BaseSettings):
         "auto", description="auto: text with a progress line on a terminal, else JSON."
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Command line, environment, then the TOML file.
-
-        Raises:
-            ConfigurationError: The file is missing or malformed; pydantic would pass over a missing one.
-        """
-        del dotenv_settings, file_secret_settings
-        file = os.environ.get(CONFIG_VARIABLE)
-        if not file:
-            return (init_settings, env_settings)
-        read_toml(Path(file))
-        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file))
-
-    def channel_names(self) -> Channel:
-        """Return the channel's names."""
-        return Channel(self.channel)
-
-    def connection(self) -> dict[str, str]:
-        """Librdkafka properties for a client that is asked now and then: its errors are raised, it logs nothing."""
-        return {"log_level": "0", "bootstrap.servers": self.bootstrap_servers, **self.kafka}
-
     def polled_connection(self) -> dict[str, Any]:
-        """Return the same for a client that is polled all the time, and so hands its log lines over to ours."""
+        """Return librdkafka properties for a client that is polled all the time: it logs to the service's log."""
         return {"logger": logging.getLogger(LIBRDKAFKA), "bootstrap.servers": self.bootstrap_servers, **self.kafka}
-
-    def contract(self) -> Contract:
-        """Return what the site asks of its topics."""
-        return contract_of(self.profile)

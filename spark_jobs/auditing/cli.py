@@ -35,9 +35,6 @@ app: typer.Typer = typer.Typer(
     "bootstrap_servers",
     "job_id",
     "kafka_java",
-    window_start="--from",
-    window_end="--to",
-    kafka_java="--kafka",
 )
 def run(given: dict[str, Any]) -> None:
     """Audit a closed window: 0 proven, 2 something is wrong, 3 not all can be known, 4 something must be corrected.

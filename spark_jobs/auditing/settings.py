@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from outbox._service.settings import Milliseconds, SecretFile, Unit
+from outbox._service.settings import Flag, Milliseconds, PostgresSettings, SecretFile, Unit, read_secret
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from spark_jobs.auditing.window import Window, last_window, parse_time
@@ -37,17 +37,14 @@ class AuditedDatabase(BaseModel):
         """
         if self.dsn is not None:
             return self.dsn.get_secret_value()
-        try:
-            return Path(str(self.dsn_file)).read_text().strip()
-        except OSError as error:
-            raise ConfigurationError(f"dsn_file {self.dsn_file} cannot be read: {error.strerror}") from error
+        return read_secret("dsn_file", Path(str(self.dsn_file)))
 
     def tables(self) -> TableNames:
         """Where the callback tables are."""
         return TableNames(self.table_schema, self.table_prefix)
 
 
-class AuditSettings(JobSettings):
+class AuditSettings(PostgresSettings, JobSettings):
     """Settings of `audit`.
 
     One database: `OUTBOX_POSTGRES_URL`. Several: `databases` in the TOML file, by name, which the checker reads too.
@@ -55,8 +52,10 @@ class AuditSettings(JobSettings):
 
     job_id: str = Field("audit", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
     output: str = Field(description="Folder of the reports; each window has its own in there.")
-    window_start: str = Field("", description="First append time of halves: ISO 8601, or ms since 1970.")
-    window_end: str = Field("", description="First append time behind the window.")
+    window_start: Annotated[str, Flag("--from")] = Field(
+        "", description="First append time of halves: ISO 8601, or ms since 1970."
+    )
+    window_end: Annotated[str, Flag("--to")] = Field("", description="First append time behind the window.")
     last: Literal["hour", "day"] = Field(
         "hour", description="Without a start: the last hour or day that is closed, UTC."
     )
@@ -73,11 +72,6 @@ class AuditSettings(JobSettings):
         30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
     )
     samples: Annotated[int, Unit("messages")] = Field(10, ge=0, description="Samples of each verdict in the report.")
-    postgres_url: SecretStr | None = Field(None, description="The database of all groups, if there is only one.")
-    table_schema: str = Field(
-        "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its callback tables."
-    )
-    table_prefix: str = Field("outbox", description="Beginning of their names.")
     databases: dict[str, AuditedDatabase] = Field(
         default_factory=dict, description="Several, by name, as tables of the TOML file."
     )
@@ -114,11 +108,17 @@ class AuditSettings(JobSettings):
             ConfigurationError: There is none.
         """
         found = dict(self.databases)
-        if self.postgres_url is not None:
-            single = {"dsn": self.postgres_url, "schema": self.table_schema, "table_prefix": self.table_prefix}
+        if self.postgres_url is not None or self.postgres_url_file is not None:
+            single = {
+                "dsn": self.postgres_url,
+                "dsn_file": self.postgres_url_file,
+                "schema": self.table_schema,
+                "table_prefix": self.table_prefix,
+            }
             found["default"] = AuditedDatabase.model_validate(single)
         if not found:
             raise ConfigurationError(
-                "no database is configured: give OUTBOX_POSTGRES_URL, or databases in the file of OUTBOX_CONFIG"
+                "no database is configured: give OUTBOX_POSTGRES_URL or OUTBOX_POSTGRES_URL_FILE, "
+                "or databases in the file of OUTBOX_CONFIG"
             )
         return found

@@ -24,7 +24,14 @@ from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.job_logs import configure_job_logs
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, spark_session
-from spark_jobs.runtime.settings import CompactSettings, LandSettings, OutputSettings, RetireSettings, SinkName
+from spark_jobs.runtime.settings import (
+    CompactSettings,
+    LandSettings,
+    OutputSettings,
+    RetireSettings,
+    SinkName,
+    SinkSettings,
+)
 from spark_jobs.runtime.topic_check import check_topics
 from spark_jobs.tables.compactor import compact
 
@@ -56,7 +63,6 @@ app: typer.Typer = typer.Typer(
     "accept_gap",
     "prometheus_file",
     "kafka_java",
-    kafka_java="--kafka",
 )
 def run(context: typer.Context, given: dict[str, Any]) -> None:
     """Land topics until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
@@ -107,12 +113,10 @@ def run_retire(
 
 
 @app.command("jars")
-def show_jars(
-    *,
-    sink: Annotated[SinkName, typer.Option(help="How tables will be written.")] = SinkName.DELTA,
-) -> None:
+@setting_options(SinkSettings, "sink")
+def show_jars(given: dict[str, Any]) -> None:
     """Print the jars that spark-submit needs, for --jars; those that are missing are fetched."""
-    guarded(lambda: typer.echo(",".join(str(jar) for lock in _locks(sink) for jar in fetch(lock))))
+    typer.echo(",".join(str(jar) for lock in _locks(SinkSettings(**given).sink) for jar in fetch(lock)))
 
 
 @app.command("java-home")

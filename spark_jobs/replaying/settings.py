@@ -14,14 +14,14 @@ from spark_jobs.records.audit_verdicts import REPORTED, Verdict
 from spark_jobs.replaying.kafka_transaction import OURS
 from spark_jobs.replaying.lanes import PartitionBy
 from spark_jobs.replaying.selection import Selection
-from spark_jobs.runtime.settings import JobSettings, SinkName, names_in
+from spark_jobs.runtime.settings import JobSettings, SinkSettings, names_in
 
 MOST_IDS = 10_000
 
 _ID = re.compile(rf"{UUID_PATTERN}(/(0|[1-9][0-9]{{0,3}}))?")
 
 
-class ReplaySettings(JobSettings):
+class ReplaySettings(SinkSettings, JobSettings):
     """Settings of `replay`.
 
     It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed.
@@ -33,7 +33,6 @@ class ReplaySettings(JobSettings):
         description="Names the replay for ever: what it has written, it never writes again.",
     )
     table: str = Field(description="Output of land: the folder of the tables.")
-    sink: SinkName = Field(SinkName.DELTA, description="How land wrote them: delta or parquet.")
     ids: str = Field("", description="Message ids and transaction ids, separated by commas; --ids @FILE reads them.")
     where: str = Field("", description="Condition in SQL over the columns of the table.")
     verdicts: str = Field("", description="Verdicts of an audit, separated by commas.")

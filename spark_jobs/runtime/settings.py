@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from outbox._service.settings import Bytes, KafkaProperties, Repeatable, ServiceSettings
+from outbox._service.settings import Bytes, Flag, KafkaProperties, LayeredSettings, Repeatable, ServiceSettings
 from outbox.protocol.names import is_topic_name
 
 READ_COMMITTED = "read_committed"
@@ -43,7 +43,7 @@ class JobSettings(ServiceSettings):
         pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
         description="Who the job is: its query, its checkpoint and its Kafka groups are named after it.",
     )
-    kafka_java: Annotated[KafkaProperties, Repeatable("NAME=VALUE")] = Field(
+    kafka_java: Annotated[KafkaProperties, Flag("--kafka"), Repeatable("NAME=VALUE")] = Field(
         default_factory=dict, repr=False, description="More properties of Kafka's Java client, for Spark's source."
     )
     spark: KafkaProperties = Field(
@@ -72,6 +72,12 @@ class SinkName(enum.StrEnum):
 
     DELTA = "delta"
     PARQUET = "parquet"
+
+
+class SinkSettings(LayeredSettings):
+    """How the tables of `land` are written."""
+
+    sink: SinkName = Field(SinkName.DELTA, description="How land writes its tables: delta or parquet.")
 
 
 class OutputSettings(JobSettings):
@@ -103,14 +109,13 @@ class RetireSettings(CheckpointedSettings):
         return f"outbox-{self.job_id}-retire"
 
 
-class LandSettings(CheckpointedSettings):
+class LandSettings(SinkSettings, CheckpointedSettings):
     """Settings of `land`."""
 
     topics: TopicNames = Field("", description="Topics to land, separated by commas.")
     internal: str = Field(
         "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
     )
-    sink: SinkName = Field(SinkName.DELTA, description="How tables are written: delta or parquet.")
     parse: Annotated[dict[str, str], Repeatable("TOPIC=SCHEMA")] = Field(
         default_factory=dict,
         description="Topics whose JSON is landed typed, too, with schemas (id bigint NOT NULL); --parse reads @FILE.",

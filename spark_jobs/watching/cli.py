@@ -40,7 +40,6 @@ app: typer.Typer = typer.Typer(
     "real_time",
     "checkpoint",
     "kafka_java",
-    kafka_java="--kafka",
 )
 def run(given: dict[str, Any]) -> None:
     """Watch a channel until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import Milliseconds, Repeatable, ServiceSettings
+from outbox._service.settings import Flag, Milliseconds, Repeatable, ServiceSettings
 
 Given = dict[str, Any]
 
@@ -23,7 +23,7 @@ class _Settings(ServiceSettings):
     mode: Literal["fast", "safe"] = Field("safe", description="How it works.")
     limit: int | None = Field(None, description="Most of them.")
     dry_run: bool = Field(default=False, description="Write nothing.")
-    start: str = Field("", description="Where to begin.")
+    start: Annotated[str, Flag("--from")] = Field("", description="Where to begin.")
     pairs: Annotated[dict[str, str], Repeatable("NAME=VALUE")] = Field(default_factory=dict, description="Properties.")
     some: Annotated[str, Repeatable("TOPIC")] = Field("", description="Topics.")
 
@@ -33,7 +33,7 @@ def _invoke(*words: str) -> tuple[int, str, list[Given]]:
     names = ("grace", "mode", "limit", "dry_run", "start", "pairs", "some")
 
     @app.command()
-    @setting_options(_Settings, *names, start="--from")
+    @setting_options(_Settings, *names)
     def run(place: str, given: Given) -> None:
         seen.append({"place": place, **given})
 

@@ -1,0 +1,176 @@
+"""Every subcommand takes its settings from the command line, the environment and the file of OUTBOX_CONFIG."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from outbox._cli.main import GROUP
+from outbox._cli.options import DatabaseSettings, DoctorSettings
+from outbox._service.exit_codes import Exit
+from outbox._service.settings import LayeredSettings
+
+NO_SETTINGS = {"land java-home", "stack fetch", "stack lock", "stack up"}
+"""Subcommands that need neither Kafka nor Postgres nor tables."""
+
+ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
+WORDS = {
+    "checker purge-topic": [ID, "--yes"],
+    "discarded deliver": ["--all", "--yes"],
+    "discarded drop": ["--all", "--yes"],
+    "discarded show": [ID],
+    "inbox purge": ["--keep-days", "30"],
+    "land retire": ["orders"],
+    "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
+    "skip": ["half/0", "--offset", "1", "--reason", "why"],
+    "trace": [ID],
+}
+"""Arguments that subcommands cannot do without."""
+
+FILE = {
+    "bootstrap_servers": "kafka:9092",
+    "channel": "shop",
+    "profile": "development",
+    "postgres_url_file": "/run/secrets/url",
+    "schema": "sales",
+    "table_prefix": "shop",
+    "transaction_timeout": 777,
+    "sink": "parquet",
+    "output": "tables",
+    "checkpoint": "checkpoints",
+    "topics": "orders",
+    "replay_id": "again",
+    "table": "tables",
+    "where": "true",
+}
+FIELDS = {"schema": "table_schema"}
+"""Names of fields that differ from those in the file."""
+
+APPS: dict[str, typer.Typer] = {point.name: point.load() for point in entry_points(group=GROUP)}
+
+
+def _subcommands() -> Iterator[str]:
+    """Yield the names of all subcommands, as they are typed."""
+    for name, app in APPS.items():
+        group = typer.main.get_command(app)
+        if getattr(group, "invoke_without_command", True):
+            yield name
+        yield from (f"{name} {one}" for one in getattr(group, "commands", ()))
+
+
+SUBCOMMANDS = sorted(_subcommands())
+each_subcommand = pytest.mark.parametrize("subcommand", [one for one in SUBCOMMANDS if one not in NO_SETTINGS])
+
+
+class _LoadedError(Exception):
+    """Ends a command as soon as its settings are loaded."""
+
+
+def _load(monkeypatch: pytest.MonkeyPatch, subcommand: str, *options: str) -> LayeredSettings:
+    """Return the settings with which a subcommand would run."""
+    loaded: list[LayeredSettings] = []
+
+    def init(self: LayeredSettings, **given: Any) -> None:
+        super(LayeredSettings, self).__init__(**given)
+        loaded.append(self)
+        raise _LoadedError
+
+    monkeypatch.setattr(LayeredSettings, "__init__", init)
+    name, *sub = subcommand.split()
+    result = CliRunner().invoke(APPS[name], [*sub, *options, *WORDS.get(subcommand, [])])
+    assert isinstance(result.exception, _LoadedError), result.output
+    return loaded[0]
+
+
+@pytest.fixture
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of OUTBOX_CONFIG, without any other setting in the environment."""
+    for variable in [one for one in os.environ if one.startswith("OUTBOX_")]:
+        monkeypatch.delenv(variable)
+    path = tmp_path / "outbox.toml"
+    path.write_text("".join(f"{name} = {value!r}\n" for name, value in FILE.items()))
+    monkeypatch.setenv("OUTBOX_CONFIG", str(path))
+    return path
+
+
+def _known(settings: LayeredSettings, names: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that a type has, of some names in the file."""
+    fields = {name: FIELDS.get(name, name) for name in names}
+    return {name: str(getattr(settings, one)) for name, one in fields.items() if one in type(settings).model_fields}
+
+
+@each_subcommand
+@pytest.mark.usefixtures("file")
+def test_subcommand_reads_config_file(subcommand: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _known(_load(monkeypatch, subcommand), FILE)
+    assert found
+    assert found == {name: str(FILE[name]) for name in found}
+    assert ("bootstrap_servers" in found) == ({"channel", "profile"} <= found.keys())
+    assert ("postgres_url_file" in found) == ({"schema", "table_prefix"} <= found.keys())
+
+
+@each_subcommand
+@pytest.mark.usefixtures("file")
+def test_subcommand_reads_environment_over_file(subcommand: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "bootstrap_servers": "other:9092",
+        "channel": "other",
+        "profile": "production",
+        "postgres_url_file": "/run/secrets/other",
+        "schema": "other",
+        "table_prefix": "other",
+        "sink": "delta",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(f"OUTBOX_{name.upper()}", value)
+    found = _known(_load(monkeypatch, subcommand), given)
+    assert found == {name: given[name] for name in found}
+
+
+@each_subcommand
+def test_subcommand_without_its_config_file_ends_with_its_name(
+    subcommand: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTBOX_CONFIG", str(file.with_name("none.toml")))
+    name, *sub = subcommand.split()
+    result = CliRunner().invoke(APPS[name], [*sub, *WORDS.get(subcommand, [])])
+    assert result.exit_code == Exit.CONFIGURATION
+    assert "none.toml" in result.output
+
+
+@pytest.mark.usefixtures("file")
+def test_connection_string_of_a_higher_layer_hides_the_file_of_a_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOX_POSTGRES_URL", "postgresql://environment")
+    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://environment"
+    assert (
+        DoctorSettings.model_validate({"postgres_url": "postgresql://option"}).connection_string()
+        == "postgresql://option"
+    )
+    assert DoctorSettings.model_validate({"postgres_url_file": "x"}).postgres_url is None
+
+
+def test_connection_string_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "url").write_text(" postgresql://secret \n")
+    monkeypatch.setenv("OUTBOX_POSTGRES_URL_FILE", str(tmp_path / "url"))
+    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://secret"
+
+
+def test_age_of_resolve_is_that_of_the_first_check_unless_it_is_given(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del file
+    assert _known(_load(monkeypatch, "resolve"), {"transaction_timeout": 0}) == {"transaction_timeout": "777"}
+    given = _load(monkeypatch, "resolve", "--min-age", "5")
+    assert _known(given, {"transaction_timeout": 0}) == {"transaction_timeout": "5"}
+
+
+def test_subcommands_without_settings_exist() -> None:
+    assert set(SUBCOMMANDS) >= NO_SETTINGS
+    assert set(SUBCOMMANDS) >= WORDS.keys()

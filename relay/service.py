@@ -37,10 +37,10 @@ CONSUME_AT_ONCE = 10_000
 OP_END_SECONDS = 0.2
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
 DRAIN_SECONDS = 4.0
-"""So long the open Kafka transaction may take when the process is asked to stop; then its next owner does it anew."""
+"""Time for the open Kafka transaction when the process is asked to stop; then its next owner does it again."""
 
 UNREADABLE_SECONDS = 5.0
-"""Time to deliver what lies before a record that cannot be read, before its half partition halts."""
+"""Time to deliver what is before a record that cannot be read, before its half partition halts."""
 
 log = structlog.get_logger()
 
@@ -241,13 +241,13 @@ class RelayService:
             raise cause
 
     def _look_at_what_is_outside(self) -> None:
-        """Take partitions over anew whose next offset is gone: their checkpoints show what is lost."""
+        """Take partitions over again whose next offset is gone: their checkpoints show what is lost."""
         for topic, number in self._intake.take_outside():
             if number in self._served.workers:
                 self._served.pause(number, f"the next offset of {topic}/{number} is gone from the topic")
 
     def _look_at_what_is_unreadable(self) -> None:
-        """Pass by what an operator wants skipped; halt where nobody does, after what lies before it was delivered."""
+        """Pass by what an operator wants skipped; halt otherwise, after what is before it was delivered."""
         for place, found in self._intake.unreadable().items():
             topic, number = place
             worker = self._served.workers.get(number)
@@ -263,7 +263,7 @@ class RelayService:
                 self._served.halt(number, ProtocolError(why))
 
     def _rejoin_if_fenced(self) -> None:
-        """Join the group anew if a fenced partition is still ours after a while."""
+        """Join the group again if a fenced partition is still ours after a while."""
         numbers = self._served.ownership.fenced_too_long(time.monotonic())
         if numbers:
             log.warning("Rejoining the consumer group: fenced partitions are still assigned", partitions=numbers)

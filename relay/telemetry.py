@@ -1,4 +1,4 @@
-"""What was done, told in logs and metrics: ids and reasons, never a payload."""
+"""What was done, in logs and metrics: ids and reasons, never a payload."""
 
 from __future__ import annotations
 

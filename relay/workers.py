@@ -25,11 +25,11 @@ NUMBER_VARIABLE = "OUTBOX_RELAY_WORKER"
 """Set for a worker: its number. Its standard input is a pipe that ends with the process above it."""
 
 STEADY_SECONDS = 60.0
-"""A worker that ran so long did not die of its start."""
+"""A worker that ran for this time did not die of its start."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 GRACE_SECONDS = 30.0
-"""So long the workers may take to stop; a relay finishes its open Kafka transactions first."""
+"""Time for the workers to stop; a relay finishes its open Kafka transactions first."""
 TICK_SECONDS = 0.1
 
 WORKERS_LOG_FORMAT = "json"
@@ -146,7 +146,7 @@ class Workers:
         self._stop = stop
 
     def run(self) -> int:
-        """Keep them running until asked to stop, or until one says that somebody must look.
+        """Keep them running until asked to stop, or until one needs an operator.
 
         Returns:
             The exit code of all.
@@ -182,7 +182,7 @@ class Workers:
 
 
 def run_workers(settings: RelaySettings, given: Mapping[str, str], stop: threading.Event) -> int:
-    """Run as many relays as the settings say.
+    """Run as many relays as in the settings.
 
     Args:
         settings: Of this process.

@@ -73,7 +73,7 @@ def fetch() -> None:
 
 @app.command()
 def lock() -> None:
-    """Resolve the jars of Kafka and Spark anew from the roots in their lock files, and write the lock files."""
+    """Resolve the jars of Kafka and Spark again from the roots in their lock files, and write the lock files."""
 
     def run() -> None:
         for path in all_locks():

@@ -53,7 +53,7 @@ class Kafka:
     Args:
         processes: Where its processes run.
         program: What to run.
-        folder: For settings, logs and data; a cluster that lies there already is used again, with its ports.
+        folder: For settings, logs and data; a cluster that is there already is used again, with its ports.
         ports: Where ports are claimed.
         brokers: Number of nodes.
         port: Clients' port of the first node, the others follow; None: any.

@@ -47,7 +47,7 @@ class Cluster:
 
 
 def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, proxied: bool = False) -> Cluster:
-    """Return the cluster that lies in a folder, on the ports that it had; else a new one, which is written there.
+    """Return the cluster that is in a folder, on the ports that it had; else a new one, which is written there.
 
     Raises:
         PortInUseError: One of its ports is in use.

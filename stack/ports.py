@@ -10,7 +10,7 @@ from stack.errors import PortInUseError
 
 HOST = "127.0.0.1"
 LOWEST, HIGHEST = 20_000, 32_767
-"""Chosen ports lie below the range in which the system picks source ports of clients: such a client, by chance on a
+"""Chosen ports are below the range in which the system picks source ports of clients: such a client, by chance on a
 server's port, keeps the server from starting."""
 
 

@@ -55,7 +55,7 @@ class Postgres:
     Args:
         processes: Where it runs.
         programs: Folder of Postgres' programs.
-        folder: For logs and data; data that lies there already is used again, with its password. Its name is the
+        folder: For logs and data; data that is there already is used again, with its password. Its name is the
             server's.
         port: Its port.
         user: Account to run it under; None: the current one.
@@ -176,7 +176,7 @@ class Postgres:
         self._primary = None
 
     def follow(self, primary: Postgres) -> None:
-        """Begin anew as a standby: the data here is replaced by a copy of the primary's, then this server starts.
+        """Begin again as a standby: the data here is replaced by a copy of the primary's, then this server starts.
 
         Raises:
             StartError: The primary cannot be copied, or this server does not answer.
@@ -189,7 +189,7 @@ class Postgres:
         folder = str(self._folder)
         # A path that is too long for a socket would keep the server from starting; TCP is what the URL uses anyway.
         socket = {"unix_socket_directories": folder if len(folder) < _LONGEST_SOCKET_FOLDER else ""}
-        # Given anew at each start: the primary may have come back on another port.
+        # Given again at each start: the primary may have come back on another port.
         source = {"primary_conninfo": self._source(self._primary)} if self._primary else {}
         return {**socket, **source, **self._settings}
 

@@ -26,7 +26,7 @@ def postgres_binaries(user: User | None, folder: Path) -> Path:
 
     Args:
         user: The account; None: the current one.
-        folder: A folder that the account may enter. The programs are copied into it when they lie where the account
+        folder: A folder that the account may enter. The programs are copied into it when they are where the account
             has no business, as in a virtual environment under root's home.
 
     Raises:

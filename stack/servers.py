@@ -100,7 +100,7 @@ class Stack:
         """Start everything and wait until it answers; jars that are missing are fetched first.
 
         Raises:
-            SetupError: Something is missing, does not start, or a port is in use; the message says what to do.
+            SetupError: Something is missing, does not start, or a port is in use; the message names the remedy.
         """
         program = KafkaProgram(find_java(), fetch(KAFKA_LOCK, progress=self._progress))
         for attempt in range(_ATTEMPTS):
@@ -108,7 +108,7 @@ class Stack:
                 self._start(program)
             except BaseException as error:
                 self.stop()
-                # Between the choice of a port and its use somebody else may have taken it.
+                # Between the choice of a port and its use another process may have taken it.
                 if not isinstance(error, PortInUseError) or attempt == _ATTEMPTS - 1:
                     raise
             else:
@@ -144,7 +144,7 @@ class Stack:
         self.postgres, self.standby = self.standby, self.postgres
 
     def rebuild_standby(self) -> None:
-        """Make the standby anew from a copy of the primary, and wait until it is in step.
+        """Make the standby again from a copy of the primary, and wait until it is in step.
 
         Raises:
             StartError: There is none, or it does not get there.

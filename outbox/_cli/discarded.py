@@ -1,4 +1,4 @@
-"""`outbox discarded`: what lies in the discard topic, and an operator's decisions on it."""
+"""`outbox discarded`: what is in the discard topic, and an operator's decisions on it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class _Choice:
         """Return the manifests that are chosen.
 
         Raises:
-            UsageError: A transaction that is named does not lie there.
+            UsageError: A transaction that is named is not there.
         """
         ids = frozenset(self.ids or ())
         named = [manifest for manifest in manifests if self.every or manifest.transaction_id in ids]
@@ -185,7 +185,7 @@ class _Topic:
         """Places of manifests that this version cannot read."""
 
     def read(self) -> Iterator[Manifest]:
-        """Read the manifests that lie there now, one at a time; name those that cannot be read on standard error."""
+        """Read the manifests that are there now, one at a time; name those that cannot be read on standard error."""
         return read_manifests(self.kafka, self.channel, self._cannot_read)
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
@@ -198,7 +198,7 @@ class _Topic:
         """Read one transaction.
 
         Raises:
-            UsageError: It does not lie there.
+            UsageError: It is not there.
         """
         found = read_discarded(self.kafka, self.channel, transaction_id)
         if found is None:
@@ -230,7 +230,7 @@ def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> No
 
 
 def _await(topic: _Topic, ids: Collection[str], seconds: float) -> list[Manifest]:
-    """Look until a relay has done it; what still lies there."""
+    """Look until a relay has done it; what still is there."""
     deadline = time.monotonic() + seconds
     while (left := [found for found in topic.read() if found.transaction_id in ids]) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)

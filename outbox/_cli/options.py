@@ -15,7 +15,7 @@ from outbox.errors import ConfigurationError
 class ChannelSettings(SiteSettings):
     """Settings of the subcommands that need Kafka."""
 
-    # Without it the command says how to give it, in its own words.
+    # Without it the command names the ways to give it.
     bootstrap_servers: str = Field("", description="Kafka's bootstrap servers, host:port, separated by commas.")
 
 

@@ -15,7 +15,7 @@ FOLDER = "kafka-transactional-outbox"
 def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder: `$XDG_CACHE_HOME` or `~/.cache`, then the project's name. It need not exist yet."""
     base = environment.get("XDG_CACHE_HOME", "")
-    # The specification says that a relative path is to be ignored.
+    # By the specification a relative path is ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / FOLDER
 
 

@@ -1,6 +1,6 @@
 """Maven coordinates, and the lock files that name jars by them.
 
-A lock file is TOML: `roots` are the coordinates that somebody chose, `transitive` says whether what they need comes
+A lock file is TOML: `roots` are the coordinates that were chosen, `transitive` says whether what they need comes
 along, and the table `sha256` lists every jar with its checksum. It names no place to fetch from.
 """
 
@@ -50,7 +50,7 @@ class Coordinate:
 
     @property
     def path(self) -> Path:
-        """Where the file lies below a folder of jars."""
+        """Where the file is below a folder of jars."""
         classifier = f"-{self.classifier}" if self.classifier else ""
         name = f"{self.artifact}-{self.version}{classifier}.{self.extension}"
         return Path(self.group, self.artifact, self.version, name)
@@ -61,7 +61,7 @@ class Lock:
     """A lock file's content.
 
     Attributes:
-        roots: The coordinates that somebody chose.
+        roots: The coordinates that were chosen.
         transitive: Whether what the roots need comes along.
         sha256: Every jar, with its checksum in hexadecimal digits.
     """
@@ -75,7 +75,7 @@ def read_lock(path: Path) -> Lock:
     """Read a lock file.
 
     Raises:
-        FetchError: There is none, or it is none.
+        FetchError: There is none, or it is malformed.
     """
     try:
         content = tomllib.loads(path.read_text())

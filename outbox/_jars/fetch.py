@@ -70,7 +70,7 @@ def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = Non
 
 
 def make_lock(lock: Path) -> Lock:
-    """Resolve a lock file's roots anew and write every jar with its checksum into the file.
+    """Resolve a lock file's roots again and write every jar with its checksum into the file.
 
     Raises:
         FetchError: The file has no roots, or they cannot be resolved.
@@ -143,7 +143,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for stale in folder.glob(f"{_WORK_PREFIX}*"):
-            shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed: nobody else is in here
+            shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed: no other process is in here
         yield
 
 
@@ -167,4 +167,4 @@ def _sha256(path: Path) -> str:
 
 
 def _unwatched(_: Progress) -> None:
-    """Nobody looks."""
+    """No progress is shown."""

@@ -20,7 +20,7 @@ from outbox._jars.errors import FetchError
 from outbox._jars.java import Java
 
 SILENCE_SECONDS = 45.0
-"""So long without a word from Ivy, and the fetch is given up: no single answer takes as long."""
+"""The fetch is given up after this time without output of Ivy: no single answer takes as long."""
 
 MIRROR_VARIABLE = "OUTBOX_MAVEN_MIRROR"
 """Environment variable: the address of a Maven repository to fetch from instead of the public one."""

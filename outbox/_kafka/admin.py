@@ -1,4 +1,4 @@
-"""The cluster as an administrator asks it: topics and their settings, with errors that say what to do."""
+"""The cluster as an administrator asks it: topics and their settings, with errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def answer(future: Future[Any], what: str, absent: int | None = None, admin: Adm
         future: The request.
         what: What was requested, for the message.
         absent: That error code.
-        admin: The client, whose error events say why Kafka was not reached.
+        admin: The client, whose error events name the reason why Kafka was not reached.
 
     Raises:
         KafkaUnreachable: The cluster does not answer.

@@ -45,7 +45,7 @@ def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUES
     """Check that the channel's topics exist and are what the protocol needs.
 
     Raises:
-        ChannelError: A topic is missing or wrong; the message says what to do.
+        ChannelError: A topic is missing or wrong; the message names the remedy.
         KafkaUnreachable: The cluster does not answer.
         ConfigurationError: It refuses.
     """

@@ -43,7 +43,7 @@ def abandon(*clients: object) -> None:
 
 
 class ForkSafeLock:
-    """A lock of a module; in a forked child nobody holds it.
+    """A lock of a module; it is free in a forked child.
 
     It is taken by `with lock.free:`, a lock of Python's own: no exception of a signal handler comes between it and the
     block.

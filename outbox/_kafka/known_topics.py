@@ -14,7 +14,7 @@ FRESH_SECONDS = 30.0
 """A description that is older is renewed in the background."""
 
 USABLE_SECONDS = 300.0
-"""A description that is older serves nobody: the topic may have been deleted long ago."""
+"""A description that is older is of no use: the topic may have been deleted long ago."""
 
 RETRY_SECONDS = 10.0
 """Time between two attempts to renew a description."""
@@ -54,7 +54,7 @@ class KnownTopics:
         return topic if at >= time.monotonic() - USABLE_SECONDS else None
 
     def is_due(self, name: str) -> bool:
-        """Return whether a description is to be renewed: it is no longer fresh, and nobody tried a moment ago."""
+        """Return whether a description is to be renewed: not fresh any more, and not tried a moment ago."""
         at, _ = self._known.get(name, (-math.inf, None))
         now = time.monotonic()
         return at < now - FRESH_SECONDS and self._tried.get(name, -math.inf) < now - RETRY_SECONDS

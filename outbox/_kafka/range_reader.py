@@ -50,7 +50,7 @@ class SpanReader:
 
     Args:
         kafka: librdkafka properties for the connection.
-        group: Whoever may read for this group may read here.
+        group: A client that may read for this group may read here.
         isolation: `isolation.level`; an open Kafka transaction ends what a `read_committed` reader can see.
 
     Raises:

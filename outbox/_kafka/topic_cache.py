@@ -67,7 +67,7 @@ class TopicCache:
             return {name: topic.partitions for name, (_, topic) in self._known.items()}
 
     def forget(self) -> None:
-        """Ask anew from now on: something that was sent to a topic failed."""
+        """Ask again from now on: something that was sent to a topic failed."""
         with self._changing:
             self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 

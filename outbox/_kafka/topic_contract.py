@@ -1,6 +1,6 @@
-"""The contract of a channel's topics (R23): what they must be, so that nothing is lost, doubled or out of order. Pure.
+"""The contract of a channel's topics (R23): without it messages are lost, duplicated or out of order. Pure.
 
-It is looked at before anything is read, and from time to time: somebody may alter a topic while a service runs.
+It is looked at before anything is read, and from time to time: a topic may be altered while a service runs.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def changes(
 ) -> Iterator[Problem]:
     """How topics differ from what a running service knows of them, where that is no setting.
 
-    The check topic may grow: which partition a check request takes is nobody's concern.
+    The check topic may grow: which partition a check request takes does not matter.
 
     Args:
         channel: The channel.

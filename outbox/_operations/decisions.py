@@ -19,7 +19,7 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
     Args:
         kafka: librdkafka properties, with the right to write to the op topic.
         channel: The channel.
-        entries: The decisions; their reasons say who decided, and why.
+        entries: The decisions; their reasons name the role and the cause.
 
     Raises:
         ConfigurationError: Kafka does not take them.

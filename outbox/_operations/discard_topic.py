@@ -1,6 +1,6 @@
-"""The discard topic as an operator sees it: what lies there and why; DELIVER and ROLLBACK for it.
+"""The discard topic as an operator sees it: its content and why; DELIVER and ROLLBACK for it.
 
-Only a relay changes what lies there. An operator's decision is an op marker like any other, on what he saw.
+Only a relay changes its content. An operator's decision is an op marker like any other, on what he saw.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OFFSET_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class DiscardedMessage:
-    """A message that lies there; nothing of its content.
+    """A message that is there; nothing of its content.
 
     Args:
         target: Real topic and partition, -1 for one that its key chooses; empty if that cannot be read.
@@ -40,7 +40,7 @@ class DiscardedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """One transaction that lies there.
+    """One transaction that is there.
 
     Args:
         manifest: Its manifest.
@@ -51,7 +51,7 @@ class Discarded:
     messages: Mapping[bytes, DiscardedMessage]
 
     def halves(self) -> Iterator[tuple[int, int, DiscardedMessage | None]]:
-        """Return position, half offset and message of each half; None: it does not lie there."""
+        """Return position, half offset and message of each half; None: it is not there."""
         for position, offset in self.manifest.offsets:
             yield position, offset, self.messages.get(message_key(self.manifest.transaction_id, position))
 
@@ -94,7 +94,7 @@ def read_manifests(
 
 
 def read_discarded(kafka: Mapping[str, str], channel: ChannelDescription, transaction_id: str) -> Discarded | None:
-    """Read one transaction from the discard topic; None if it does not lie there.
+    """Read one transaction from the discard topic; None if it is not there.
 
     Raises:
         KafkaUnreachable: Kafka does not answer.

@@ -237,7 +237,7 @@ class CallbackTable:
         except psycopg.errors.UndefinedTable:
             return [f"table {name} does not exist: run `outbox table create`"]
         except psycopg.errors.InsufficientPrivilege:
-            return []  # for `missing_grants` to tell
+            return []  # `missing_grants` reports it
         found = dict(rows)
         if "incarnation" not in found:
             return [f"table {name} has no incarnation: run `outbox table create`"]
@@ -263,7 +263,7 @@ class CallbackTable:
         """Check the tables.
 
         Raises:
-            CallbackTableError: They are missing or wrong; the message says what to do.
+            CallbackTableError: They are missing or wrong; the message names the remedy.
         """
         problems = self.problems(connection)
         if problems:

@@ -137,7 +137,7 @@ def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:
 
 
 def may_use_schema(connection: psycopg.Connection[Any], schema: str, role: str | None = None) -> bool:
-    """Whether a role, by default the connection's, may look into a schema; one that is not there hinders nobody."""
+    """Whether a role, by default the connection's, may look into a schema; one that is not there hinders no other."""
     query = "SELECT has_schema_privilege(coalesce(%s, current_user), oid, 'USAGE') FROM pg_namespace WHERE nspname = %s"
     return connection.execute(query, (role, schema)).fetchone() != (False,)
 

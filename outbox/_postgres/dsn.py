@@ -87,7 +87,7 @@ def _parsed(dsn: str) -> dict[str, Any]:
 
 
 def _is_unambiguous(dsn: str) -> bool:
-    """Return whether the parser took for the password what stands in its place."""
+    """Return whether the parser took for the password its placeholder."""
     rest = dsn.partition("://")[2]
     if not rest:
         return True  # `name=value …`: a password that is not quoted would not have been parsed

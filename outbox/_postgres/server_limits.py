@@ -1,4 +1,4 @@
-"""Limits that a Postgres server puts on a session, so that a client that stands still holds nothing for long (R41)."""
+"""Limits that a Postgres server puts on a session, so that a client that stops holds nothing for long (R41)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Postgres refuses about the project's tables, as an error that says what to do."""
+"""What Postgres refuses about the project's tables, as an error that names the remedy."""
 
 from __future__ import annotations
 

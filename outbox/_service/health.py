@@ -28,12 +28,12 @@ CONNECTIONS = 32
 """Connections that are served at once."""
 
 STALE_SECONDS = 30.0
-"""A main loop that has not turned for so long is not alive."""
+"""A main loop that has not turned for this time is not alive."""
 
 
 @dataclass
 class Health:
-    """What a service says of itself. Its main loop calls `turned()` each time round."""
+    """The state of a service. Its main loop calls `turned()` each time round."""
 
     not_ready: str | None = "starting"
     _turned: float = field(default_factory=time.monotonic)
@@ -88,7 +88,7 @@ class HealthServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what a request caused; clients that say nothing, or go, cause nothing."""
+        """Log what a request caused; clients that send nothing, or go, cause nothing."""
         del request, client_address
         error = sys.exception()
         if not isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Logs of the services: structured, on standard error; JSON unless somebody looks at a terminal.
+"""Logs of the services: structured, on standard error; JSON unless standard error is a terminal.
 
 No payload, key or header value is ever logged: ids, offsets and sizes only. Connection strings are removed from what
 drivers and tracebacks quote.
@@ -21,7 +21,7 @@ LIBRDKAFKA = "librdkafka"
 
 
 class _Above(logging.Handler):
-    """Writes text to a terminal, above whatever line stands at its end."""
+    """Writes text to a terminal, above the line at its end."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
         form: json, text, or auto (text on a terminal).
 
     Returns:
-        The terminal, if somebody looks at one.
+        The terminal, if there is one.
     """
     on_terminal = sys.stderr.isatty() and form != "json"
     terminal = Console(stderr=True) if on_terminal else None

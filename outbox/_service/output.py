@@ -23,7 +23,7 @@ from outbox.errors import UsageError
 class PlainConsole(Console):
     """A console that prints data as it is: no markup, and control characters as escapes.
 
-    What stands in a table comes from records that anybody may have written.
+    The content of a table comes from records that anybody may have written.
 
     Args:
         stderr: Whether to print on standard error.
@@ -108,14 +108,14 @@ def may_ask(*, yes: bool, as_json: bool) -> None:
     """Refuse to ask a program.
 
     Raises:
-        UsageError: With `--json` nobody is there who could answer.
+        UsageError: With `--json` there is no one to answer.
     """
     if as_json and not yes:
         raise UsageError("with --json nothing is asked: give --yes, too")
 
 
 def signed(comment: str) -> str:
-    """Return what an op record says of who decided, and why."""
+    """Return what an op record has of the decider and the reason."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # as in a container, whose user has no name

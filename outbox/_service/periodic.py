@@ -13,7 +13,7 @@ from outbox.errors import OutboxError
 log = structlog.get_logger()
 
 PAUSE_SECONDS = 2.0
-"""Least time between two looks that somebody asked for."""
+"""Least time between two looks on request."""
 
 
 class Periodic:

@@ -1,4 +1,4 @@
-"""How a service tells of its progress: one line at the end of a terminal, or a log line from time to time."""
+"""How a service shows its progress: one line at the end of a terminal, or a log line from time to time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = structlog.get_logger()
 
 @contextmanager
 def told(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[None]:
-    """Tell of the progress while the block runs.
+    """Show the progress while the block runs.
 
     Args:
         figures: Gives the present figures.
-        terminal: Where the line stands; None: the log is told every minute, unless nothing has changed.
+        terminal: The terminal of the line; None: the log is told every minute, unless nothing has changed.
     """
     if terminal is not None:
         with Live(

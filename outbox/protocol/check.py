@@ -71,7 +71,7 @@ def parse_check(value: bytes | None) -> CheckRequest:
 
     Raises:
         NewerFormatError: It is of a newer format.
-        ProtocolError: It is none.
+        ProtocolError: It is malformed.
     """
     fields = parse_json(value, "a check request")
     check_version(fields, "a check request")

@@ -1,7 +1,7 @@
-"""Checkpoints: what a committed offset's metadata string says beside the offset (R18, R19, R20).
+"""Checkpoints: the metadata string of a committed offset (R18, R19, R20).
 
-The committed offset of a half partition is its lowest unsettled half. The string says which later offsets, up to the
-head, are settled. Losing the string costs duplicates, never a message. It reads
+The committed offset of a half partition is its lowest unsettled half. The string names the settled offsets between that
+one and the head. Losing the string costs duplicates, never a message. It reads
 
     2;h;<topic id>;<encoding><data>;<crc>
 
@@ -35,23 +35,23 @@ MAX_LENGTH = 3_500
 """Characters of the string; the broker's `offset.metadata.max.bytes` is 4,096 by default."""
 
 WINDOW = 20_000
-"""Offsets between the lowest unsettled half and the head that a bitmap can always say within MAX_LENGTH."""
+"""Offsets between the lowest unsettled half and the head that a bitmap can always encode within MAX_LENGTH."""
 
 FEW = 500
-"""Runs of unsettled offsets that run lengths can always say within MAX_LENGTH, wherever they lie among FAR offsets."""
+"""Runs of unsettled offsets that run lengths can always encode within MAX_LENGTH, anywhere among FAR offsets."""
 
 FAR = 1_000_000
 """Offsets between the lowest unsettled half and the head if there are few runs, however long each of them is."""
 
 MAX_SPAN = 1_000_000
-"""Offsets that a string may say at most: a reader never unpacks more, whatever the string claims."""
+"""Offsets that a string may name at most: a reader never unpacks more, whatever the string claims."""
 
 _MORE = 0x80
 _SEVEN_BITS = 0x7F
 
 
 class CheckpointError(ProtocolError):
-    """A metadata string that cannot be trusted: of another topic, damaged, or of no known form. Stop and say so."""
+    """A metadata string that cannot be trusted: of another topic, damaged, or of no known form. The caller stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class HalfCheckpoint:
         """Return the metadata string for a half partition.
 
         Raises:
-            CheckpointError: It would be longer than 3,500 characters, or say more offsets than a reader takes. The
+            CheckpointError: It would be longer than 3,500 characters, or name more offsets than a reader takes. The
                 window of the relay prevents both.
         """
         text = _seal(f"{VERSION};h;{topic_id};{self._settled()}", self.offset, partition)
@@ -228,7 +228,7 @@ def _parse_runs(data: str) -> list[int]:
     """Lengths of runs by turns, unsettled first.
 
     Raises:
-        ValueError: The text says no runs, or more offsets than `MAX_SPAN`.
+        ValueError: The text has no runs, or more offsets than `MAX_SPAN`.
     """
     if data.startswith("r"):
         runs = _varints(_bytes(data[1:]))

@@ -1,7 +1,7 @@
 """Discard records: whole transactions that left the flow, with the reason (RocketMQ: TRANS_CHECK_MAX_TIME_TOPIC).
 
 A transaction is one record per message, keyed `<transaction id>/<position>`, and one keyed `<transaction id>/manifest`.
-If two halves of one position were read before a decision said which of them counts, the later one is a record, too,
+If two halves of one position were read before a decision selected one of them, the later one is a record, too,
 keyed `<transaction id>/<position>/<half offset>`.
 Removal is a tombstone for each of them in one Kafka transaction.
 """
@@ -107,7 +107,7 @@ def message_key(transaction_id: str, position: int) -> bytes:
 
 
 def copy_key(transaction_id: str, position: int, offset: int) -> bytes:
-    """Key of a further half of a position that another half has: the decision will say which of the two counts."""
+    """Key of a further half of a position that another half has: the decision will select one of the two."""
     return f"{message_id(transaction_id, position)}/{offset}".encode()
 
 
@@ -121,7 +121,7 @@ def parse_manifest(value: bytes | None) -> Manifest:
 
     Raises:
         NewerFormatError: It is of a newer format.
-        ProtocolError: It is none.
+        ProtocolError: It is malformed.
     """
     fields = parse_json(value, "a manifest")
     check_version(fields, "a manifest")

@@ -70,7 +70,7 @@ def parse_envelope(value: bytes | None) -> Envelope:
     """Read an envelope that is a record's value.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: It is malformed.
     """
     return Envelope.from_json(parse_json(value, "an envelope"))
 
@@ -84,7 +84,7 @@ def parse_json(value: bytes | None, what: str) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: It is malformed.
     """
     try:
         fields = json.loads(value or b"")

@@ -2,7 +2,7 @@
 
 
 class ProtocolError(ValueError):
-    """Bytes, text or a name that the protocol does not allow; the message says what is wrong and where."""
+    """Bytes, text or a name that the protocol does not allow; the message names fault and place."""
 
 
 class NewerFormatError(ProtocolError):

@@ -43,7 +43,7 @@ def get_text(fields: Mapping[str, Any], name: str) -> str:
     """Return a text of a JSON object.
 
     Raises:
-        ProtocolError: It is missing, something else, or has half a surrogate pair, which UTF-8 cannot say.
+        ProtocolError: It is missing, something else, or has half a surrogate pair, which UTF-8 cannot encode.
     """
     value = fields.get(name)
     if not isinstance(value, str) or not is_utf8(value):
@@ -61,7 +61,7 @@ def get_optional_text(fields: Mapping[str, Any], name: str) -> str | None:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can say a text: everything but half surrogate pairs."""
+    """Whether UTF-8 can encode a text: everything but half surrogate pairs."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -21,14 +21,14 @@ OutgoingHeaders = list[tuple[str, str | bytes | None]]
 """As confluent-kafka types the headers that it is given."""
 
 ANY_PARTITION = -1
-"""The real queue id that says: by key."""
+"""The real queue id for: by key."""
 
 MAX_MILLISECONDS = 999_999_999_999_999
 """The largest timestamp and immunity time that a half can carry; the year 33658, or microseconds given by mistake."""
 
 
 class Truth(enum.StrEnum):
-    """Who knows whether a transaction committed."""
+    """The role that answers whether a transaction committed."""
 
     ROW = "row"
     LISTENER = "listener"
@@ -36,7 +36,7 @@ class Truth(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HalfOptions:
-    """What a half says only where it is needed.
+    """Options of a half, present only where they are needed.
 
     Args:
         timestamp: The user's own timestamp, ms since 1970.
@@ -52,7 +52,7 @@ class HalfOptions:
     incarnation: str | None = None
 
     def encode(self) -> bytes:
-        """Return the header's text; empty when nothing is said."""
+        """Return the header's text; empty without options."""
         parts = []
         if self.timestamp is not None:
             parts.append(f"timestamp={self.timestamp}")
@@ -158,7 +158,7 @@ def _parse_half(headers: Headers) -> HalfControl:
 
 
 def parse_truth(text: str) -> Truth:
-    """Read who knows whether a transaction committed.
+    """Read the role that answers whether a transaction committed.
 
     Raises:
         ProtocolError: It is neither `row` nor `listener`.
@@ -257,7 +257,7 @@ def parse_options(value: bytes) -> HalfOptions:
     """Read the options header.
 
     Raises:
-        ProtocolError: An option is unknown, doubled or malformed. Options are not skipped: a relay that does not
+        ProtocolError: An option is unknown, repeated or malformed. Options are not skipped: a relay that does not
             know one must not guess what it would have meant.
     """
     found: dict[str, str | None] = {}

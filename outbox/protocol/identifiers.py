@@ -14,7 +14,7 @@ _UUID = re.compile(UUID_PATTERN)
 
 
 def make_transaction_id(unix_ms: int, random: bytes) -> str:
-    """Compose a UUIDv7 (RFC 9562): time first, so that rows of one day lie together in the primary key.
+    """Compose a UUIDv7 (RFC 9562): time first, so that rows of one day are together in the primary key.
 
     Args:
         unix_ms: Milliseconds since 1970; only a hint, no decision rests on it (R25).

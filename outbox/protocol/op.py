@@ -24,7 +24,7 @@ MAX_REASON = 1_000
 """Characters of a reason; a longer one is cut."""
 
 RECORD_BYTES = 262_144
-"""Bytes of an op record with several entries, at most; Kafka refuses a record of 1 MB unless it is told otherwise."""
+"""Bytes of an op record with several entries, at most; Kafka refuses a record of 1 MB by default."""
 
 NO_OFFSET = -1
 """Offset of an entry that lists no position."""
@@ -33,7 +33,7 @@ _FIELDS = 8
 
 
 class OpKind(enum.StrEnum):
-    """What an op entry says of a transaction."""
+    """The decision of an op entry on a transaction."""
 
     COMMIT = "C"
     ROLLBACK = "R"
@@ -97,7 +97,7 @@ class OpEntry:
 
 
 def _one_line(reason: str) -> str:
-    """Return a reason as it is written: on one line, cut, and of characters that UTF-8 can say."""
+    """Return a reason as it is written: on one line, cut, and of characters that UTF-8 can encode."""
     return " ".join(reason.split())[:MAX_REASON].rstrip().encode(errors="replace").decode()
 
 
@@ -143,7 +143,7 @@ def parse_kind(text: str) -> OpKind:
     """Read the kind of an entry.
 
     Raises:
-        ProtocolError: It is none of C, R, U and D.
+        ProtocolError: It is not C, R, U or D.
     """
     try:
         return OpKind(text)
@@ -185,7 +185,7 @@ def _parse_any(line: str) -> OpEntry:
     """Return an entry of any form, field by field.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: It is malformed.
     """
     fields = line.split(" ", _FIELDS)
     if len(fields) < _FIELDS:

@@ -1,7 +1,7 @@
 """Skips: an operator's word that a record of the half or op topic that cannot be read is passed by.
 
 A skip is a record of the discard topic, in the partition of the same number. Its key names the place. It stays
-there, and says who wanted it. A relay obeys it only for a record that it cannot read.
+there, and names who wanted it. A relay obeys it only for a record that it cannot read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse_skip(value: bytes | None) -> Skip:
 
     Raises:
         NewerFormatError: It is of a newer format.
-        ProtocolError: It is none.
+        ProtocolError: It is malformed.
     """
     fields = parse_json(value, "a skip")
     check_version(fields, "a skip")

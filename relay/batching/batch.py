@@ -47,7 +47,7 @@ class Batch:
         return sum(transaction.size for transaction in chain(self.ready, (move.transaction for move in self.moves)))
 
     def late(self) -> list[Transaction]:
-        """Those of the ready ones that lie in the discard topic."""
+        """Those of the ready ones that are in the discard topic."""
         return [transaction for transaction in self.ready if transaction.discarded]
 
     def bodies_wanted(self) -> dict[bytes, int]:
@@ -191,7 +191,7 @@ def _deliver(transaction: Transaction, partition: int, channel: Channel, outcome
 def _refuse(transaction: Transaction, finding: Finding, ledger: Ledger, channel: Channel, outcome: Outcome) -> None:
     lies_there = transaction.discarded is not None
     if lies_there and transaction.copies:
-        # Once the decision is gone, nothing would say which half of a position counts: only that one stays there.
+        # Once the decision is gone, nothing would select a half of a position: only that one stays there.
         outcome.records.extend(remove_halves(transaction, channel.discard_topic, ledger.partition))
         transaction.keep_counted()
         lies_there = False

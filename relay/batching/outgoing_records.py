@@ -18,7 +18,7 @@ from relay.state.message_transaction import Transaction
 def deliver(transaction: Transaction, partition: int) -> list[Record]:
     """Return the records of a committed transaction on their real topics, in the order of their positions.
 
-    What comes from the discard topic is out of its order, and a header says so.
+    What comes from the discard topic is out of its order, and a header marks it.
 
     Args:
         transaction: A committed transaction that passed pre-flight.
@@ -40,7 +40,7 @@ def discard(move: Move, manifest: Manifest, topic: str) -> Iterator[Record]:
     """Yield the records of halves that go to the discard topic, then the manifest of their transaction.
 
     Args:
-        move: The halves, with their bodies; none if all lie there already.
+        move: The halves, with their bodies; none if all are there already.
         manifest: What is known of the transaction.
         topic: The discard topic.
     """
@@ -54,7 +54,7 @@ def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Rec
     """Yield the tombstones that remove a transaction from the discard topic.
 
     Args:
-        transaction: A transaction that lies there.
+        transaction: A transaction that is there.
         topic: The discard topic.
         partition: Its half partition, which is the discard partition's number too.
     """

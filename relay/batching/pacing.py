@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from relay.ledger.ready_queue import Ready
 
 WORTH_WAITING = 100
-"""Messages that must be expected within the age of a batch; for fewer nobody waits."""
+"""Messages that must be expected within the age of a batch; for fewer the batch does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class BatchPolicy:
     Args:
         messages: So many messages, about.
         bytes: So many bytes, about.
-        age: So long after its first message was ready to be written, ms; later messages do not prolong it.
+        age: Time after its first message was ready to be written, ms; later messages do not prolong it.
     """
 
     messages: int = 5_000

@@ -44,8 +44,8 @@ class RealTopic:
         partitions: How many it has.
         max_message_bytes: The largest record batch that it takes.
         key_required: Whether it is compacted.
-        oldest: How far a timestamp may lie behind the broker's time, ms.
-        newest: How far it may lie ahead, ms.
+        oldest: How far a timestamp may be behind the broker's time, ms.
+        newest: How far it may be ahead, ms.
         lacks: The right that the relay lacks to write to it; empty if it may, and then the rest is known.
         unavailable: Why nothing can be written to it now, although it exists; empty if something can.
     """
@@ -161,7 +161,7 @@ def _inspect_target(
 
 @lru_cache(maxsize=4_096)
 def _is_internal(topic: str, channel: str) -> bool:
-    """Very many halves have the same topic, and those of the channel are named anew each time."""
+    """Very many halves have the same topic, and those of the channel are named again each time."""
     return is_internal_topic(topic, Channel(channel)) or looks_internal(topic)
 
 

@@ -23,7 +23,7 @@ from relay.state.half_records import Target
 from relay.state.message_transaction import Transaction
 
 KNOWN_MS = 5_000
-"""So long what was learned of a topic is good for more transactions; a look after that may come from a cache."""
+"""Time for which the description of a topic is used for more transactions; a look after that may come from a cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The size of the next Kafka transaction: halved after a time-out, doubled while the connection has room. Pure.
+"""The size of the next Kafka transaction: halved after a time-out, then larger while the connection can carry it. Pure.
 
 A batch that the connection cannot carry within the time-outs would otherwise fail again and again. One transaction
 cannot be halved: it gets longer time-outs instead.

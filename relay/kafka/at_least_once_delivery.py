@@ -1,7 +1,7 @@
 """Delivery at least once: RocketMQ's own guarantee, for those who want its latency.
 
 No Kafka transaction: records, flush, tombstones of the discard topic, flush, then the checkpoint by a plain commit of
-the subscribed consumer. Whoever dies in between writes again what the checkpoint does not name yet. So a hand-over may
+the subscribed consumer. A relay that dies in between repeats what the checkpoint does not name yet. So a hand-over may
 double and reorder, and a transaction of several messages becomes visible one by one.
 """
 

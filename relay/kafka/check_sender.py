@@ -34,7 +34,7 @@ class CheckSender:
                     "message.max.bytes": 100_000_000,  # the check topic's own limit decides
                     "message.timeout.ms": 10_000,
                     **kafka,
-                    # Nobody is harmed by a request that comes twice; an idempotent producer may fail for good.
+                    # A request that comes twice does no harm; an idempotent producer may fail for good.
                     "enable.idempotence": False,
                     "on_delivery": _report,
                 }

@@ -68,7 +68,7 @@ class Decoder:
 
 
 def decode_envelope(value: bytes | None) -> Half:
-    """Return a half that lies in the discard topic.
+    """Return a half that is in the discard topic.
 
     Raises:
         NewerFormatError: It is of a newer format; the partition must stop.

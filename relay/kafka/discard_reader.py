@@ -21,7 +21,7 @@ from relay.kafka.offset_reader import OffsetReader
 from relay.state.half_records import Half
 
 TIMEOUT_SECONDS = 10.0
-"""So long a committed record may take until it can be read."""
+"""Maximum time until a committed record can be read."""
 
 _MANIFEST = b"/manifest"
 
@@ -49,7 +49,7 @@ class DiscardReader:
         self._reader = OffsetReader(kafka, self._topic, partition, channel.channel.relay_group)
 
     def read_manifests(self) -> list[Manifest]:
-        """Read the partition to its end: the manifests of all that lies there.
+        """Read the partition to its end: the manifests of all that is there.
 
         Raises:
             NewerFormatError: There is one of a newer format.
@@ -76,7 +76,7 @@ class DiscardReader:
         }
 
     def fetch(self, wanted: Mapping[bytes, int]) -> dict[int, Half]:
-        """Halves that lie there.
+        """Halves that are there.
 
         Args:
             wanted: Keys of their records, and their half offsets: an earlier record of a key is of another half.
@@ -102,7 +102,7 @@ class DiscardReader:
         return found
 
     def stop(self) -> None:
-        """Let whoever reads here, or begins to, fail at once."""
+        """Let reads, also later ones, fail at once."""
         self._reader.stop()
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class DiscardReader:
         self._reader.close()
 
     def _catch_up(self) -> None:
-        """Learn where own records lie that were written since; a commit is acknowledged before it can be read."""
+        """Learn where own records are that were written since; a commit is acknowledged before it can be read."""
         for message in self._reader.read_on(self._next):
             self._note(message)
 

@@ -1,8 +1,8 @@
 """What to do when librdkafka's transactional producer reports an error. Pure: flags in, remedy out.
 
-librdkafka says of each error whether the call may be made again, whether the transaction must be aborted, or whether
+librdkafka says of each error whether the call may be repeated, whether the transaction must be aborted, or whether
 the producer is of no further use; an error that says none of these counts as the last (INTRODUCTION.md, "Transactional
-producer API"). Whatever is not a retry ends in a fresh producer and in a ledger made anew from `committed()`, because
+producer API"). Whatever is not a retry ends in a fresh producer and in a new ledger from `committed()`, because
 the old protocol's late EndTxn could otherwise end the next transaction (R17, R18, KAFKA-17754).
 """
 
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
     Args:
         code: Its code.
         fatal: The producer is of no further use.
-        retriable: The call may be made again.
+        retriable: The call may be repeated.
         requires_abort: The transaction cannot be committed any more.
     """
 

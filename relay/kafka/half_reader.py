@@ -53,7 +53,7 @@ class HalfReader:
         return {half.offset: half for some in self.read(sorted(offsets)) for half in some}
 
     def find(self, offsets: Iterable[int]) -> dict[int, Half]:
-        """Those halves that are there, by offset; `offsets` may be in any order, and lie outside the partition.
+        """Those halves that are there, by offset; `offsets` may be in any order, and are outside the partition.
 
         Raises:
             NewerFormatError: One is of a newer format.
@@ -67,7 +67,7 @@ class HalfReader:
         return {half.offset: half for half in map(self._decoder.half, found)}
 
     def stop(self) -> None:
-        """Let whoever reads here, or begins to, fail at once."""
+        """Let reads, also later ones, fail at once."""
         self._reader.stop()
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class OffsetReader:
             raise KafkaUnreachable(f"the ends of {self._topic}/{self._partition}: {error.args[0].str()}") from error
 
     def stop(self) -> None:
-        """Let whoever reads here, or begins to, fail at once."""
+        """Let reads, also later ones, fail at once."""
         self._stopped = True
 
     def close(self) -> None:

@@ -123,7 +123,7 @@ class BatchProducer:
         self._closed = False
         self._flush_seconds = int(config["message.timeout.ms"]) / 1_000 + FLUSH_MARGIN_SECONDS
         with checked_properties():
-            # Only its log tells of lost connections, and only so; the error callback does not.
+            # Lost connections are in its log only, not in the error callback.
             telling = {"log.connection.close": True, "log_level": 6, "logger": self.complaints}
             self.client = Producer({**config, "on_delivery": self._report, **telling})
 

@@ -30,7 +30,7 @@ OFFSETS_SECONDS = 10.0
 COMMIT_SECONDS = TRANSACTION_TIMEOUT_MS / 1000
 ABORT_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
-"""Before a call is made again."""
+"""Before a call is recreated."""
 
 TIME_OUT_SETTINGS = ("message.timeout.ms", "socket.timeout.ms", "transaction.timeout.ms")
 
@@ -142,7 +142,7 @@ class TransactionalDelivery:
         """See that a checkpoint does not hang: the next transaction, if it is aborted, would take it along.
 
         Raises:
-            DeliveryError: It may hang; whoever takes the partition over ends it as it was decided.
+            DeliveryError: It may hang; the next owner ends it as it was decided.
         """
         if self._group and not is_committed(self._kafka, self._group, offsets):
             raise DeliveryError("its last checkpoint is committed, and Kafka does not return it")
@@ -271,12 +271,12 @@ def _fence(producer: BatchProducer) -> None:
 
 
 def _is_suspicious(seconds: float) -> bool:
-    """Whether a commit that took so long may have been sent twice (R17)."""
+    """Return whether a commit of this duration may have been sent twice (R17)."""
     return seconds > SUSPICIOUS_COMMIT_SECONDS
 
 
 def rest_ms(seconds: float) -> int:
-    """How long the broker may take to end a transaction after it said that it is committed, ms.
+    """How long the broker may take to end a transaction after it acknowledged the commit, ms.
 
     It writes the markers and its own log once more, which takes about twice as long as the commit. Who begins the next
     transaction earlier is refused (CONCURRENT_TRANSACTIONS), and librdkafka tries again after 20 ms: longer than that

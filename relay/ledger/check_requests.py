@@ -38,7 +38,7 @@ def first_half(transaction: Transaction | None, discards: Discards) -> tuple[byt
 
     Args:
         transaction: The transaction; None if it is settled.
-        discards: What lies in the discard topic.
+        discards: What is in the discard topic.
 
     Returns:
         The key is None for a half that is not in the discard topic. None: it cannot be read now.

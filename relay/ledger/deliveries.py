@@ -25,7 +25,7 @@ class Deliveries:
     Args:
         progress: Positions and unsettled offsets.
         pending: The pending transactions.
-        discards: What lies in the discard topic.
+        discards: What is in the discard topic.
         deferred: The deferred halves.
         decisions: Remembers decisions of settled transactions.
         counts: Counts what became of transactions.
@@ -99,7 +99,7 @@ class Deliveries:
             self.queue.push(transaction)
 
     def judge_waiting(self) -> None:
-        """Judge again those whose last half lies behind the head by now."""
+        """Judge again those whose last half is behind the head by now."""
         while self._waiting and self._waiting[0][0] < self._progress.next_half:
             transaction = heapq.heappop(self._waiting)[2]
             if self._is_open(transaction):

@@ -173,7 +173,7 @@ class Ledger:
         """
         transaction.move(Event.REFUSED)
         if transaction.discarded is None:
-            transaction.copies = ()  # its decision says that they do not count
+            transaction.copies = ()  # they do not count by its decision
         manifest = to_manifest(transaction, finding, self.topic_id, self.partition)
         self.discards.refuse(manifest)
         return manifest

@@ -15,7 +15,7 @@ from relay.state.obeyed import MOST, Contradiction, Obeyed
 from relay.state.parking import Parking
 
 EARLY_OPS = 100_000
-"""Ops kept for halves that lie ahead."""
+"""Ops kept for halves that are ahead."""
 
 EARLY_OPS_OF_DEFERRED = 0.5
 """The part of these that may be for deferred halves: those for halves ahead must never wait for them."""
@@ -32,7 +32,7 @@ class Decisions:
     Args:
         place: Id of the half topic, and the partition number.
         counts: Counts what became of the entries.
-        discards: What lies in the discard topic.
+        discards: What is in the discard topic.
         deferred: The deferred halves.
         parking: Is informed of answers.
         overdue: Asks about a transaction at once.

@@ -6,7 +6,7 @@ from relay.ledger.ledger import Ledger
 
 
 def is_owed(ledger: Ledger, transaction_id: str, offset: int) -> bool:
-    """Return whether a half that was read is not settled yet, or lies in the discard topic.
+    """Return whether a half that was read is not settled yet, or is in the discard topic.
 
     Args:
         ledger: The ledger of its half partition.

@@ -1,4 +1,4 @@
-"""How far a half partition and its op partition are read and settled: what the two checkpoints say. Pure."""
+"""How far a half partition and its op partition are read and settled: the content of the two checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Progress:
         """Return the oldest op that must be read again, and the head.
 
         Args:
-            needed: Offsets of ops whose half lies ahead, or whose effect is not committed; None: none.
+            needed: Offsets of ops whose half is ahead, or whose effect is not committed; None: none.
         """
         oldest = min((offset for offset in needed if offset is not None), default=self.next_op)
         return OpCheckpoint(oldest, max(self.next_op, self._restored_op_head))

@@ -1,4 +1,4 @@
-"""Half partitions that stand still until somebody has looked. Pure.
+"""Half partitions that stop until an operator has acted. Pure.
 
 A half partition halts where its checkpoint or a record cannot be read: to go on would be a guess. The others go on.
 """

@@ -106,7 +106,7 @@ class Ownership:
     def fenced_too_long(self, now: float) -> list[int]:
         """Fenced numbers, if one of them is still ours after a while; from now on they count as waiting no more.
 
-        Nobody else owns it then: the coordinator fenced its producer because a transaction had timed out.
+        No other relay owns it then: the coordinator fenced its producer because a transaction had timed out.
         """
         if not any(now - fenced.since > FENCED_SECONDS for fenced in self._fenced.values()):
             return []

@@ -40,7 +40,7 @@ class Stalls:
 
         Args:
             partition: Its number.
-            settled: What its committed checkpoints say, as one number that grows.
+            settled: Its committed checkpoints, as one number that grows.
             now: Seconds of any clock that never goes back.
             has_work: Whether there are records to read or transactions to write.
         """

@@ -68,7 +68,7 @@ class Hold:
             raise KafkaUnreachable(f"{topic}/{partition} has no leader that answers")
         if stable >= end:
             return Held.SEEN
-        if topic == self._channel.discard.name:  # nobody else writes to that partition
+        if topic == self._channel.discard.name:  # no other process writes to that partition
             return Held.ITSELF
         return Held.ITSELF if self._is_own(self._record_at(topic, partition, stable)) else Held.BY_OTHERS
 

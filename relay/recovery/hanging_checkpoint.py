@@ -3,11 +3,11 @@
 A hanging transaction is one whose end marker a broker has skipped (KAFKA-20734). Kafka then gives the group's offsets
 out no more. Its coordinator has written in `__transaction_state` how it was decided, and where it wrote. The next
 transaction of the same producer id ends it along with its own, whichever way that goes. So one is written for nothing
-but its end: as it was decided, or as aborted if it hangs wherever it wrote. Nobody has seen anything of it then, the
+but its end: as it was decided, or as aborted if it hangs wherever it wrote. No reader has got anything of it then, the
 checkpoint before it owes all of it, and nothing is left on real topics that a later abort could lose.
 
 An end as committed may itself be cut off, and is aborted then: the hanging checkpoint is gone, although readers see
-its messages. A note is committed before, beside an offset of the discard partition that nobody reads from. It names
+its messages. A note is committed before, beside an offset of the discard partition that is not read from. It names
 the checkpoint that must not be gone on from.
 """
 
@@ -49,7 +49,7 @@ from relay.recovery.transaction_state import (
 TOPIC = "__transaction_state"
 READ_AT_ONCE = 20_000
 NOTE_SECONDS = 5.0
-"""The broker may take so long to show the note after it said that it is committed."""
+"""Maximum time for the broker to show the note after it acknowledged the commit."""
 PAUSE_SECONDS = 0.05
 
 Word = Literal["decide", "abort", "commit"]
@@ -81,13 +81,13 @@ def end_hanging(
         may_wait: Whether to wait for other transactions that hang before it.
 
     Raises:
-        UndecidedError: Kafka does not say how it was decided.
+        UndecidedError: Kafka does not record how it was decided.
         ConfigurationError: A right is missing, or Kafka does not answer.
         DeliveryError: It failed; try it again.
     """
     names = channel.channel
     transactional_id = names.transactional_id(number)
-    delivery = TransactionalDelivery(kafka, transactional_id)  # nobody else's can begin from now on
+    delivery = TransactionalDelivery(kafka, transactional_id)  # no other one can begin from now on
     try:
         checkpoint, note = _last_committed(kafka, channel, number)
         is_begun = _names(note, checkpoint)

@@ -35,7 +35,7 @@ from relay.recovery.stable_offsets import Offsets
 
 LOOKS = 4
 PAUSE_SECONDS = 0.05
-"""Between looks: most of what is open belongs to somebody at work, and is ended soon."""
+"""Between looks: most of what is open belongs to a process at work, and is ended soon."""
 READ_AT_ONCE = 1_000
 FETCHED_AT_ONCE = 20
 
@@ -65,7 +65,7 @@ class Leftovers(Protocol):
         """
 
     def stop(self) -> None:
-        """Let whoever looks, or begins to, fail at once."""
+        """Let looks, also later ones, fail at once."""
 
 
 class NoLeftovers:
@@ -203,7 +203,7 @@ class TransactionalLeftovers:
         return None
 
     def _last_of(self, records: Sequence[Written]) -> Written | None:
-        """Return the last one that is no other channel's, and no copy that somebody made of ours."""
+        """Return the last one that is no other channel's, and no copy of one of ours."""
         for part in backwards(0, len(records), FETCHED_AT_ONCE):
             halves = self._halves.find(records[index].half_offset for index in part)
             for index in reversed(part):
@@ -215,7 +215,7 @@ class TransactionalLeftovers:
         return None
 
     def _is_owed(self, record: Written, in_hand: Collection[int]) -> bool:
-        """Whether its half is still to be delivered, as the checkpoint says."""
+        """Whether its half is still to be delivered, by the checkpoint."""
         offset = record.half_offset
         is_unread = offset >= self._ledger.progress.head() or offset in self._ledger.deferred
         return is_unread or offset in in_hand or is_owed(self._ledger, record.transaction_id, offset)

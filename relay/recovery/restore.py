@@ -118,7 +118,7 @@ def restore_ledger(
 
     Raises:
         KafkaException: The end of the half partition cannot be seen now.
-        UnsafeError: A checkpoint cannot be trusted; the message says why.
+        UnsafeError: A checkpoint cannot be trusted; the message names the reason.
     """
     half, op = verify_checkpoints(
         consumer, channel, number, committed, deliver_again=deliver_again, skip_lost=skip_lost
@@ -145,12 +145,12 @@ def verify_checkpoints(
         committed: As `read_checkpoints()` returns them.
         deliver_again: Whether one that cannot be trusted is replaced by one that knows of nothing settled, at the
             beginning of the topic. It doubles what the topic still has; its offset is not believed, for that was
-            perhaps moved forward by hand, and what lies before it would be lost.
+            perhaps moved forward by hand, and what is before it would be lost.
         skip_lost: Whether to go on without halves that were not settled and are gone from the topic.
 
     Raises:
         KafkaException: The ends of the half partition cannot be seen now.
-        UnsafeError: A checkpoint cannot be trusted; the message says why.
+        UnsafeError: A checkpoint cannot be trusted; the message names the reason.
     """
     half, op = committed
     start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
@@ -180,7 +180,7 @@ def _without_lost_halves(
     """Return a checkpoint that begins where the topic does, if an operator wants that (R38).
 
     Raises:
-        UnsafeError: Nobody wants it: halves that were not settled are gone.
+        UnsafeError: It is not wanted: halves that were not settled are gone.
     """
     kept, lost = checkpoint.without(start)
     if not skip_lost:
@@ -241,7 +241,7 @@ def _begin_anew(
 
     Raises:
         KafkaException: The beginning of the topic cannot be seen now.
-        UnsafeError: Nobody wants it, or the checkpoint is of a newer format: a newer relay can read it.
+        UnsafeError: It is not wanted, or the checkpoint is of a newer format: a newer relay can read it.
     """
     if not deliver_again or isinstance(error, NewerFormatError):
         raise UnsafeError(f"partition {number}: {error}") from error

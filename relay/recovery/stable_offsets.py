@@ -1,6 +1,6 @@
 """Real topics that an open transaction keeps back from read_committed readers.
 
-A reader sees nothing beyond the last stable offset, so a transaction that hangs, whoever began it, blocks the topic.
+A reader sees nothing beyond the last stable offset, so any transaction that hangs blocks the topic.
 """
 
 from __future__ import annotations

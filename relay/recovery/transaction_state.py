@@ -32,7 +32,7 @@ _COMPLETED = {4: Outcome.COMMITTED, 5: Outcome.ABORTED}
 
 
 class UndecidedError(OutboxError):
-    """Kafka does not say how a hanging transaction was decided."""
+    """Kafka does not record how a hanging transaction was decided."""
 
 
 class State(NamedTuple):
@@ -104,7 +104,7 @@ def _state(value: bytes) -> State:
 
 
 def last_decision(states: Iterable[State]) -> Decision | None:
-    """Return how the last decided transaction of a transactional id ended; None if the states do not say it.
+    """Return how the last decided transaction of a transactional id ended; None if the states do not show it.
 
     Args:
         states: Its states, the newest first; no more are read than needed.

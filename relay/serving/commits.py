@@ -14,7 +14,7 @@ from relay.kafka.transactional_delivery import Delivery
 from relay.ledger.ledger import Ledger
 
 PROGRESS_SECONDS = 1.0
-"""Progress without a delivery (rollbacks) is committed after so long."""
+"""Progress without a delivery (rollbacks) is committed after this time."""
 HEARTBEAT_SECONDS = 3_600.0
 """An idle partition commits its checkpoint again, so that offsets and ids never expire (R22)."""
 

@@ -49,7 +49,7 @@ class Unreadable(NamedTuple):
 
 
 class Intake:
-    """Stands between the consumer and the workers; belongs to the consumer's thread.
+    """Sorts what the consumer hands over to the workers; used by the consumer's thread only.
 
     Args:
         consumer: The subscribed consumer.
@@ -66,7 +66,7 @@ class Intake:
         self._next: dict[Place, int] = {}
         self._gaps: dict[Place, int] = {}  # the offset at which a gap was seen once
         self._ends: dict[Place, int] = {}  # the offset at which the end was seen too early, once
-        self._empty_until: dict[Place, int] = {}  # nothing that can be read lies below this offset
+        self._empty_until: dict[Place, int] = {}  # nothing that can be read is below this offset
         self._unreadable: dict[Place, Unreadable] = {}
         self._paused: set[Place] = set()
         self._outside: set[Place] = set()
@@ -127,7 +127,7 @@ class Intake:
         """Handle the end of a partition; behind what was handed over, its last records may have been lost.
 
         For halves that is never believed: the next one shows it, or that there is none. For ops it must be, in the end:
-        while the end was not seen, nobody overdue is asked about.
+        while the end was not seen, no overdue transaction is asked about.
         """
         expected = self._next[place]
         if end <= expected:
@@ -170,7 +170,7 @@ class Intake:
             self._unreadable[place] = Unreadable(offset, error.str(), time.monotonic())
 
     def unreadable(self) -> dict[Place, Unreadable]:
-        """Return where reading stands, because librdkafka cannot unpack what comes next."""
+        """Return where reading has stopped, because librdkafka cannot unpack what comes next."""
         return {place: found for place, found in self._unreadable.items() if self._next[place] <= found.offset}
 
     def pass_by(self, place: Place, offset: int, arrivals: Arrivals) -> None:
@@ -219,7 +219,7 @@ class Intake:
                     self._resume([place])
 
     def pause(self, number: int) -> None:
-        """Read no more of a partition number that nobody works on."""
+        """Read no more of a partition number without a worker."""
         self._pause(self._places(number))
 
     def assigned(self, partitions: Sequence[TopicPartition], idle: Sequence[TopicPartition]) -> None:

@@ -195,7 +195,7 @@ class ServedPartitions:
         """Replace workers that failed; give those up that were fenced until the next generation.
 
         Raises:
-            RuntimeError: A worker failed for a reason that nobody foresaw.
+            RuntimeError: A worker failed for a reason that was not foreseen.
         """
         for number, worker in list(self.workers.items()):
             uncommitted = self._commits.failure(number)

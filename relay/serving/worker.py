@@ -76,7 +76,7 @@ class PartitionWorker(threading.Thread):
         self.partition = ledger.partition
         self.failure: BaseException | None = None
         self.arrivals = Arrivals()
-        self.ready = False  # whether all that the checkpoints say is restored
+        self.ready = False  # whether all that the checkpoints name is restored
         self._ledger = ledger
         self._readers = readers
         self._lookup = lookup

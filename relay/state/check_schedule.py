@@ -36,7 +36,7 @@ class Overdue:
     """Who is due when, and how far the op partition is known.
 
     A transaction is asked about only once the op partition was read past its due time, or to an end of partition
-    seen after it: a relay that catches up asks nobody needlessly.
+    seen after it: a relay that catches up asks nothing needlessly.
 
     Args:
         policy: When to ask.
@@ -77,7 +77,7 @@ class Overdue:
         return None
 
     def needs_op_end(self, now: int) -> bool:
-        """Whether somebody is due, and only the end of the op partition must still be seen."""
+        """Return whether a check is due, and only the end of the op partition must still be seen."""
         due = self.next_due()
         return due is not None and self._ops_read_until < due <= now
 

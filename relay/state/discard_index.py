@@ -1,4 +1,4 @@
-"""The discard index of one partition: what lies in its discard topic, and what still happens to it. Pure.
+"""The discard index of one partition: what is in its discard topic, and what still happens to it. Pure.
 
 A record of the discard topic is alive only by this index, never because a fetch returns it: compaction is late. The
 index is made from the partition's manifests at take-over, and changed by what the ledger hands out from then on; if
@@ -42,22 +42,22 @@ class Discards:
         self._removed: list[Transaction] = []
         self._pins: dict[str, int] = {}  # transaction: the op that decided it, until its effect is committed
 
-    # --- what lies there ----------------------------------------------------------------------------------------
+    # --- its content ----------------------------------------------------------------------------------------
 
     def parked(self, transaction_id: str) -> Transaction | None:
-        """Return a transaction that lies there undecided, or whose decision has had no effect yet."""
+        """Return a transaction that is there undecided, or whose decision has had no effect yet."""
         return self._parked.get(transaction_id)
 
     def holds(self, transaction_id: str) -> bool:
-        """Whether a transaction lies there."""
+        """Whether a transaction is there."""
         return transaction_id in self._parked or transaction_id in self._refused
 
     def refused(self, transaction_id: str) -> Manifest:
-        """Return a transaction that lies there decided, because it cannot be delivered."""
+        """Return a transaction that is there decided, because it cannot be delivered."""
         return self._refused[transaction_id]
 
     def count(self) -> tuple[int, int]:
-        """How many lie there undecided, and how many decided."""
+        """How many are there undecided, and how many decided."""
         return len(self._parked), len(self._refused)
 
     def park(self, transaction: Transaction) -> None:
@@ -75,7 +75,7 @@ class Discards:
         self._followers[transaction.id].append(half)
 
     def is_whole(self, transaction: Transaction) -> bool:
-        """Whether a transaction lies there with all of its halves that were read."""
+        """Whether a transaction is there with all of its halves that were read."""
         return self._parked.get(transaction.id) is transaction and transaction.id not in self._followers
 
     def take_followers(self) -> list[Move]:
@@ -218,5 +218,5 @@ def is_resumed_by(manifest: Manifest, entry: OpEntry) -> bool:
 
 
 def alive(manifests: Iterable[Manifest], topic_id: str, partition: int) -> list[Manifest]:
-    """Those manifests that belong to a half partition; others are of a half topic that was made again."""
+    """Those manifests that belong to a half partition; others are of a half topic that was recreated."""
     return [manifest for manifest in manifests if (manifest.topic_id, manifest.partition) == (topic_id, partition)]

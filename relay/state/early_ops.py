@@ -1,4 +1,4 @@
-"""Ops whose half lies ahead: kept until it is read, or until its offsets were read without it. Pure."""
+"""Ops whose half is ahead: kept until it is read, or until its offsets were read without it. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EarlyOps:
         return () if serials is None else [self._take(serial) for serial in serials]
 
     def drop_below(self, head: int) -> Iterator[EarlyOp]:
-        """Take the ops whose last half lies below the head, and was not met."""
+        """Take the ops whose last half is below the head, and was not met."""
         while self._until and self._until[0][0] < head:
             serial = heapq.heappop(self._until)[1]
             if serial in self._ops:

@@ -1,4 +1,4 @@
-"""What the ledger knows of a half message and of an op record: plain values, decoded from Kafka's records."""
+"""What the ledger keeps of a half message and of an op record: plain values, decoded from Kafka's records."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from relay.state.half_records import Half, shared_number
 
 
 class State(enum.StrEnum):
-    """Where a transaction stands in the relay."""
+    """State of a transaction in the relay."""
 
     PENDING = "pending"  # halves were read, no decision is known
     COMMITTED = "committed"  # decided COMMIT; waits for listed halves, or behind an earlier one of its ordering key
     ROLLED_BACK = "rolled back"  # decided ROLLBACK; settled undelivered once its listed halves were read
     READY = "ready"  # handed out to be delivered
-    DISCARDED = "discarded"  # decided COMMIT, but it cannot be delivered: it lies in the discard topic
+    DISCARDED = "discarded"  # decided COMMIT, but it cannot be delivered: it is in the discard topic
 
 
 PENDING, COMMITTED, ROLLED_BACK = State.PENDING, State.COMMITTED, State.ROLLED_BACK
@@ -73,7 +73,7 @@ _SAW_THE_ROW = frozenset({OpSource.CHECKER, OpSource.OPERATOR})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a transaction lies in the discard topic, or must go there."""
+    """Why a transaction is in the discard topic, or must go there."""
 
     reason: DiscardReason
     detail: str
@@ -133,12 +133,12 @@ class Transaction:
         halves: The halves that were read, by position.
         size: Their bytes in memory, and those of the copies, about.
         held_bytes: Bytes of the bodies in memory, about; 0 if they were let go.
-        gaps: How often halves of others lie between its own.
+        gaps: How often halves of others are between its own.
         last_offset: Of the half that was read last.
-        copies: Further halves, with the positions that were read before; the decision's offsets say which one counts.
-        is_first: Whether none of its group and ordering key stands before it.
+        copies: Further halves, with the positions that were read before; the decision's offsets select one.
+        is_first: Whether none of its group and ordering key is before it.
         behind: The next one of its group and ordering key.
-        state: Where it stands.
+        state: Its state.
         decision: The op entry that decided it.
         decided_by: Who wrote that.
         disputed: Op markers contradicted each other: only who knows the truth decides it from now on.
@@ -146,7 +146,7 @@ class Transaction:
         unknown_answers: UNKNOWN answers so far.
         last_answer: The last one's reason.
         given_up: Whether it waits for no real topic any more (`relay.batching.topic_gate`).
-        discarded: Why its halves lie in the discard topic, and their bodies are not here; None: they lie in the half
+        discarded: Why its halves are in the discard topic, and their bodies are not here; None: they are in the half
             topic, and their bodies may be here. While it is undecided there, it is parked.
     """
 
@@ -215,17 +215,17 @@ class Transaction:
         return None if self.decided_by in _SAW_THE_ROW else Event.CONTRADICTION
 
     def _event_in_the_discard_topic(self, entry: OpEntry, source: OpSource) -> Event | None:
-        """Pre-flight looks again when an operator says so; a rollback must be of somebody who saw the row."""
+        """Pre-flight looks again when an operator says so; a rollback must be of a role that read the row."""
         if entry.kind is OpKind.ROLLBACK and source in _SAW_THE_ROW:
             return Event.ROLLBACK
         return Event.DELIVER if entry.kind is OpKind.DELIVER and source is OpSource.OPERATOR else None
 
     def _knows(self, source: OpSource) -> bool:
-        """Whether somebody who has not seen the row still answers for the truth: a listener that was asked."""
+        """Whether a role that has not read the row still answers for the truth: a listener that was asked."""
         return self.truth is Truth.LISTENER and source is OpSource.LISTENER
 
     def decide(self, entry: OpEntry, source: OpSource) -> None:
-        """Take a decision. One of somebody who saw the row stays theirs when others repeat it."""
+        """Take a decision. One of a role that read the row stays its own when others repeat it."""
         if self.decision is not None and self.decided_by in _SAW_THE_ROW and source not in _SAW_THE_ROW:
             return
         self.decision, self.decided_by, self.disputed = entry, source, False
@@ -236,7 +236,7 @@ class Transaction:
         self.decision, self.decided_by, self.disputed, self.given_up = None, None, True, False
 
     def _choose(self) -> None:
-        """Of the halves of one position, let the one count that lies between the decision's offsets."""
+        """Of the halves of one position, let the one count that is between the decision's offsets."""
         decision = self.decision
         if decision is None or not self.copies:
             return

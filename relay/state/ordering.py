@@ -41,7 +41,7 @@ class Lanes:
         """
         key = transaction.ordering_key
         if key is None or not transaction.is_first:
-            return None  # whoever is before it passes it over
+            return None  # the one before it passes it over
         follower = transaction.behind
         while follower is not None and self._pending.get(follower.id) is not follower:
             follower = follower.behind

@@ -1,4 +1,4 @@
-"""Parking: which undecided transactions leave for the discard topic, so that they hold up nobody. Pure.
+"""Parking: which undecided transactions leave for the discard topic, so that they hold up no other. Pure.
 
 A dead producer group must not be felt by the others: it is never a partition that waits for it (R21).
 """
@@ -20,7 +20,7 @@ FULL = 0.75
 PRESSING = 0.9
 """Reading stops so soon that answers are not waited for long."""
 ROOMY = 0.5
-"""It has room again: parking ends."""
+"""Below it parking ends."""
 LOOK_MS = 500
 """While all that is in the way is in good hands, it is looked at so often: it may be very much."""
 PORTION = 1_000
@@ -31,7 +31,7 @@ RELIEF = 0.9
 UNANSWERED = 2
 """Check requests of a listener transaction before its age counts: the pause between them is the time for an answer."""
 GRACE_MS = 1_000
-"""An op may follow its half so late: nothing is parked whose op may still lie unread in the op partition."""
+"""An op may follow its half so late: nothing is parked whose op may still be unread in the op partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much is taken of what a checkpoint string can say, and of what may be kept in memory.
+    """How much is taken of what a checkpoint string can encode, and of what may be kept in memory.
 
     Args:
         lowest: Offset of the lowest unsettled half.
@@ -140,7 +140,7 @@ class Parking:
             self._unanswered.append(transaction)
 
     def decided(self, transaction: Transaction, now: int) -> None:
-        """Somebody who was asked about a transaction decided it, at this broker time (ms)."""
+        """Note that a role that was asked decided a transaction, at this broker time (ms)."""
         self._urgent.answered(transaction.group, now)
 
     def is_full(self, group: str) -> bool:
@@ -170,7 +170,7 @@ class Parking:
     # --- whom to park -------------------------------------------------------------------------------------------
 
     def is_wanted(self, room: Room) -> bool:
-        """Whether somebody is to be parked as soon as it is sure that no op of theirs is unread."""
+        """Return whether a transaction is to be parked as soon as it is sure that no op of theirs is unread."""
         return bool(self._heavy) or room.taken() >= FULL
 
     def crowds(self, transaction: Transaction, room: Room) -> bool:
@@ -279,7 +279,7 @@ def _halves_below(offset: int, group: Sequence[Transaction]) -> int:
 def _undecided(pending: Mapping[str, Transaction], append_time: int) -> list[Transaction]:
     """Return the undecided ones whose first half was appended up to a time; of each group the oldest first.
 
-    Those that were deferred stand behind younger ones of other groups.
+    Those that were deferred are behind younger ones of other groups.
     """
     return [
         transaction

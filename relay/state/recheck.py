@@ -45,7 +45,7 @@ class Urgent:
         self._chosen: list[Transaction] = []
 
     def answered(self, group: str, now: int) -> None:
-        """Somebody decided a transaction of a producer group that was asked about."""
+        """Note that a transaction of a producer group was decided after a check."""
         self._answered[group] = now
 
     def look(self, pending: Mapping[str, Transaction], groups: Collection[str]) -> None:

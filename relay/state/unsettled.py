@@ -46,14 +46,14 @@ class Unsettled:
         return len(self._starts) + (not self._stops or self._stops[-1] != self._head) + self._reserved
 
     def reserve(self, more: int) -> None:
-        """Keep room for so many runs more: a transaction that lies scattered leaves so many holes, whole as it goes.
+        """Keep room for so many runs more: a transaction that is scattered leaves so many holes, whole as it goes.
 
         So the one with the lowest offset can always be settled.
         """
         self._reserved += more
 
     def is_narrow(self) -> bool:
-        """Whether a bitmap can say anything, and so whatever is settled next."""
+        """Whether a bitmap can encode anything, and so whatever is settled next."""
         return not self._starts or self._head - self._starts[0] <= WINDOW
 
     def read(self, offset: int) -> None:
@@ -69,7 +69,7 @@ class Unsettled:
         """Offsets from here on may not be read yet.
 
         The head stays within a window above the lowest unsettled half, so that one undecided transaction does not hold
-        up a busy partition: a narrow one that a bitmap can say, or a wide one as long as there are few runs.
+        up a busy partition: a narrow one that a bitmap can encode, or a wide one as long as there are few runs.
 
         Args:
             next_half: Offset of the half that would be read next.

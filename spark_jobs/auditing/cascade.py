@@ -86,7 +86,7 @@ def _without_a_half() -> Iterator[Case]:
     visible = f.when(f.col("copies") > 0, "visible, and not in the half topic").otherwise("nowhere")
     yield Case(none & f.col("listed"), Verdict.ROW_WITHOUT_HALF, visible)
     yield Case(none & (other["side"] == ORPHAN), Verdict.OP_WITHOUT_HALF, "there is no row that lists it, either")
-    yield Case(none & ~row["here"] & ~_of_outcome(), None)  # of another channel, says its own row
+    yield Case(none & ~row["here"] & ~_of_outcome(), None)  # of another channel, by its own row
     yield from _without_a_half_or_a_row(none & row.isNull())
     yield Case(none, Verdict.PHANTOM, "no half of it is at the place that its header names")
 
@@ -146,7 +146,7 @@ def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
     facts = f.col("facts")
     row = facts["row"]
     decided = facts["truth"] == Truth.LISTENER
-    # The relay looks for halves where the row says, and settles any other as a stray one: the message is nowhere.
+    # The relay looks for halves at the place of the row, and settles any other as a stray one: the message is nowhere.
     misplaced = f.col("listed") & (f.col("half.truth") == Truth.ROW)
     yield Case(misplaced, Verdict.ROW_WITHOUT_HALF, "a half of it is at another place than the row names")
     yield Case(_contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())

@@ -1,4 +1,4 @@
-"""Who knows whether a transaction committed: the databases of the producer groups. Pure."""
+"""The role that answers whether a transaction committed: the databases of the producer groups. Pure."""
 
 from __future__ import annotations
 

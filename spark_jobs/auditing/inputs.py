@@ -65,7 +65,7 @@ class InputPlan:
         for name in (channel.half_topic, channel.op_topic, channel.discard_topic):
             if name not in self._internal:
                 raise SourceError(f"topic {name} does not exist: create the channel, or correct its name")
-        # Ends first: whatever lies below them was appended before, so that nothing young slips in behind.
+        # Ends first: whatever is below them was appended before, so that nothing young slips in behind.
         self._half = self._internal[channel.half_topic]
         ends = kafka.ends(self._half.places())
         starts = self._since(self._half, window.start, ends)
@@ -114,7 +114,7 @@ class InputPlan:
         return found
 
     def _read_discards(self) -> dict[int, Span]:
-        """All of the discard topic: it is compacted, what lies there may be old."""
+        """All of the discard topic: it is compacted, its content may be old."""
         topic = self._internal[self._channel.discard_topic]
         ends = self._committed_ends(topic)
         return _spans(self._kafka.beginnings(topic.places()), ends)

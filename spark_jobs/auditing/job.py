@@ -171,10 +171,10 @@ class Audit:
 
 
 def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:
-    """Return the real topics to search, and how far back records can lie there.
+    """Return the real topics to search, and how far back records can be there.
 
     From the window's start, before which no half of it was appended: a topic may have the broker's time, whatever
-    timestamp the user gave, and what went to the wrong topic may lie there before the first half that names it. From
+    timestamp the user gave, and what went to the wrong topic may be there before the first half that names it. From
     the user's earliest timestamp, if that is older: a topic may keep it.
 
     Args:

@@ -9,7 +9,7 @@ from spark_jobs.records.audit_verdicts import Verdict
 
 
 def reordered(judged: DataFrame) -> DataFrame:
-    """Judge anew what is right but for its place behind a later message.
+    """Judge again what is right but for its place behind a later message.
 
     On one partition of a real topic the messages of one producer group and ordering key have the order of their
     transactions' first halves, and of their positions. What comes late says so, and is not compared.

@@ -26,7 +26,7 @@ _MILLISECONDS = re.compile(r"[0-9]{1,15}")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Halves whose append time lies in [start, end), both ms since 1970; `grace` is in ms."""
+    """Halves whose append time is in [start, end), both ms since 1970; `grace` is in ms."""
 
     start: int
     end: int

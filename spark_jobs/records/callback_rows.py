@@ -23,7 +23,7 @@ _POSITIONS = rf"\A(?:-|{_RUN}(?:,{_RUN})*)\z"
 
 
 def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]) -> DataFrame:
-    """Rows, one for each message that a committed one lists whose halves would all lie in the window.
+    """Rows, one for each message that a committed one lists whose halves would all are in the window.
 
     Args:
         rows: A frame of `COLUMNS`.

@@ -15,7 +15,7 @@ from spark_jobs.runtime.spans import Span
 
 
 def real_evidence(records: DataFrame, window: Mapping[int, Span], half_ends: Mapping[int, int]) -> DataFrame:
-    """Return records with a message id whose half would lie in the window, or nowhere.
+    """Return records with a message id whose half would be in the window, or nowhere.
 
     A record names its half in its header `outbox-origin`: one that names a half outside the window belongs to
     another audit. One that names none, or one that the half topic does not have yet, is nobody's and belongs to each.

@@ -1,4 +1,4 @@
-"""The discard topic as evidence: the transactions that lie there. Pure."""
+"""The discard topic as evidence: the transactions that are there. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MANIFEST = (
 
 
 def discard_evidence(records: DataFrame, half_topic_id: str) -> DataFrame:
-    """Manifests of what lies in the discard topic: the newest record of a key counts, and a tombstone removes it.
+    """Manifests of what is in the discard topic: the newest record of a key counts, and a tombstone removes it.
 
     Args:
         records: Records of the discard topic, from its beginning, as Spark's Kafka source gives them.

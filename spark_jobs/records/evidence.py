@@ -32,7 +32,7 @@ OP = (
     "struct<kind:string,source:string,partition:int,positions:string,first:bigint,last:bigint,time:timestamp,"
     "offset:bigint,contained:boolean>"
 )
-"""An entry of an op record; `contained`: all halves that it names would lie in the window."""
+"""An entry of an op record; `contained`: all halves that it names would be in the window."""
 
 ROW = (
     "struct<here:boolean,state:string,database:string,partition:int,first:bigint,last:bigint,positions:string,"
@@ -41,7 +41,7 @@ ROW = (
 """The callback row; `here`: it names the half topic that is audited."""
 
 MANIFEST = "struct<reason:string,decision:string>"
-"""Why a transaction lies in the discard topic."""
+"""Why a transaction is in the discard topic."""
 
 _COLUMNS = {"message": MESSAGE, "op": OP, "callback": ROW, "manifest": MANIFEST}
 
@@ -78,7 +78,7 @@ def lookup(values: Mapping[int, int] | Mapping[str, int] | Mapping[str, str], ke
 
 
 def inside(spans: Mapping[int, Span], partition: Column, offset: Column) -> Column:
-    """Whether a place lies in the spans; null if its partition has none."""
+    """Whether a place is in the spans; null if its partition has none."""
     starts = {number: start for number, (start, _) in spans.items()}
     ends = {number: end for number, (_, end) in spans.items()}
     return (offset >= lookup(starts, partition)) & (offset < lookup(ends, partition))

@@ -269,7 +269,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
     with Ledger(settings.connection(), settings.channel_names(), settings.replay_id) as ledger:
 
         def figures() -> Figures:
-            with suppress(KafkaUnreachable):  # what is shown may be old; who writes will say it
+            with suppress(KafkaUnreachable):  # what is shown may be old; the write finds out
                 ledger.glance()
             return {"records": prepared.plan.rows, "written": ledger.seen.rows}
 

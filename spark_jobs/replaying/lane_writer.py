@@ -29,7 +29,7 @@ class LandedRecord(NamedTuple):
     """A record as it was landed.
 
     Args:
-        place: Where it lay.
+        place: Where it was.
         hashed: The hash of its place.
         size: Bytes of key, value and headers.
         key: Its key.

@@ -1,6 +1,6 @@
 """A replay's plan and its progress, as the ledger keeps them. Pure.
 
-The plan says what a replay is to write, and is made once. What lies in the table later belongs to it no more, so that
+The plan says what a replay is to write, and is made once. What is in the table later belongs to it no more, so that
 the same replay finds the same records whenever it is run again. Progress is told for each lane: what goes to one
 partition of a target topic, in its order.
 """
@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 
 
 class Place(NamedTuple):
-    """Where a record lies that was landed; records of a lane are written in this order."""
+    """Where a record is that was landed; records of a lane are written in this order."""
 
     topic: str
     partition: int
@@ -162,7 +162,7 @@ class Progress:
     Args:
         rows: How many records.
         checksum: Of their places.
-        last: Where the last one lies.
+        last: Where the last one is.
     """
 
     rows: int

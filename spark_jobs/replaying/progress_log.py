@@ -5,7 +5,7 @@ offsets of a group would do the same, but Kafka forgets those of a group without
 for a topic that is gone; a replay must be known as long as somebody may run it again.
 
 The ledger is read to its high watermark, and that waits for what is open below it: what a reader of committed records
-sees ends where the first transaction is open, and the own progress may lie behind that of another replay.
+sees ends where the first transaction is open, and the own progress may be behind that of another replay.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class SourceError(ConfigurationError):
 
 
 class LostRecordsError(UnsafeError):
-    """Records that were to be landed are gone: removed before they were read, or with a topic that was made again."""
+    """Records that were to be landed are gone: removed before they were read, or with a topic that was recreated."""
 
 
 class JobFailedError(OutboxError):

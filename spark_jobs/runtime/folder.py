@@ -32,7 +32,7 @@ def read_texts(spark: SparkSession, path: str) -> Iterator[str]:
 
 
 class Folder:
-    """A folder and what lies below it; names are relative to it, with `/` between parts.
+    """A folder and what is below it; names are relative to it, with `/` between parts.
 
     Args:
         spark: Session whose file systems and credentials are used.
@@ -65,7 +65,7 @@ class Folder:
             return bool(self._files.exists(self._at(name)))
 
     def names(self, name: str = "") -> list[str]:
-        """Names of what lies in a folder below; empty if there is none."""
+        """Names of what is in a folder below; empty if there is none."""
         with self._told("read"):
             at = self._at(name)
             if not self._files.exists(at):
@@ -88,7 +88,7 @@ class Folder:
         """Write a file so that readers see all of it or nothing."""
         parent, slash, last = name.rpartition("/")
         # The leading dot hides the file from Spark's readers while it is written. Without a folder there is no slash:
-        # what begins with one lies elsewhere.
+        # what begins with one is elsewhere.
         draft = f"{parent}{slash}.{last}.{uuid.uuid4().hex}"
         with self._told("written"):
             stream = self._files.create(self._at(draft), True)

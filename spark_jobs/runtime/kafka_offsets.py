@@ -83,7 +83,7 @@ class KafkaOffsets(JavaAdmin):
         return self._earliest(places)
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the first offsets that are not written yet; records of open Kafka transactions lie below."""
+        """Return the first offsets that are not written yet; records of open Kafka transactions are below."""
         return self._latest(places)
 
     def since(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:

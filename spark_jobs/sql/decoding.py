@@ -183,7 +183,7 @@ def _envelope(record: Stored) -> Fields:
     }
     try:
         control = _control(parse_half(found.headers), found.key)
-    except ProtocolError as error:  # that is why it lies there: its manifest says MALFORMED
+    except ProtocolError as error:  # that is why it is there: its manifest has MALFORMED
         return {**fields, "problem": str(error)}
     shared = ("producer_group", "truth", "topic", "topic_partition", "ordering_key", "incarnation")
     return {**fields, **{name: control[name] for name in shared}}

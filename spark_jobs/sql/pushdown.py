@@ -81,7 +81,7 @@ def _offset(bounds: Bounds, one: Filter) -> Bounds:
 
 
 def _timestamp(bounds: Bounds, one: Filter) -> Bounds:
-    # Kafka's times have no parts of a millisecond: a bound between two of them is one that lies lower.
+    # Kafka's times have no parts of a millisecond: a bound between two of them is one that is lower.
     low, high = _range(one, 0, _milliseconds)
     since = low if bounds.since is None or low is None else max(bounds.since, low)
     return replace(bounds, since=bounds.since if since is None else since, until=_lower(bounds.until, high))

@@ -31,7 +31,7 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
         sink: What the job's tables are.
 
     Raises:
-        OutputError: They do not belong together; the message says what to do.
+        OutputError: They do not belong together; the message names the remedy.
         LostRecordsError: A topic is not the one that was landed.
     """
     last = last_manifest(output)

@@ -21,7 +21,7 @@ class Checkpoint:
     """A query's checkpoint.
 
     Args:
-        folder: Where it lies; it need not exist yet.
+        folder: Where it is; it need not exist yet.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -35,7 +35,7 @@ class Checkpoint:
         """Return the query's id, which stays the same as long as the checkpoint does; None before the first start.
 
         Raises:
-            OutputError: What lies there is no checkpoint.
+            OutputError: Its content is no checkpoint.
         """
         text = self._folder.text("metadata")
         try:
@@ -90,7 +90,7 @@ class Checkpoint:
         version, *lines = text.lstrip("\0").splitlines()
         if version != _VERSION or not lines:
             raise OutputError(f"{self}/{name} is of a form that this job does not know ({version[:20]!r})")
-        # The one source's offsets stand in the last line, below the batch's settings.
+        # The one source's offsets are in the last line, below the batch's settings.
         offsets: Offsets = json.loads(lines[-1])
         return offsets
 

@@ -50,7 +50,7 @@ def watch(spark: SparkSession, settings: WatchSettings, stop: threading.Event) -
     Raises:
         OutputError: The output cannot be used, or is of other topics.
         SourceError: Kafka does not answer at the start, or a topic is missing.
-        LostRecordsError: Records that were to be counted are gone from Kafka, or a topic was made again.
+        LostRecordsError: Records that were to be counted are gone from Kafka, or a topic was recreated.
         ConfigurationError: The file for Prometheus cannot be written.
         JobFailedError: The job ended on its own; started again it goes on where it stopped.
     """

@@ -103,7 +103,7 @@ def _decisions(events: DataFrame) -> DataFrame:
 def waits_for(topics: Collection[str]) -> Column:
     """Return what a message waits for; null if nothing. Topics that are not read are not waited for.
 
-    What lies in the discard topic for good waits for its op marker, if that is not read yet, and for nothing else; a
+    What is in the discard topic for good waits for its op marker, if that is not read yet, and for nothing else; a
     half that cannot be read gets none.
     """
     op, half, real, discard = (f.col(name) for name in ("op", "half", "real", "discard"))

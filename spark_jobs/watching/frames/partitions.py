@@ -1,6 +1,6 @@
 """Kafka partitions as a look finds them: open transactions that hold readers back, and how far the relay is. Pure.
 
-With `read_committed` a reader ends at the last stable offset: what lies behind it, up to the high watermark, waits for
+With `read_committed` a reader ends at the last stable offset: what is behind it, up to the high watermark, waits for
 the end of a Kafka transaction. Spark's own lag metric ends there too, and says 0 of a partition that hangs.
 """
 
@@ -16,7 +16,7 @@ from spark_jobs.runtime.java_admin import Place
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A last stable offset that lies below the high watermark.
+    """A last stable offset that is below the high watermark.
 
     Args:
         offset: The offset, where a Kafka transaction begins that is open.
@@ -82,7 +82,7 @@ PARTITIONS = (
 def standing(
     ends: Mapping[Place, int], stable: Mapping[Place, int], before: Mapping[Place, Standing], now_ms: int
 ) -> dict[Place, Standing]:
-    """Where the last stable offset lies below the high watermark, and since when it has not moved.
+    """Where the last stable offset is below the high watermark, and since when it has not moved.
 
     Args:
         ends: High watermarks.

@@ -60,7 +60,7 @@ def minutes(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
 
 
 def _discarded(events: DataFrame) -> DataFrame:
-    """Messages that went to the discard topic: a manifest that is written anew for a half that follows lists all."""
+    """Messages that went to the discard topic: a manifest that is written again for a half that follows lists all."""
     earlier = Window.partitionBy("transaction_id", "kind").orderBy("time", "messages")
     earlier = earlier.rowsBetween(Window.unboundedPreceding, -1)
     told = f.coalesce(f.max("messages").over(earlier), f.lit(0))

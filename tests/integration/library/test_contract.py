@@ -103,7 +103,7 @@ def test_a_half_topic_that_is_compacted_stops_the_relay(site: Site) -> None:
 def test_a_topic_that_is_deleted_stops_the_service(site: Site, name: str) -> None:
     site.create()
     service = _serving(site) if name == "relay" else site.checker(extra=WATCHFUL)
-    wait_until(lambda: '"event": "' + name + ' started"' in service.output(), explain=site.logs)
+    wait_until(lambda: f'"event": "{name.capitalize()} started"' in service.output(), explain=site.logs)
     for future in site.admin.delete_topics([site.channel.check_topic]).values():
         future.result(20)
     assert _says(service, f"topic {site.channel.check_topic} was deleted")

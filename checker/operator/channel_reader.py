@@ -13,12 +13,13 @@ from checker.operator.undecided import Gathering, Half
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
+from outbox._kafka.record_headers import headers_of
 from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import UnsafeError
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import NewerFormatError, ProtocolError
-from outbox.protocol.half import Header, parse_half
+from outbox.protocol.half import parse_half
 from outbox.protocol.op import OpEntry, OpSource, parse_op
 
 NEAR = 2_000
@@ -297,9 +298,3 @@ def to_ops(message: Message) -> Iterable[tuple[OpSource, OpEntry]]:
     except ProtocolError:
         return []
     return [(source, entry) for entry in entries]
-
-
-def headers_of(message: Message) -> tuple[Header, ...]:
-    """Return the headers of a consumed record."""
-    headers: Any = message.headers() or ()  # the stub also allows a dict and text, which consumed messages never have
-    return tuple(headers)

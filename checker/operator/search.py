@@ -7,13 +7,14 @@ from contextlib import closing
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
-from checker.operator.channel_reader import headers_of, to_half, to_ops
+from checker.operator.channel_reader import to_half, to_ops
 from checker.operator.database_view import Rows
 from checker.operator.timeline import Event, Findings, Searched, What, needed
 from checker.rules.verdicts import Row
 from checker.settings import DatabaseSettings
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.range_reader import Span, SpanReader, cut
+from outbox._kafka.record_headers import headers_of
 from outbox._service.output import utc
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import parse_check

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.identifiers import created_ms
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
 
@@ -235,5 +236,4 @@ def folded(events: Sequence[Event]) -> list[Event]:
 
 def born_ms(transaction_id: str) -> int | None:
     """Return when a transaction id was made, ms since 1970 by its application's clock; None if it has no time."""
-    parsed = uuid.UUID(transaction_id)
-    return int.from_bytes(parsed.bytes[:6], "big") if parsed.version == _VERSION_7 else None
+    return created_ms(transaction_id) if uuid.UUID(transaction_id).version == _VERSION_7 else None

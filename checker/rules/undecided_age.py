@@ -6,6 +6,7 @@ It follows from the id, which begins with the time of an application's clock.
 from __future__ import annotations
 
 from checker.rules.verdicts import CONSEQUENCES, Answers
+from outbox.protocol.identifiers import created_ms
 from outbox.protocol.op import OpKind
 
 FORGET_MS = 1_200_000
@@ -36,9 +37,4 @@ class Undecided:
 
     def oldest_seconds(self, now: int) -> float:
         """Age of the oldest one, in seconds; 0: there is none."""
-        return max(0.0, (now - min(map(_began, self._asked), default=now)) / 1_000)
-
-
-def _began(transaction_id: str) -> int:
-    """Return the time with which an id begins, ms since 1970."""
-    return int(transaction_id[:8] + transaction_id[9:13], 16)
+        return max(0.0, (now - min(map(created_ms, self._asked), default=now)) / 1_000)

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from outbox._kafka.admin import checked_properties, end_offsets, refused
 from outbox._kafka.channel import ChannelDescription
 from outbox.errors import KafkaUnreachable
-from outbox.protocol.discard import DiscardReason, parse_manifest
+from outbox.protocol.discard import DiscardReason, is_manifest_key, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid
 
@@ -27,7 +27,6 @@ SILENCE_SECONDS = 2.0
 
 _POLL_SECONDS = 0.2
 _READ_AT_ONCE = 1_000
-_MANIFEST = b"/manifest"
 _UNREADABLE = "UNREADABLE"
 
 log = structlog.get_logger()
@@ -148,7 +147,7 @@ class DiscardIndex:
             self._forget(id_, key)
             return
         self._keys[id_].add(key)
-        if key.endswith(_MANIFEST):
+        if is_manifest_key(key):
             self._note_manifest(id_, value)
 
     def _note_manifest(self, id_: str, value: bytes) -> None:

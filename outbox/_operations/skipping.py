@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties, refused
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.client_log import logged
+from outbox._kafka.record_headers import headers_of
 from outbox.errors import ConfigurationError, UsageError
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import parse_half
@@ -90,12 +91,12 @@ def _read(consumer: Consumer, place: TopicPartition) -> Message | None:
 
 
 def _is_readable(message: Message, *, is_half: bool) -> bool:
-    headers = list(message.headers() or ())
+    headers = headers_of(message)
     try:
         if is_half:
-            parse_half(headers)  # type: ignore[arg-type]  # consumed messages never have text as a header's value
+            parse_half(headers)
         else:
-            parse_op(message.value(), headers)  # type: ignore[arg-type]  # as above
+            parse_op(message.value(), headers)
     except NewerFormatError:
         return False
     except ProtocolError:

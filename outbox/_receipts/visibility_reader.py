@@ -16,13 +16,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.client_log import logged
+from outbox._kafka.record_headers import headers_of
 from outbox._receipts.receipt import Receipt, VisibleAt
 from outbox._receipts.seen import Place, Sightings
 from outbox._receipts.transaction_end import LocalState
 from outbox.errors import Discarded, OutboxError, RolledBack
-from outbox.protocol.discard import manifest_key, parse_manifest
+from outbox.protocol.discard import is_manifest_key, manifest_key, parse_manifest
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.half import Headers
 from outbox.protocol.names import MESSAGE_ID_HEADER, Channel
 from outbox.protocol.op import OpKind, OpSource, parse_op
 
@@ -274,7 +274,7 @@ class VisibilityReader:
     def _discards(self, message: Message, place: Place) -> Iterable[tuple[bytes, Sighting]]:
         """Yield a manifest, which counts only at the end of its partition: until then its tombstone may follow."""
         key, value = message.key() or b"", message.value()
-        if not key.endswith(b"/manifest"):
+        if not is_manifest_key(key):
             return
         if value is None:
             self._seen.remove(key)
@@ -340,21 +340,17 @@ def _keys(watch: Watch) -> tuple[bytes, bytes, bytes]:
 
 
 def _visible(message: Message, place: Place) -> Iterable[tuple[bytes, Sighting]]:
-    for name, value in _headers(message):
+    for name, value in headers_of(message):
         if name == MESSAGE_ID_HEADER and value is not None:
             yield value, VisibleAt(*place, message.offset() or 0)
 
 
 def _rollbacks(message: Message) -> Iterable[tuple[bytes, Sighting]]:
     with suppress(ProtocolError):
-        source, entries = parse_op(message.value(), _headers(message))
+        source, entries = parse_op(message.value(), headers_of(message))
         for entry in entries:
             if entry.kind is OpKind.ROLLBACK:
                 yield _rollback_key(entry.transaction_id), source
-
-
-def _headers(message: Any) -> Headers:
-    return message.headers() or ()
 
 
 def _rolled_back(receipt: Receipt, source: OpSource) -> OutboxError:

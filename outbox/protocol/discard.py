@@ -21,6 +21,10 @@ from outbox.protocol.identifiers import check_uuid, message_id
 from outbox.protocol.op import OpKind, parse_kind
 from outbox.protocol.positions import MAX_POSITION, Positions
 
+MANIFEST_SUFFIX = "/manifest"
+"""End of a manifest's key."""
+_MANIFEST_END = MANIFEST_SUFFIX.encode()
+
 
 class DiscardReason(enum.StrEnum):
     """Why a transaction left the flow."""
@@ -113,7 +117,12 @@ def copy_key(transaction_id: str, position: int, offset: int) -> bytes:
 
 def manifest_key(transaction_id: str) -> bytes:
     """Key of a discarded transaction's manifest."""
-    return f"{transaction_id}/manifest".encode()
+    return f"{transaction_id}{MANIFEST_SUFFIX}".encode()
+
+
+def is_manifest_key(key: bytes) -> bool:
+    """Return whether a key of the discard topic is that of a manifest."""
+    return key.endswith(_MANIFEST_END)
 
 
 def parse_manifest(value: bytes | None) -> Manifest:

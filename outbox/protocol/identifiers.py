@@ -26,6 +26,11 @@ def make_transaction_id(unix_ms: int, random: bytes) -> str:
     return str(uuid.UUID(bytes=unix_ms.to_bytes(6, "big") + bytes(tail)))
 
 
+def created_ms(transaction_id: str) -> int:
+    """Return the time with which a UUIDv7 begins, ms since 1970 by its maker's clock."""
+    return int(transaction_id[:8] + transaction_id[9:13], 16)
+
+
 def check_uuid(text: str) -> str:
     """Return a lower-case UUID in its 36-character form.
 

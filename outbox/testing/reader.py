@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox._kafka.record_headers import headers_of
 from outbox.protocol.half import Header
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel
 
@@ -116,6 +117,6 @@ def _record(message: Any) -> VisibleRecord:
         message.offset(),
         message.key(),
         message.value(),
-        tuple(message.headers() or ()),
+        headers_of(message),
         message.timestamp()[1],
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from confluent_kafka import Message
 
+from outbox._kafka.record_headers import headers_of
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header, parse_half
@@ -34,7 +34,7 @@ class Decoder:
         Raises:
             NewerFormatError: It is of a newer format; the partition must stop.
         """
-        place = (_offset(message), message.timestamp()[1], message.key(), message.value(), _headers(message))
+        place = (_offset(message), message.timestamp()[1], message.key(), message.value(), headers_of(message))
         try:
             with _placed(message):
                 found = _half(*place)
@@ -55,7 +55,7 @@ class Decoder:
         """
         try:
             with _placed(message):
-                source, entries = parse_op(message.value(), _headers(message))
+                source, entries = parse_op(message.value(), headers_of(message))
         except ProtocolError as problem:
             why = self._why_skipped(message) if isinstance(problem, NewerFormatError) else str(problem)
             if why is None:
@@ -96,11 +96,6 @@ def _placed(message: Message) -> Iterator[None]:
     except NewerFormatError as error:
         place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
         raise NewerFormatError(f"{place}: {error}") from error
-
-
-def _headers(message: Message) -> tuple[Header, ...]:
-    headers: Any = message.headers() or ()  # the stub also allows a dict and text, which consumed messages never have
-    return tuple(headers)
 
 
 def _offset(message: Message) -> int:

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 
 from outbox._kafka.channel import ChannelDescription
 from outbox.errors import KafkaUnreachable
-from outbox.protocol.discard import Manifest, parse_manifest
+from outbox.protocol.discard import Manifest, is_manifest_key, parse_manifest
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.skip import PREFIX, Skip, parse_skip
 from relay.kafka.decode import decode_envelope
@@ -23,7 +23,6 @@ from relay.state.half_records import Half
 TIMEOUT_SECONDS = 10.0
 """Maximum time until a committed record can be read."""
 
-_MANIFEST = b"/manifest"
 
 log = structlog.get_logger()
 
@@ -120,12 +119,12 @@ class DiscardReader:
         self.newest_append = max(self.newest_append, message.timestamp()[1])
         if message.value() is None:
             self._places.pop(key, None)
-        elif not key.endswith(_MANIFEST):
+        elif not is_manifest_key(key):
             self._places[key] = message.offset() or 0
 
     def _note_manifest(self, message: Message) -> None:
         key = message.key() or b""
-        if not key.endswith(_MANIFEST):
+        if not is_manifest_key(key):
             return
         self._manifests.pop(key, None)
         if message.value() is None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import end_offsets
+from outbox._kafka.record_headers import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 from relay import metrics
@@ -249,8 +250,7 @@ def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
 
 def as_record(message: Message) -> Record:
     """Return the record once more, which its topic took before."""
-    headers: Any = message.headers() or []
     topic, partition = message.topic() or "", message.partition()
-    return Record(
-        topic, -1 if partition is None else partition, message.key(), message.value(), headers, message.timestamp()[1]
-    )
+    number = -1 if partition is None else partition
+    headers = list[tuple[str, str | bytes | None]](headers_of(message))
+    return Record(topic, number, message.key(), message.value(), headers, message.timestamp()[1])

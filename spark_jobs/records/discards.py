@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from outbox.protocol.discard import DiscardReason
+from outbox.protocol.discard import MANIFEST_SUFFIX, DiscardReason
 from spark_jobs.records.evidence import malformed_id
 
 _MANIFEST = (
@@ -23,7 +23,7 @@ def discard_evidence(records: DataFrame, half_topic_id: str) -> DataFrame:
     key = f.try_validate_utf8(f.col("key").cast("string"))
     newest = (
         records.select("partition", key.alias("key"), "offset", f.col("value").cast("string").alias("value"))
-        .where(f.col("key").endswith("/manifest"))
+        .where(f.col("key").endswith(MANIFEST_SUFFIX))
         .groupBy("partition", "key")
         .agg(f.max(f.struct("offset", "value")).alias("newest"))
     )

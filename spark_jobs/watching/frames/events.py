@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from outbox.protocol.discard import DiscardReason
+from outbox.protocol.discard import MANIFEST_SUFFIX, DiscardReason
 from outbox.protocol.op import OpKind
 from spark_jobs.records.delivered import real_evidence
 from spark_jobs.records.evidence import malformed_id
@@ -89,7 +89,9 @@ def check_events(records: DataFrame) -> DataFrame:
 
 def discard_events(records: DataFrame, half_topic_id: str) -> DataFrame:
     """Transactions that left the flow; their removal is no event."""
-    manifests = records.where(f.endswith(f.col("key").cast("string"), f.lit("/manifest")) & f.col("value").isNotNull())
+    manifests = records.where(
+        f.endswith(f.col("key").cast("string"), f.lit(MANIFEST_SUFFIX)) & f.col("value").isNotNull()
+    )
     parsed = _parsed(manifests, _MANIFEST).where(f.col("one.topic_id") == half_topic_id)
     offsets = f.transform("one.offsets", lambda pair: f.get(pair, f.lit(1)))
     place = malformed_id(f.col("partition"), f.get(offsets, f.lit(0)))

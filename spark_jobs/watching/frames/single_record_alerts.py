@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from outbox.protocol.discard import MANIFEST_SUFFIX
 from outbox.protocol.names import Channel
 from spark_jobs.watching.frames.alerts import FIRING, FORMAT_VERSION, RESOLVED, AlertKind
 
 _CHECK = "transaction string, group string, check int"
 _MANIFEST = "group string, reason string, detail string"
-_SUFFIX = "/manifest"
 
 
 def urgent_alerts(records: DataFrame, channel: Channel, checked: int) -> DataFrame:
@@ -34,7 +34,7 @@ def urgent_alerts(records: DataFrame, channel: Channel, checked: int) -> DataFra
         f.from_json(text, _CHECK).alias("request"),
         f.from_json(text, _MANIFEST).alias("manifest"),
     )
-    discarded = (f.col("topic") == channel.discard_topic) & f.endswith("key", f.lit(_SUFFIX))
+    discarded = (f.col("topic") == channel.discard_topic) & f.endswith("key", f.lit(MANIFEST_SUFFIX))
     asked = (f.col("topic") == channel.check_topic) & (f.col("request.check") == checked)
     told = (
         f.when(asked, _asked(channel, checked))

@@ -52,7 +52,7 @@ class Database:
         settings: How to reach it.
         channel: Name of the channel.
         report: Takes the answers of a batch.
-        lying: Looks up the discard topic; without it nothing below the purge watermark is fenced.
+        in_discard_topic: Looks up the discard topic; without it nothing below the purge watermark is fenced.
         purge: Whether the purge's rights are needed, too, if it is no database to read only.
     """
 
@@ -62,7 +62,7 @@ class Database:
         settings: DatabaseSettings,
         channel: str,
         report: Report,
-        lying: DiscardLookup | None = None,
+        in_discard_topic: DiscardLookup | None = None,
         *,
         purge: bool = False,
     ) -> None:
@@ -72,7 +72,9 @@ class Database:
         self._purge = purge
         table, policy = CallbackTable(settings.tables()), settings.policy()
         self._breakers = None if policy is None else Breakers(name, table, policy)
-        self._fence = ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, lying)
+        self._fence = (
+            ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, in_discard_topic)
+        )
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
         self._undecided = Undecided()

@@ -25,14 +25,14 @@ class ServedDatabases:
         channel: Name of the channel.
         report: Takes the answers of a batch.
         upkeep: Purges and audits those that are served.
-        lying: Looks up which transactions are in the discard topic.
+        in_discard_topic: Looks up which transactions are in the discard topic.
     """
 
-    def __init__(self, channel: str, report: Report, upkeep: Upkeep, lying: DiscardLookup) -> None:
+    def __init__(self, channel: str, report: Report, upkeep: Upkeep, in_discard_topic: DiscardLookup) -> None:
         self._channel = channel
         self._report = report
         self._upkeep = upkeep
-        self._lying = lying
+        self._in_discard_topic = in_discard_topic
         self._databases: dict[str, Database] = {}
 
     def start(self, settings: Mapping[str, DatabaseSettings]) -> None:
@@ -111,7 +111,7 @@ class ServedDatabases:
 
     def _made(self, name: str, settings: DatabaseSettings) -> Database:
         purge = self._upkeep.purges(settings)
-        return Database(name, settings, self._channel, self._report, self._lying, purge=purge)
+        return Database(name, settings, self._channel, self._report, self._in_discard_topic, purge=purge)
 
     def _begin(self, databases: Iterable[Database]) -> None:
         for database in databases:

@@ -78,7 +78,7 @@ class CheckerService:
         require_rights(self._admin, _needed_rights(self._channel.channel))
         reader = DeliveryReader(settings.connection(), self._admin, self._channel)
         upkeep = Upkeep(settings, reader)
-        self._databases = ServedDatabases(self._channel.channel.name, self._report, upkeep, reader.lying)
+        self._databases = ServedDatabases(self._channel.channel.name, self._report, upkeep, reader.in_discard_topic)
         with checked_properties():
             self._producer = Producer(
                 {

@@ -31,7 +31,7 @@ OUTBOX_COLUMNS = (
     "message_id string, transaction_id string, position int, producer_group string, "
     "origin_partition int, origin_offset bigint"
 )
-"""What the relay's headers say."""
+"""The relay's headers."""
 
 OUTBOX_NAMES = tuple(column.split()[0] for column in OUTBOX_COLUMNS.split(", "))
 
@@ -75,7 +75,7 @@ def landed_columns(records: DataFrame, internal: Collection[str] = ()) -> DataFr
 
     Args:
         records: A frame with the schema of Spark's Kafka source, headers included.
-        internal: Which of the topics are a channel's own: their control headers are unpacked where they say the same,
+        internal: Which of the topics are a channel's own: their control headers are unpacked where they are the same,
             and are no problem.
     """
     return _unpacked(records, internal).select(

@@ -33,7 +33,7 @@ def up(
     postgres_port: Annotated[int | None, typer.Option(help="Port of Postgres; by default any.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to keep the data in; by default none is kept.")] = None,
 ) -> None:
-    """Start Kafka and Postgres, say how to connect, and stop them on Ctrl-C or SIGTERM."""
+    """Start Kafka and Postgres, print how to connect, and stop them on Ctrl-C or SIGTERM."""
 
     def run() -> None:
         console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Errors of starting servers. Each message says what is wrong and what to do."""
+"""Errors of starting servers. Each message has the fault and the remedy."""
 
 from __future__ import annotations
 

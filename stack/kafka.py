@@ -1,4 +1,4 @@
-"""A real Kafka cluster: processes of Kafka's own jars, formatted once, ready when a client says so."""
+"""A real Kafka cluster: processes of Kafka's own jars, formatted once, ready when a client gets an answer."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Kafka:
         return [(node.proxy_port, node.behind_port) for node in self._cluster.nodes]
 
     def log(self, node: int = 0) -> Path:
-        """Return the file with everything that a node said."""
+        """Return the file with everything that a node printed."""
         return self._node_folder(self._cluster.nodes[node]) / "server.log"
 
     def start_all(self) -> None:

@@ -22,7 +22,7 @@ class Node:
         controller_port: For the other nodes' controllers.
         directory: Id of its folder, as Kafka writes ids.
         behind_port: For a proxy before this node; 0: there is none.
-        proxy_port: Where that proxy listens, and what its clients are told to connect to; 0: there is none.
+        proxy_port: Where that proxy listens, and what its clients connect to; 0: there is none.
     """
 
     number: int

@@ -24,7 +24,7 @@ def initial_controllers(nodes: Sequence[Node]) -> str:
 
 def _place(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
     listeners = f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}"
-    # Whoever comes in through a proxy is told of proxies only, so that no client gets past them.
+    # A client that comes in through a proxy gets the addresses of proxies only, so that no client gets past them.
     proxied = ",PROXIED://" + HOST if node.proxy_port else ""
     return {
         "node.id": str(node.number),

@@ -94,7 +94,7 @@ class Postgres:
 
     @property
     def log(self) -> Path:
-        """The file with everything that the server said."""
+        """The file with everything that the server printed."""
         return self._folder / "server.log"
 
     def start(self) -> None:
@@ -194,7 +194,7 @@ class Postgres:
         return {**socket, **source, **self._settings}
 
     def _source(self, primary: Postgres) -> str:
-        """How a standby connects to its primary; the password stands in a file, not in the list of processes."""
+        """How a standby connects to its primary; the password is in a file, not in the list of processes."""
         file = self._folder / "pgpass"
         file.touch(mode=0o600)
         file.write_text(f"{HOST}:*:*:{ROLE}:{primary.password}\n")

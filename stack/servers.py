@@ -38,7 +38,7 @@ class Stack:
         brokers: Kafka nodes: 1, or 3 for replication.
         standby: Add a Postgres standby that every commit waits for. With `postgres_settings` of
             `{"synchronous_standby_names": ""}` none waits, and a failover loses what the standby had not received.
-        proxied: Give each Kafka node a second listener, whose clients are told to connect to a proxy; the proxies are
+        proxied: Give each Kafka node a second listener, whose clients connect to a proxy; the proxies are
             the caller's, see `kafka.proxy_ports`.
         kafka_port: Clients' port of the first node, those of the others follow; None: any.
         postgres_port: Port of Postgres; None: any.
@@ -135,7 +135,7 @@ class Stack:
 
         Raises:
             StartError: There is no standby, it is not promoted, or the data folder is kept: its next stack could not
-                tell the two servers apart.
+                distinguish the two servers.
         """
         if not self.standby or self._kept_folder:
             raise StartError("there is nothing to fail over to: make the stack with standby=True and without data_dir")
@@ -207,7 +207,7 @@ class Stack:
         return self._temporary_folder
 
     def _make_postgres(self, processes: Processes, programs: Path, user: User | None) -> None:
-        # Both have it: after a failover, too, no COMMIT is acknowledged that only one server knows.
+        # Both have it: after a failover, too, no COMMIT is acknowledged that only one server has.
         synchronous = {"synchronous_standby_names": STANDBY_NAME} if self._with_standby else {}
 
         def server(name: str, port: int | None, primary: Postgres | None) -> Postgres:

@@ -67,16 +67,20 @@ class Fence:
         table: Its callback tables.
         channel: Name of the channel, for tombstones.
         guard: Decides what may be fenced; None: everything.
-        lying: Looks up the discard topic; None: nothing below the purge watermark is fenced.
+        in_discard_topic: Looks up the discard topic; None: nothing below the purge watermark is fenced.
     """
 
     def __init__(
-        self, table: CallbackTable, channel: str, guard: Guard | None = None, lying: DiscardLookup | None = None
+        self,
+        table: CallbackTable,
+        channel: str,
+        guard: Guard | None = None,
+        in_discard_topic: DiscardLookup | None = None,
     ) -> None:
         self._table = table
         self._channel = channel
         self._guard = guard
-        self._lying = lying
+        self._in_discard_topic = in_discard_topic
         self._size = BATCH
 
     def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
@@ -109,8 +113,8 @@ class Fence:
                 else:
                     waiting += _cut(batch, (len(batch) + 1) // 2)
         below = [one for one in requests if answers[one.transaction_id][0] is Verdict.PURGED]
-        if below and self._lying is not None:
-            answers |= self._fence_discarded(connection, below, self._lying)
+        if below and self._in_discard_topic is not None:
+            answers |= self._fence_discarded(connection, below, self._in_discard_topic)
         if any(verdict is Verdict.COMMITTED for verdict, _ in answers.values()):
             self._write(connection)
         failpoint("checker.decided")
@@ -169,7 +173,7 @@ class Fence:
         return [request for request in free if request.transaction_id in admitted]
 
     def _fence_discarded(
-        self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], lying: DiscardLookup
+        self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], in_discard_topic: DiscardLookup
     ) -> Answers:
         """Fence transactions in the discard topic below the watermark: their rows are never purged.
 
@@ -178,17 +182,17 @@ class Fence:
         """
         answers: Answers = {}
         try:
-            found = lying([one.transaction_id for one in below])
+            found = in_discard_topic([one.transaction_id for one in below])
             chosen = [one for one in below if one.transaction_id in found]
             for start in range(0, len(chosen), self._size):
-                answers |= self._fence_discarded_batch(connection, chosen[start : start + self._size], lying)
+                answers |= self._fence_discarded_batch(connection, chosen[start : start + self._size], in_discard_topic)
         except (OutboxError, *_HALVED) as error:
             reason = _reason(error) if isinstance(error, psycopg.Error) else str(error)
             log.warning("Transactions below the purge watermark stay undecided for now", reason=reason)
         return answers
 
     def _fence_discarded_batch(
-        self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], lying: DiscardLookup
+        self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], in_discard_topic: DiscardLookup
     ) -> Answers:
         """Fence transactions that are in the discard topic before and after: one that left it may have lost its row."""
         try:
@@ -196,9 +200,9 @@ class Fence:
             locked = self._lock(connection, batch)
             free = [one for one in batch if one.transaction_id in locked]
             admitted = self._admit(connection, free)
-            locked -= place_tombstones(connection, self._table, self._channel, admitted, lying=True)
+            locked -= place_tombstones(connection, self._table, self._channel, admitted, in_discard_topic=True)
             fenced = {one.transaction_id for one in admitted}
-            _require_discarded(fenced, lying)
+            _require_discarded(fenced, in_discard_topic)
         except BaseException:
             roll_back(connection)
             raise
@@ -232,13 +236,13 @@ def _verdict(row: Row | None, topic_id: str, *, locked: bool, admitted: bool) ->
     return Verdict.PURGED if admitted else Verdict.WITHHELD
 
 
-def _require_discarded(ids: set[str], lying: DiscardLookup) -> None:
+def _require_discarded(ids: set[str], in_discard_topic: DiscardLookup) -> None:
     """Verify that all transactions are in the discard topic.
 
     Raises:
         OvertakenError: One of them is not, or that is unknown.
     """
-    if ids and not ids <= set(lying(ids)):
+    if ids and not ids <= set(in_discard_topic(ids)):
         raise OvertakenError("some of it has left the discard topic meanwhile")
 
 

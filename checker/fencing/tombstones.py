@@ -53,7 +53,7 @@ def place_tombstones(
     channel: str,
     requests: Sequence[CheckRequest],
     *,
-    lying: bool = False,
+    in_discard_topic: bool = False,
 ) -> set[str]:
     """Insert tombstones, in the present transaction, but below the purge watermark (R11).
 
@@ -62,7 +62,7 @@ def place_tombstones(
         table: The callback tables.
         channel: Name of the channel.
         requests: What has no row.
-        lying: Whether all are in the discard topic: their rows are never purged, so the watermark does not apply.
+        in_discard_topic: Whether all are in the discard topic: their rows are never purged, whatever the watermark.
 
     Returns:
         The ids whose unique key is held by another transaction that is still open.
@@ -76,7 +76,7 @@ def place_tombstones(
     waits = 0
     while waiting:
         some = waiting.pop()
-        if waits < PATIENCE and _insert(connection, table, channel, some, lying=lying):
+        if waits < PATIENCE and _insert(connection, table, channel, some, in_discard_topic=in_discard_topic):
             continue
         waits += 1
         if len(some) == 1 or waits > PATIENCE:
@@ -93,7 +93,7 @@ def _insert(
     channel: str,
     requests: Sequence[CheckRequest],
     *,
-    lying: bool,
+    in_discard_topic: bool,
 ) -> bool:
     """Insert these tombstones; return False if another transaction holds a key, and none was inserted.
 
@@ -106,13 +106,13 @@ def _insert(
         with connection.pipeline():
             connection.execute("SAVEPOINT tombstones", prepare=False)
             connection.execute(_LOCK_TIMEOUT, (f"{WAIT_MS}ms",), prepare=False)
-            known = [request.transaction_id for request in requests] if lying else []
+            known = [request.transaction_id for request in requests] if in_discard_topic else []
             placed = connection.execute(table.compose(_INSERT), (channel, *_columns(requests), known), prepare=False)
             connection.execute("RELEASE tombstones", prepare=False)
     except psycopg.errors.LockNotAvailable:
         connection.execute("ROLLBACK TO tombstones")
         return False
-    if not lying:
+    if not in_discard_topic:
         _look_again(connection, table, [id_ for (id_,) in placed.fetchall()])
     return True
 

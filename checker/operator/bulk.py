@@ -167,7 +167,10 @@ class Bulk:
         if absent is not None:
             self.standings.update([absent] * len(requests))
             return entries
-        return [*entries, *self._decided(requests, self._rows(requests).fence(requests, reader.lying, self.gone))]
+        return [
+            *entries,
+            *self._decided(requests, self._rows(requests).fence(requests, reader.in_discard_topic, self.gone)),
+        ]
 
     def _decided(self, requests: Sequence[CheckRequest], answers: Answers) -> Iterator[OpEntry]:
         for request in requests:

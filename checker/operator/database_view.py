@@ -119,12 +119,12 @@ class Rows:
                 for request in requests
             }
 
-    def fence(self, requests: Sequence[CheckRequest], lying: DiscardLookup, gone: str | None) -> Answers:
+    def fence(self, requests: Sequence[CheckRequest], in_discard_topic: DiscardLookup, gone: str | None) -> Answers:
         """Roll back many transactions as the checker does: a tombstone is the row of each that has none.
 
         Args:
             requests: Of groups of this database.
-            lying: Looks up which transactions are in the discard topic: their rows cannot have been purged.
+            in_discard_topic: Looks up which transactions are in the discard topic: their rows cannot have been purged.
             gone: An incarnation of this database that the operator confirms as lost for good.
 
         Raises:
@@ -137,7 +137,7 @@ class Rows:
                 replace(request, incarnation=today) if _foreign_and_gone(request, today, gone) else request
                 for request in requests
             ]
-            return Fence(self._table, self._channel, lying=lying).check(connection, known)
+            return Fence(self._table, self._channel, in_discard_topic=in_discard_topic).check(connection, known)
 
     def decide(self, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
         """Make an operator's decision the row, unless there is one, or the local transaction is open.

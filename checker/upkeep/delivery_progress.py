@@ -83,7 +83,7 @@ class DeliveryReader:
         discards = self._read_discards()
         return self._progress(checkpoints, discards)
 
-    def lying(self, transaction_ids: Collection[str]) -> frozenset[str]:
+    def in_discard_topic(self, transaction_ids: Collection[str]) -> frozenset[str]:
         """Return those of some transactions that are in the discard topic now; none if that is unknown.
 
         Raises:

@@ -71,7 +71,7 @@ def _hide_passwords() -> None:
 
 
 def _root() -> None:
-    """Transactional messages for Kafka and Postgres: change the database and tell others, both or neither."""
+    """Transactional messages for Kafka and Postgres: change the database and inform others, both or neither."""
 
 
 def _add(app: object, command: EntryPoint) -> str | None:
@@ -93,7 +93,7 @@ def _add(app: object, command: EntryPoint) -> str | None:
 
 
 def _missing(command: EntryPoint, error: ModuleNotFoundError) -> str:
-    """Say why a module of a command is not found, and what to do.
+    """Return why a module of a command is not found, and the remedy.
 
     A package of the same name, earlier on `sys.path`, hides the one of this project.
     """

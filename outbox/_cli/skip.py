@@ -32,7 +32,7 @@ def skip(
 ) -> None:
     """Pass by one record of the half or op topic that cannot be read, and that halts its half partition.
 
-    A half becomes MALFORMED in the discard topic. What an op said is asked for again.
+    A half becomes MALFORMED in the discard topic. The decision of an op is asked for again.
     """
     if not 0 < len(reason.strip()) <= MAX_REASON:
         raise UsageError(f"--reason has {len(reason.strip())} characters: give 1 to {MAX_REASON}")

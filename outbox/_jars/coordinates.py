@@ -1,6 +1,6 @@
 """Maven coordinates, and the lock files that name jars by them.
 
-A lock file is TOML: `roots` are the coordinates that were chosen, `transitive` says whether what they need comes
+A lock file is TOML: `roots` are the coordinates that were chosen, `transitive` is whether what they need comes
 along, and the table `sha256` lists every jar with its checksum. It names no place to fetch from.
 """
 

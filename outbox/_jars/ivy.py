@@ -1,4 +1,4 @@
-"""Downloads by Maven coordinates through the Ivy jar inside pyspark, which knows where Maven's artifacts are."""
+"""Downloads by Maven coordinates through the Ivy jar inside pyspark, which finds Maven's artifacts."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _lines(stream: IO[bytes] | None) -> Iterator[str]:
 
 
 def _reason(said: list[str]) -> str:
-    """Return the first line that tells a cause, the best kind of line first."""
+    """Return the first line that names a cause, the best kind of line first."""
     kinds = (r"\((java\.\S+Exception[^)]*)\)", r"(\[FAILED     \].*)", r":: (\S+: not found)", r"(\S.*)")
     for kind in kinds:
         for line in said:

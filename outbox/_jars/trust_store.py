@@ -1,4 +1,4 @@
-"""A trust store for the Java that comes as a wheel, whose own one knows no certificates of this machine.
+"""A trust store for the Java that comes as a wheel, whose own one has no certificates of this machine.
 
 Without it a company's certificate, or a mirror signed by it, would be refused although pip and the browser trust it.
 """
@@ -41,7 +41,7 @@ def java_key_store(certificates: Iterable[bytes]) -> bytes:
     """Certificates (DER) in Java's own format "JKS", which is simple enough to need no keytool."""
     entries = [_entry(number, certificate) for number, certificate in enumerate(certificates)]
     body = struct.pack(">III", _MAGIC, _VERSION, len(entries)) + b"".join(entries)
-    # The format ends with this digest; it guards against accidents only, and says so by the phrase in it.
+    # The format ends with this digest; it guards against accidents only, and has a phrase for that in it.
     digest = hashlib.sha1(_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
     return body + digest.digest()
 

@@ -134,8 +134,8 @@ def describe_topics(
         admin: Client of the cluster.
         topics: Their names.
         timeout: Seconds for each of two requests.
-        writing: Whether this client is to write to them: a right that it lacks is then told, and is no error. Kafka
-            does not tell whether a topic exists that a client may not describe.
+        writing: Whether this client is to write to them: a right that it lacks is then returned, and is no error. Kafka
+            does not show whether a topic exists that a client may not describe.
 
     Raises:
         KafkaUnreachable: The cluster does not answer.
@@ -322,7 +322,7 @@ def _listed(
 
 
 def answer(future: Future[Any], what: str, absent: int | None = None, admin: AdminClient | None = None) -> Any:
-    """Return the result of an admin request; None for the error code that says that the thing is (or is not) there.
+    """Return the result of an admin request; None for the error code of a thing that is (or is not) there.
 
     Args:
         future: The request.

@@ -55,8 +55,8 @@ def committed_checkpoints(
         kafka: librdkafka properties for the connection.
         group: The group.
         places: Topics and partition numbers.
-        stable: Whether open transactions are waited for (R18). Without that, what is told was true once, and a
-            checkpoint never goes back: enough to say what is settled, and not to go on from there.
+        stable: Whether open transactions are waited for (R18). Without that, the result was true once, and a
+            checkpoint never goes back: enough to find what is settled, and not to go on from there.
 
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.

@@ -145,7 +145,7 @@ class SpanReader:
 
         Args:
             spans: Those of one partition ascend, and do not overlap.
-            passed: Is told how many records came, from time to time.
+            passed: Called with the number of records, from time to time.
 
         Raises:
             KafkaUnreachable: Kafka does not answer.

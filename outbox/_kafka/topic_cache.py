@@ -1,4 +1,4 @@
-"""What the cluster says of topics, remembered for a while and shared by the threads of a process."""
+"""Descriptions of topics, remembered for a while and shared by the threads of a process."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def offsets_problem(half: TopicDescription, offsets_minutes: int) -> Problem | N
 def changes(
     channel: Channel, known: Mapping[str, TopicDescription], topics: Mapping[str, TopicDescription]
 ) -> Iterator[Problem]:
-    """How topics differ from what a running service knows of them, where that is no setting.
+    """How topics differ from the descriptions of a running service, where that is no setting.
 
     The check topic may grow: which partition a check request takes does not matter.
 

@@ -1,4 +1,4 @@
-"""Which transactions are so old that their rows may have been purged: "no row" says nothing of them (R11). Pure."""
+"""Which transactions are so old that their rows may have been purged: "no row" proves nothing for them (R11). Pure."""
 
 from __future__ import annotations
 

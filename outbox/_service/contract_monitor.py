@@ -133,7 +133,7 @@ class ContractWatch:
     def _found(self, topics: Mapping[str, TopicDescription]) -> list[Problem]:
         changed = list(changes(self._channel, self._known, topics))
         told = {problem.rule for problem in changed}
-        # That a topic has grown or was deleted says more than that its count differs, or that it is not there.
+        # That a topic has grown or was deleted is more specific than a different count, or that it is not there.
         others = [problem for problem in channel_problems(self._channel, topics) if problem.rule not in told]
         return [*changed, *others, *contract_problems(self._channel, topics, self._contract)]
 

@@ -28,7 +28,7 @@ def told(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[N
 
     Args:
         figures: Gives the present figures.
-        terminal: The terminal of the line; None: the log is told every minute, unless nothing has changed.
+        terminal: The terminal of the line; None: a log line every minute, unless nothing has changed.
     """
     if terminal is not None:
         with Live(

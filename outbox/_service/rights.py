@@ -41,7 +41,7 @@ def require_rights(admin: AdminClient, needed: Mapping[str, Collection[AclOperat
 
 
 def refuse_missing_right(error: KafkaError, rights: str, names: Mapping[str, str]) -> None:
-    """Raise if an error says that a right is missing: no retry helps.
+    """Raise if an error is about a missing right: no retry helps.
 
     Args:
         error: What Kafka reported.

@@ -32,7 +32,7 @@ PRODUCER_GROUP_HEADER = GROUP_HEADER
 ORIGIN_HEADER = "outbox-origin"
 LATE_HEADER = "outbox-late"
 
-# In the discard topic, on what stands for a half that does not fit there.
+# In the discard topic, on the substitute for a half that does not fit there.
 STUB_HEADER = "outbox-stub"
 
 # On real topics, behind all others, on what was sent again on purpose.

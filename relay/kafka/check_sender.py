@@ -47,7 +47,7 @@ class CheckSender:
     def ask(self, requests: Sequence[CheckRequest]) -> None:
         """Send requests, keyed by producer group.
 
-        A broker that has just started may say for a moment that the topic is unknown; librdkafka refuses it then.
+        A broker that has just started may answer for a moment that the topic is unknown; librdkafka refuses it then.
         """
         for request in requests:
             try:

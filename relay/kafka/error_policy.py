@@ -1,7 +1,7 @@
 """What to do when librdkafka's transactional producer reports an error. Pure: flags in, remedy out.
 
-librdkafka says of each error whether the call may be repeated, whether the transaction must be aborted, or whether
-the producer is of no further use; an error that says none of these counts as the last (INTRODUCTION.md, "Transactional
+librdkafka marks each error: whether the call may be repeated, whether the transaction must be aborted, or whether
+the producer is of no further use; an error without a mark counts as the last (INTRODUCTION.md, "Transactional
 producer API"). Whatever is not a retry ends in a fresh producer and in a new ledger from `committed()`, because
 the old protocol's late EndTxn could otherwise end the next transaction (R17, R18, KAFKA-17754).
 """
@@ -104,7 +104,7 @@ _OPEN = frozenset({Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT})
 def remedy(fault: Fault, step: Step) -> Remedy:
     """Return what to do about an error.
 
-    A message that cannot be produced or delivered is lost to its transaction, whatever its error says of trying again:
+    A message that cannot be produced or delivered is lost to its transaction, whatever its error allows:
     the others must not become visible without it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Where the topics of a channel end, asked for beside the consumer: its own figures stand still when its fetches do."""
+"""Where the topics of a channel end, asked for beside the consumer: its own figures stop with its fetches."""
 
 from __future__ import annotations
 

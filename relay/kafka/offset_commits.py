@@ -18,7 +18,7 @@ from relay.kafka.error_policy import Fault, Remedy, Step, remedy
 from relay.kafka.producer import DeliveryError, delivery_error
 
 PATIENCE_SECONDS = 10.0
-"""So long a commit is tried again before its partition is taken over again."""
+"""Time for which a commit is tried again before its partition is taken over again."""
 
 Offsets = Sequence[TopicPartition]
 Commit = Callable[[Offsets], None]

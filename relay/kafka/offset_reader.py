@@ -11,7 +11,7 @@ from outbox._kafka.admin import checked_properties
 from outbox.errors import ConfigurationError, KafkaUnreachable
 
 TIMEOUT_SECONDS = 10.0
-"""So long one answer of Kafka may take."""
+"""Maximum time for one answer of Kafka."""
 
 POLL_SECONDS = 0.2
 READ_AT_ONCE = 1_000
@@ -26,7 +26,7 @@ class OffsetReader:
         kafka: librdkafka properties for the connection.
         topic: The topic.
         partition: The partition.
-        group: Of the relay; never joined, but whoever may read for the relay may read in its name.
+        group: Of the relay; never joined, but a client that may read for the relay may read in its name.
         isolation: `isolation.level`.
     """
 

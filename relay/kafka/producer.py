@@ -1,4 +1,4 @@
-"""A producer that is given whole batches, knows what of them was not delivered, and hears its own complaints."""
+"""A producer for whole batches: which records were not delivered, and what its log reports."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def delivery_error(step: Step, error: KafkaError, undelivered: Sequence[Undelive
 
 
 class Complaints:
-    """Takes a producer's log lines for librdkafka's `logger`, and notes those that tell of a lost connection or answer.
+    """Takes a producer's log lines for librdkafka's `logger`, and notes those of a lost connection or answer.
 
     After such a line a request may have been sent twice, although its call succeeded (R17).
     """
@@ -177,13 +177,13 @@ class BatchProducer:
             raise self._fatal_error() from error
 
     def _failure(self, step: Step) -> DeliveryError:
-        """Return what the first report means; one that only says "fatal" leaves open whether another owner is there."""
+        """Return what the first report means; one that is only "fatal" leaves open whether another owner is there."""
         cause = self._undelivered[0].error
         is_silent = cause.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's own codes carry an underscore
         return self._fatal_error() if is_silent else delivery_error(step, cause, self._undelivered)
 
     def _fatal_error(self) -> DeliveryError:
-        """Return what has befallen the producer: it tells it once more."""
+        """Return the producer's fatal error, which it returns once more."""
         try:
             self.client.begin_transaction()
         except KafkaException as error:

@@ -32,7 +32,7 @@ _OF_THE_PRODUCER = FENCED | frozenset(
 
 
 class Blame(NamedTuple):
-    """What the reports on a failed batch say.
+    """The reports on a failed batch.
 
     Args:
         errors: The topics to blame, with the name of Kafka's error.

@@ -52,7 +52,7 @@ class Delivery(Protocol):
         """Whether a request of the last batch timed out, and was repeated."""
 
     def limit_batches(self, max_message_bytes: int) -> None:
-        """Send no record batch that is larger than a topic takes: librdkafka knows no topic's `max.message.bytes`.
+        """Limit record batches to what a topic takes: librdkafka does not read its `max.message.bytes`.
 
         A limit that is not needed any more ends after a while.
 
@@ -66,7 +66,7 @@ class Delivery(Protocol):
         """
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
-        """Write records, then a checkpoint that says so.
+        """Write records, then the checkpoint behind them.
 
         Args:
             records: What becomes visible; may be empty.

@@ -17,8 +17,8 @@ class _Progress:
     """What was seen of one half partition.
 
     Args:
-        most: The most that its checkpoints ever said.
-        since: When they said so first, or when there was no work, seconds.
+        most: The highest value of its checkpoints.
+        since: Time of that value, or of the last moment without work, seconds.
         has_work: Whether there is.
     """
 

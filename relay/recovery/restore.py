@@ -74,7 +74,7 @@ class HeldBackError(KafkaUnreachable):
 def why_unreadable(
     error: KafkaException, kafka: Mapping[str, str], channel: ChannelDescription, number: int
 ) -> KafkaUnreachable:
-    """Return why checkpoints could not be read: perhaps Kafka knows them, but holds them back.
+    """Return why checkpoints could not be read: perhaps Kafka has them, but holds them back.
 
     Args:
         error: Of `read_checkpoints()`.
@@ -136,14 +136,14 @@ def verify_checkpoints(
     deliver_again: bool = False,
     skip_lost: bool = False,
 ) -> tuple[HalfCheckpoint, OpCheckpoint]:
-    """Return what the committed offsets of a half and an op partition say.
+    """Return the checkpoints of the committed offsets of a half and an op partition.
 
     Args:
         consumer: Of the relay's group.
         channel: The channel.
         number: Partition number of both.
         committed: As `read_checkpoints()` returns them.
-        deliver_again: Whether one that cannot be trusted is replaced by one that knows of nothing settled, at the
+        deliver_again: Whether one that cannot be trusted is replaced by one without anything settled, at the
             beginning of the topic. It doubles what the topic still has; its offset is not believed, for that was
             perhaps moved forward by hand, and what is before it would be lost.
         skip_lost: Whether to go on without halves that were not settled and are gone from the topic.
@@ -207,7 +207,7 @@ def lost_ops(consumer: Consumer, channel: ChannelDescription, number: int, check
 def _with_ops_that_are_there(
     consumer: Consumer, channel: ChannelDescription, number: int, checkpoint: OpCheckpoint
 ) -> OpCheckpoint:
-    """Return an op checkpoint that does not begin before its topic: check-back finds what a lost op said (R38)."""
+    """Return an op checkpoint that does not begin before its topic: check-back replaces a lost op (R38)."""
     lost = lost_ops(consumer, channel, number, checkpoint)
     if not lost:
         return checkpoint
@@ -260,7 +260,7 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
     """See that readers see all of a discard partition: only its owner writes there, and it has ended what was open.
 
     Raises:
-        HeldBackError: They do not: what is there cannot be told.
+        HeldBackError: They do not: the content is not known.
         KafkaUnreachable: Kafka does not answer.
     """
     topic = channel.channel.discard_topic

@@ -54,7 +54,7 @@ class Intake:
     Args:
         consumer: The subscribed consumer.
         channel: The channel.
-        odd: Called when Kafka says something of the channel's topics that is no record.
+        odd: Called when Kafka reports an event of the channel's topics that is no record.
     """
 
     def __init__(self, consumer: Consumer, channel: ChannelDescription, odd: Callable[[], None]) -> None:

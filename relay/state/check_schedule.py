@@ -40,7 +40,7 @@ class Overdue:
 
     Args:
         policy: When to ask.
-        find: Each knows the transactions of some ids, as long as they may be asked about. They are not kept here: very
+        find: Each finds transactions by id, as long as they may be asked about. They are not kept here: very
             many may pend.
     """
 

@@ -56,7 +56,7 @@ class Half:
     aim: Target | None = None
 
     def target(self) -> Target | None:
-        """Where it shall go; None if its control headers cannot be parsed, or only the discard topic says so."""
+        """Where it shall go; None if its control headers cannot be parsed, or only the discard topic has its target."""
         return self.aim if self.control is None else _shared_target(self.control.topic, self.control.partition)
 
     def envelope(self) -> Envelope:

@@ -141,7 +141,7 @@ class Transaction:
         state: Its state.
         decision: The op entry that decided it.
         decided_by: Who wrote that.
-        disputed: Op markers contradicted each other: only who knows the truth decides it from now on.
+        disputed: Op markers contradicted each other: only a role that has the truth decides it from now on.
         asked: Check requests so far.
         unknown_answers: UNKNOWN answers so far.
         last_answer: The last one's reason.
@@ -215,7 +215,7 @@ class Transaction:
         return None if self.decided_by in _SAW_THE_ROW else Event.CONTRADICTION
 
     def _event_in_the_discard_topic(self, entry: OpEntry, source: OpSource) -> Event | None:
-        """Pre-flight looks again when an operator says so; a rollback must be of a role that read the row."""
+        """Pre-flight looks again when an operator asks for it; a rollback must be of a role that read the row."""
         if entry.kind is OpKind.ROLLBACK and source in _SAW_THE_ROW:
             return Event.ROLLBACK
         return Event.DELIVER if entry.kind is OpKind.DELIVER and source is OpSource.OPERATOR else None

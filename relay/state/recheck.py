@@ -21,9 +21,9 @@ class Patience(NamedTuple):
     """How long answers are waited for.
 
     Args:
-        group: So long a producer group counts as answered for, after an answer, or after room was short for the first
-            time, ms.
-        transaction: So long one waits for its own answer, ms: its local transaction may be open.
+        group: Time for which a producer group counts as answered for, after an answer, or after room was short for
+            the first time, ms.
+        transaction: Time that one waits for its own answer, ms: its local transaction may be open.
     """
 
     group: int

@@ -36,7 +36,7 @@ class Agenda:
         return due, self._queue(due)[0]
 
     def remove_first(self) -> None:
-        """Take out what `first` says."""
+        """Remove the entry that `first` returned."""
         due = self._times[0]
         queue = self._queue(due)
         queue.popleft()

@@ -90,7 +90,7 @@ class Unsettled:
         return len(offsets) <= room or self.is_narrow() or sum(map(self._more, _groups(offsets))) <= room
 
     def settle(self, offsets: Iterable[int]) -> None:
-        """Offsets are settled, and the next checkpoint says so: what was delivered must not be delivered again."""
+        """Settle offsets in the next checkpoint: what was delivered must not be delivered again."""
         for offset in offsets:
             self._remove(offset)
         self._name_late_ones_no_more()

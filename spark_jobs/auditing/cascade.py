@@ -26,7 +26,7 @@ class Case(NamedTuple):
     Args:
         when: A boolean column.
         verdict: The verdict; None: it is no message of this audit.
-        detail: One sentence for people; empty where the verdict says it all.
+        detail: One sentence for people; empty where the verdict is enough.
     """
 
     when: Column
@@ -52,7 +52,7 @@ def verdict(*, ops_complete: bool) -> Column:
 
 
 def why_unknown(*, ops_complete: bool) -> Column:
-    """Why nobody can know whether a message is committed; null if it can be known. `verdict` needs it as `unknown`.
+    """Why it cannot be found out whether a message is committed; null if it can. `verdict` needs it as `unknown`.
 
     Args:
         ops_complete: Whether all op markers were read.
@@ -109,7 +109,7 @@ def _malformed() -> Iterator[Case]:
 
 
 def _certainly_wrong() -> Iterator[Case]:
-    """Yield what is visible and wrong; but for the first, whether it is committed or nobody knows."""
+    """Yield what is visible and wrong; but for the first, whether it is committed or that is unknown."""
     visible, half, real, last = f.col("copies") > 0, f.col("half"), f.col("real"), f.col("last_copy")
     unknown = f.coalesce(f.concat(f.lit("; is it committed? "), f.col("unknown")), f.lit(""))
     yield Case(visible & ~f.col("counted") & f.col("unknown").isNull(), Verdict.PHANTOM, _why_not_committed())

@@ -1,4 +1,4 @@
-"""The charts of an audit's report, as SVGs that stand in its page; the same each time from the same summary."""
+"""The charts of an audit's report, as SVGs within its page; the same each time from the same summary."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from spark_jobs.records.evidence import lookup
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a database says of itself, in the snapshot from which its rows are.
+    """The state of a database, in the snapshot from which its rows are.
 
     Args:
         name: Its name in the settings.

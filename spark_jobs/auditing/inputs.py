@@ -1,6 +1,6 @@
 """What an audit reads, fixed as offsets in an order that makes the proof sound; docs/spark/audit.md gives the reasons.
 
-1. the window's half offsets, and what the relay's checkpoints say,
+1. the window's half offsets, and the relay's checkpoints,
 2. the ends of the discard topic,
 3. the ends of the real topics,
 4. the ends of the op topic and of the half topic.
@@ -83,7 +83,7 @@ class InputPlan:
         return Inputs(self._channel.name, self._half.id, window, halves, checkpoints=self._checkpoints)
 
     def finish(self, searches: Iterable[Search]) -> Inputs:
-        """Fix the rest, once the halves have said which real topics there are."""
+        """Fix the rest, once the halves have named the real topics."""
         reals = dict(self._real_spans({search.topic: search.since for search in searches}))
         op = self._internal[self._channel.op_topic]
         op_ends = self._committed_ends(op)
@@ -137,7 +137,7 @@ class InputPlan:
         return ends
 
     def _since(self, topic: KeptTopic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
-        """Where records of this time or later begin; says so if Kafka may have removed some of them."""
+        """Where records of this time or later begin; notes if Kafka may have removed some of them."""
         beginnings, found = self._kafka.beginnings(topic.places()), self._times(topic, time)
         starts = {place: at if 0 <= at <= ends[place] else ends[place] for place, at in found.items()}
         by_age_only = not topic.by_size and (topic.retention is None or time > self._now - topic.retention)

@@ -98,7 +98,7 @@ class Audit:
         self._databases = settings.all_databases()
 
     def fix(self) -> tuple[Inputs, DataFrame]:
-        """Fix what is read, and read the halves, which say which real topics there are."""
+        """Fix what is read, and read the halves, which name the real topics."""
         now = time.time_ns() // 1_000_000
         window = self._settings.window(now)
         window.check_closed(now)

@@ -124,7 +124,7 @@ def _with_facts(evidence: DataFrame) -> DataFrame:
 def _messages(rows: DataFrame) -> DataFrame:
     """One row for each message: its half (the one that counts, else the first), its records, the facts.
 
-    An op marker that is all there is of its transaction stands for a message.
+    An op marker that is all there is of its transaction counts as a message.
     """
     orphan = f.col("facts.orphan")
     alone = message(side=f.lit(ORPHAN), partition=orphan["partition"], offset=orphan["offset"], time=orphan["time"])
@@ -205,7 +205,7 @@ def _placed(judged: DataFrame) -> DataFrame:
         real["offset"].alias("real_offset"),
         real["time"].alias("real_time"),
         "copies",
-        # The broker's time on both sides; a real topic with the producer's time says nothing about when.
+        # The broker's time on both sides; a real topic with the producer's time does not show when.
         f.when(real["time_type"] == 1, real["time"]).alias("_visible"),
         half["ordering"].alias("_ordering"),
         real["late"].alias("_late"),

@@ -12,7 +12,7 @@ def reordered(judged: DataFrame) -> DataFrame:
     """Judge again what is right but for its place behind a later message.
 
     On one partition of a real topic the messages of one producer group and ordering key have the order of their
-    transactions' first halves, and of their positions. What comes late says so, and is not compared.
+    transactions' first halves, and of their positions. What comes late is marked, and is not compared.
 
     Args:
         judged: Messages with a verdict and their places; `_first`, the offset of their transaction's first half,

@@ -1,6 +1,6 @@
 """The report of an audit: one page of HTML that needs nothing else. Pure.
 
-No content of messages stands in it: ids, places and times only.
+It has no content of messages: ids, places and times only.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _verdicts(summary: Summary) -> Iterator[str]:
 
 
 def _latencies(summary: Summary) -> Iterator[str]:
-    """Charts of what was measured; a topic that keeps the producer's time does not tell when it was written."""
+    """Charts of what was measured; a topic that keeps the producer's time does not record when it was written."""
     yield "<h2>Latency of what was delivered</h2>"
     yield (
         "<p>By the brokers' clocks. A real topic records when a record was written only with "
@@ -183,5 +183,5 @@ def _cell(value: object) -> str:
 
 
 def _visible(text: str) -> str:
-    r"""Return a text whose control characters, which HTML does not take, stand there as `\x00`."""
+    r"""Return a text whose control characters, which HTML does not take, become `\x00`."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 )
 """The columns of `spark_jobs.records.callback_rows.COLUMNS` for pyarrow."""
 
-# Rows of other half topics come too: they say that a record is of another channel. There are few, or none.
+# Rows of other half topics come too: they show that a record is of another channel. There are few, or none.
 _ROWS = """
 SELECT transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition,
        first_offset, last_offset, positions
@@ -62,7 +62,7 @@ _INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 def take_snapshot(
     name: str, database: AuditedDatabase, half_topic_id: str, window: Mapping[int, Span], file: Path
 ) -> Database:
-    """Write the rows of a window to a Parquet file, and tell what the database says of itself in the same snapshot.
+    """Write the rows of a window to a Parquet file, and return the database's state in the same snapshot.
 
     Rows, incarnation and purge watermarks are of one moment: what was purged before it is below a watermark.
 

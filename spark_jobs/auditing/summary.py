@@ -30,7 +30,7 @@ class Share:
     """The messages of one producer group to one real topic.
 
     Args:
-        producer_group: The group; None where nobody knows.
+        producer_group: The group; None where it is unknown.
         topic: The topic; None likewise.
         verdicts: Messages by verdict.
         latencies: ms at the `PERCENTILES`, of what was delivered; None where a topic keeps the producer's time.
@@ -94,7 +94,7 @@ def summarize(judged: DataFrame, inputs: Inputs, databases: Sequence[Database]) 
     Args:
         judged: As `spark_jobs.auditing.judge.judge` gives it.
         inputs: What was read.
-        databases: What the databases say of themselves.
+        databases: The states of the databases.
     """
     counts = [f.count_if(f.col("verdict") == str(verdict)).alias(verdict) for verdict in Verdict]
     levels = f.array(*map(f.lit, PERCENTILES))

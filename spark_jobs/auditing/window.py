@@ -1,4 +1,4 @@
-"""The window of an audit, and the spans of offsets that stand for it. Pure.
+"""The window of an audit, and its spans of offsets. Pure.
 
 Times only choose the offsets. The spans are what is audited, and with them an audit can be repeated exactly.
 """

@@ -2,7 +2,7 @@
 
 The order is: a look whether the topics are still the same; records, counted where they were written; from them the
 quarantine and the parsed values; a second look at the topics; everything to its place; the manifest. Without a manifest
-the batch is written again, over what the first try left; with one the rows stand, and nothing is done.
+the batch is written again, over what the first try left; with one the rows stay, and nothing is done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BatchWriter:
         output: Its output.
         checkpoint: The query's checkpoint.
         sink: Where rows go.
-        topic_ids: Tells the ids of the topics by name, as they are now.
+        topic_ids: Returns the ids of the topics by name, as they are now.
         schemas: Schemas of values by topic, for those that are parsed.
 
     Attributes:

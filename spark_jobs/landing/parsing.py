@@ -1,4 +1,4 @@
-"""JSON values as typed columns, one table for a topic; what does not fit is told apart with the reason. Pure."""
+"""JSON values as typed columns, one table for a topic; what does not fit is separated with the reason. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_schema(spark: SparkSession, topic: str, text: str) -> StructType:
         text: The schema.
 
     Raises:
-        ConfigurationError: It is none, or has a field with a name that Spark uses itself.
+        ConfigurationError: It is malformed, or has a field with a name that Spark uses itself.
     """
     try:
         schema = spark.createDataFrame([], text).schema

@@ -63,4 +63,4 @@ class Verdict(enum.StrEnum):
 REPORTED = tuple(
     verdict for verdict in Verdict if verdict not in {Verdict.DELIVERED_ONCE, Verdict.ROLLED_BACK, Verdict.FOREIGN}
 )
-"""Verdicts whose messages stand in the table of findings, each with its places."""
+"""Verdicts whose messages are in the table of findings, each with its places."""

@@ -18,7 +18,7 @@ def real_evidence(records: DataFrame, window: Mapping[int, Span], half_ends: Map
     """Return records with a message id whose half would be in the window, or nowhere.
 
     A record names its half in its header `outbox-origin`: one that names a half outside the window belongs to
-    another audit. One that names none, or one that the half topic does not have yet, is nobody's and belongs to each.
+    another audit. One that names none, or one that the half topic does not have yet, belongs to each.
 
     Args:
         records: Records of real topics as Spark's Kafka source gives them.

@@ -1,6 +1,6 @@
 """The one form that all evidence of an audit has, so that it can be judged after one shuffle. Pure.
 
-A row belongs to one transaction and says one thing of it: a half or a record of a message, an op marker, the callback
+A row belongs to one transaction and is one fact of it: a half or a record of a message, an op marker, the callback
 row, or the manifest in the discard topic.
 """
 
@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from spark_jobs.runtime.spans import Span
 
 HALF, REAL, LISTED, ORPHAN = "half", "real", "listed", "orphan"
-"""Sides of a message: its half, its record on a real topic, its place in a committed row, an op marker of nobody."""
+"""Sides of a message: its half, its record on a real topic, its place in a committed row, an op marker without one."""
 
 MESSAGE = (
     "struct<side:string,position:int,topic:string,partition:int,offset:bigint,time:timestamp,time_type:int,"
@@ -92,5 +92,5 @@ def overlapping(spans: Mapping[int, Span], partition: Column, first: Column, las
 
 
 def malformed_id(partition: Column, offset: Column) -> Column:
-    """Return what stands for the transaction of a half whose control headers cannot be read: its place."""
+    """Return the substitute for the transaction id of a half whose control headers cannot be read: its place."""
     return f.concat(f.lit("malformed:"), partition.cast("string"), f.lit("/"), offset.cast("string"))

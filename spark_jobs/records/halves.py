@@ -98,7 +98,7 @@ def _options_are_readable() -> Column:
 
 
 def _offsets(records: DataFrame, runs: Mapping[int, Sequence[range]]) -> DataFrame:
-    """Each unsettled place in a row; a checkpoint can say a million of them for a partition."""
+    """Each unsettled place in a row; a checkpoint can name a million of them for a partition."""
     rows = [(partition, run.start, run.stop - 1) for partition, several in runs.items() for run in several]
     frame = records.sparkSession.createDataFrame(rows, "partition int, first bigint, last bigint")
     return frame.select(

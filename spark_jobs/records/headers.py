@@ -30,7 +30,7 @@ def is_single(name: str) -> Column:
 def content() -> Column:
     """Hash of key, value and the user's own headers, in their order; the same for a half and its record.
 
-    Hashes pass over null, so each part says whether it is null.
+    Hashes pass over null, so each part has a flag whether it is null.
     """
     parts = f.transform(
         f.col("headers"),

@@ -22,7 +22,7 @@ from spark_jobs.runtime.session import DELTA_LOCK, spark_session
 from spark_jobs.runtime.settings import SinkName
 
 _LAST_MS = 250_000_000_000_000
-"""Times of which Python knows the year."""
+"""Times whose year Python can print."""
 
 app: typer.Typer = typer.Typer(
     cls=with_settings(ReplaySettings), help="Send landed records again, each once for each replay, with Spark."
@@ -89,7 +89,7 @@ def show(prepared: Prepared, settings: ReplaySettings) -> None:
 
 
 def _time(ms: int) -> str:
-    """Return a time for people; a producer may have said any."""
+    """Return a time for people; a producer may have given any."""
     return utc(ms) if abs(ms) <= _LAST_MS else f"{ms} ms"
 
 

@@ -47,7 +47,7 @@ class Prepared:
         rows: The selected records with their lanes.
         parts: What of them goes where.
         plan: What is to be written.
-        entries: What the ledger says.
+        entries: The entries of the ledger.
         targets: The topics that it writes to.
     """
 
@@ -155,7 +155,7 @@ class ReplayJob:
         """Write the plan into the ledger; of two processes that try, one does.
 
         Returns:
-            The same, with what the ledger says then.
+            The same, with the ledger's entries then.
         """
         if prepared.entries.plan is not None:
             return prepared
@@ -250,10 +250,10 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
     Args:
         spark: Session; it needs no Kafka source.
         settings: What to replay.
-        terminal: Where the progress is shown; None: the log is told every minute.
+        terminal: Where the progress is shown; None: a log line every minute.
 
     Returns:
-        What was selected, and what the ledger said before.
+        What was selected, and the ledger's entries before.
 
     Raises:
         ConfigurationError: It cannot be done as it was asked for; nothing was written.

@@ -1,6 +1,6 @@
 """One Kafka transaction by a producer of its own, which has taken a transactional id over.
 
-Taking over fences whoever had the id before, and ends what he left open. No producer writes a second transaction: what
+Taking over fences the former owner of the id, and ends what it left open. No producer writes a second transaction: what
 it may have sent late, or twice, is fenced with it (R17).
 """
 
@@ -62,7 +62,7 @@ _FENCED = frozenset(
 
 
 class TransactionFailedError(OutboxError):
-    """A Kafka transaction that is not known to be committed; whoever takes the id over sees what became of it."""
+    """A Kafka transaction that is not known to be committed; the next owner of the id finds its outcome."""
 
 
 class FencedError(OutboxError):
@@ -131,7 +131,7 @@ class KafkaTransaction:
             self._failed.append(error)
 
     def _again(self, what: str, call: Callable[[], object]) -> None:
-        """Make a call, and again while librdkafka says that it may be, until the time is over."""
+        """Make a call, and again while librdkafka allows it, until the time is over."""
         deadline = time.monotonic() + _CALL_SECONDS
         with self._told(what):
             while True:
@@ -155,7 +155,7 @@ class KafkaTransaction:
             raise self._error(what, None) from error
 
     def _error(self, what: str, cause: KafkaError | None) -> OutboxError:
-        """Return what an error means; one message's error does not tell whether another producer is there."""
+        """Return what an error means; one message's error leaves open whether another producer is there."""
         befallen = self._befallen()
         if any(error is not None and error.code() in _FENCED for error in (cause, befallen)):
             return FencedError(f"{what}: another process has taken over")
@@ -163,7 +163,7 @@ class KafkaTransaction:
         return TransactionFailedError(f"{what} failed: {f'{told.name()}: {told.str()}' if told else 'no reason given'}")
 
     def _befallen(self) -> KafkaError | None:
-        """Return what has befallen the producer: it tells it once more. It is let go, whatever it says."""
+        """Return the producer's fatal error, which it returns once more. It is closed in any case."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:

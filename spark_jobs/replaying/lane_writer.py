@@ -1,6 +1,6 @@
 """Writes one lane: its records in their order, in Kafka transactions that carry the lane's progress.
 
-Each transaction takes the lane over first and reads the ledger then: nobody else can commit any more what the
+Each transaction takes the lane over first and reads the ledger then: no other process can commit any more what the
 ledger does not show, so what it shows is left out, and the rest is written. A process that was killed anywhere is
 followed by another that goes on exactly where it stopped; one that was only asleep is fenced.
 """
@@ -97,7 +97,7 @@ class LaneWriter:
 
         Raises:
             JobFailedError: Kafka did not take them, another process writes this replay, or what was written is not what
-                the plan says.
+                the plan has.
         """
         self._progress = self._ledger.read().progress.get(self._lane)
         before = self._rows()

@@ -61,7 +61,7 @@ def _lane(count: Column, by: PartitionBy) -> Column:
     if by is PartitionBy.ORIGINAL:
         return f.col("partition")
     # A lambda, because Spark makes an Arrow function of type hints, which needs pandas. It is called for all rows,
-    # whatever the condition around it says.
+    # whatever the condition around it is.
     of_key = f.udf(lambda key, partitions: None if key is None else partition_for_key(bytes(key), partitions), "int")
     return f.when(f.col("key").isNull(), f.col("partition") % count).otherwise(of_key(f.col("key"), count))
 

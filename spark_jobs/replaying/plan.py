@@ -1,7 +1,7 @@
 """A replay's plan and its progress, as the ledger keeps them. Pure.
 
-The plan says what a replay is to write, and is made once. What is in the table later belongs to it no more, so that
-the same replay finds the same records whenever it is run again. Progress is told for each lane: what goes to one
+The plan is what a replay is to write, and is made once. What is in the table later belongs to it no more, so that
+the same replay finds the same records whenever it is run again. Progress is kept for each lane: what goes to one
 partition of a target topic, in its order.
 """
 

@@ -1,8 +1,8 @@
 """The replay ledger: what replays are to write and have written, in a compacted topic of the channel.
 
 A lane's progress is written in the Kafka transaction that writes its records, so both are there or neither. Committed
-offsets of a group would do the same, but Kafka forgets those of a group without members after a week, and takes none
-for a topic that is gone; a replay must be known as long as somebody may run it again.
+offsets of a group would do the same, but Kafka deletes those of a group without members after a week, and takes none
+for a topic that is gone; a replay must be known as long as it may be run again.
 
 The ledger is read to its high watermark, and that waits for what is open below it: what a reader of committed records
 sees ends where the first transaction is open, and the own progress may be behind that of another replay.
@@ -74,7 +74,7 @@ def make_ledger(kafka: Mapping[str, str], channel: Channel, replication: int) ->
 
 @dataclass(slots=True)
 class Entries:
-    """What the ledger says of one replay.
+    """The ledger's entries of one replay.
 
     Args:
         plan: None: it was not begun.

@@ -20,7 +20,7 @@ class Selection:
     """What is selected: all that fits everything that is given.
 
     Args:
-        ids: Message ids, and transaction ids, which stand for all their messages.
+        ids: Message ids, and transaction ids, which select all their messages.
         where: A condition in SQL over the columns of the table.
         verdicts: Verdicts that an audit gave.
         include_replays: Whether what an earlier replay has sent, and was landed, is sent once more.

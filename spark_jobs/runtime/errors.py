@@ -49,7 +49,7 @@ def reason(error: BaseException) -> str:
 
 
 def is_data_loss(error: BaseException) -> bool:
-    """Whether Spark's Kafka source says that records are gone."""
+    """Return whether an error of Spark's Kafka source is about records that are gone."""
     return any(_name(cause) == _DATA_LOSS for cause in _java_causes(error))
 
 
@@ -77,7 +77,7 @@ def _text(cause: Any) -> str:
 
 
 def _lost(text: str) -> str:
-    """Return the part of the source's message that says which records."""
+    """Return the part of the source's message that names the records."""
     facts = text.partition("Reason:")[2] or text
     return " ".join(facts.partition("This could be")[0].split())
 

@@ -1,4 +1,4 @@
-"""A folder on any file system that Spark knows, through Hadoop's own classes, so that both see the same files."""
+"""A folder on any file system that Spark supports, through Hadoop's own classes, so that both see the same files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Folder:
         path: The folder; it need not exist.
 
     Raises:
-        OutputError: The path names no file system that Spark knows. Every method raises it when the file system
+        OutputError: The path names no file system that Spark supports. Every method raises it when the file system
             refuses.
     """
 

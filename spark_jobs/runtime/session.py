@@ -49,7 +49,7 @@ LOCAL = {
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Its default, which Spark 4.2 looks up in the environment for each value of a struct or array, unless it is said:
+    # Its default, which Spark 4.2 looks up in the environment for each value of a struct or array, unless it is set:
     # a tenth of the time that headers of halves take.
     "spark.sql.types.framework.enabled": "false",
 }
@@ -114,7 +114,7 @@ def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> 
 
 
 def _submitted(name: str) -> SparkSession:
-    """Return the session of `spark-submit`: where it runs and with which jars was said there."""
+    """Return the session of `spark-submit`: its place and jars are set there."""
     return _with_results(SparkSession.builder.appName(name).getOrCreate())
 
 
@@ -135,7 +135,7 @@ def _locked_jars(locks: Sequence[Path]) -> list[Path]:
 
 
 def _with_results(session: SparkSession) -> SparkSession:
-    # The gateway tells of every call that comes from the JVM.
+    # The gateway logs every call that comes from the JVM.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for key, value in RESULTS.items():
         session.conf.set(key, value)

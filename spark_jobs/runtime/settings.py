@@ -33,10 +33,10 @@ TopicNames = Annotated[str, AfterValidator(_check_topic_names)]
 
 
 class JobSettings(ServiceSettings):
-    """What every job has: who it is, how it reaches Kafka, what Spark is told besides.
+    """What every job has: who it is, how it reaches Kafka, further settings of Spark.
 
     The inherited `kafka` holds properties of librdkafka; Spark reads through Kafka's Java client, which has names of
-    its own for security and much else, so these stand apart.
+    its own for security and much else, so these are separate.
     """
 
     job_id: str = Field(
@@ -172,7 +172,7 @@ class LandSettings(SinkSettings, CheckpointedSettings):
         return tuple(sorted(asked))
 
     def rate_options(self) -> dict[str, str]:
-        """Options of Spark's source that say how much is in a batch."""
+        """Options of Spark's source for the size of a batch."""
         options = {}
         if self.max_offsets_per_trigger is not None:
             options["maxOffsetsPerTrigger"] = str(self.max_offsets_per_trigger)

@@ -15,7 +15,7 @@ ANSWER_SECONDS = 5.0
 
 
 def check_topics(settings: JobSettings, topics: Sequence[str], more: str = "") -> None:
-    """See whether the topics exist, where librdkafka knows how to reach Kafka.
+    """See whether the topics exist, where librdkafka can reach Kafka.
 
     A job that has properties for Kafka's Java client only, such as passwords, is not looked at: librdkafka would be
     refused where Spark is not.

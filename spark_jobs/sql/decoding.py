@@ -133,7 +133,7 @@ def _discards(record: Stored) -> Iterator[Fields]:
 
 
 def _discard_key(key: bytes | None) -> Fields:
-    """Return what a record's key says: `<transaction id>/manifest`, `…/<position>` or `…/<position>/<half offset>`."""
+    """Return the parts of a key: `<transaction id>/manifest`, `…/<position>` or `…/<position>/<half offset>`."""
     parts = (key or b"").decode(errors="replace").split("/")
     match parts:
         case [id_, "manifest"]:

@@ -133,7 +133,7 @@ class ChannelReader:
         return shares
 
     def _narrowed(self, bounds: Bounds, shares: list[Share]) -> list[Share]:
-        # The discard topic is read to its end: whether a record is alive, a later one says.
+        # The discard topic is read to its end: a later record decides whether a record is alive.
         open_end = self._options.what is What.DISCARDS
         starts, stops = self._times(bounds, [share.span for share in shares])
         found = []
@@ -191,7 +191,7 @@ class ChannelReader:
             yield from decode(self._options.what, record)
 
     def _alive(self, records: Iterable[Stored]) -> Iterator[Fields]:
-        """Rows that say whether each is the last one with its key."""
+        """Rows with a flag whether each is the last one with its key."""
         kept = list(records)
         last = {record.key: record.offset for record in kept}
         for record in kept:
@@ -204,7 +204,7 @@ class ChannelReader:
 def _clients(kafka: tuple[tuple[str, str], ...], group: str) -> tuple[AdminClient, SpanReader]:
     """Return what a stream looks with at every trigger, made once in its process.
 
-    The reader has the name of the relay's group, which whoever looks into the channel may read.
+    The reader has the name of the relay's group, which every reader of the channel may use.
     """
     return admin_client(dict(kafka)), SpanReader(dict(kafka), group)
 

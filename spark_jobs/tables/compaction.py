@@ -1,8 +1,8 @@
 """Which folders hold the rows of a table, once some of them have been compacted. Pure.
 
 A compaction writes the rows of several folders of one unit into one folder, whose batch id is its own number, negative.
-From the moment that it is told of in a file, the new folder counts and those that it replaces do not. So one rename of
-one small file is the swap, and whoever reads the manifests sees either side of it, never both.
+From the moment that it is recorded in a file, the new folder counts and those that it replaces do not. So one rename of
+one small file is the swap, and a reader of the manifests gets either side of it, never both.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Folders = Mapping[Unit, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One folder that stands for several.
+    """One folder in place of several.
 
     Args:
         number: Its number, from 1; its folder is `batch_id=-<number>`.
         unit: What was compacted.
-        replaces: Batch ids of the folders that it stands for.
+        replaces: Batch ids of the folders that it replaces.
         rows: How many rows.
         checksum: Sum of `xxhash64` over all columns of the rows, modulo 2^64, in 16 hex digits.
     """

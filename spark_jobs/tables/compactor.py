@@ -4,9 +4,9 @@ Delta tables are rewritten by Delta's OPTIMIZE, which no reader notices. Of Parq
 become one, checked before it takes their place:
 
     1  the rows of a unit's folders, counted and compared with the manifests
-    2  written into a folder that nobody reads, counted again there: rows and the checksum of all that is in them
+    2  written into a folder without readers, counted again there: rows and the checksum of all that is in them
     3  renamed to its place, which no reader goes by yet
-    4  the swap: the compaction is told of in a file, by one rename
+    4  the swap: the compaction is recorded in a file, by one rename
     5  the replaced folders are removed
 
 A process that dies before 4 leaves the unit as it was, one that dies after it leaves it compacted; the next run removes
@@ -58,13 +58,13 @@ def compact(spark: SparkSession, settings: CompactSettings, today: date, stop: C
         spark: Session to read and write with.
         settings: What is closed, and how large files are to be.
         today: The day that it is, by UTC.
-        stop: Tells whether the job is asked to stop; it is asked before each table or unit.
+        stop: Returns whether the job is asked to stop; it is asked before each table or unit.
 
     Returns:
         How many tables (Delta) or units (Parquet) were compacted.
 
     Raises:
-        OutputError: The tables cannot be read or written, or are not what the manifests say; or they are Parquet tables
+        OutputError: The tables cannot be read or written, or differ from the manifests; or they are Parquet tables
             and the settings do not allow to compact them.
         JobFailedError: Spark failed.
     """
@@ -151,7 +151,7 @@ class Compactor:
         self.folders: Folders = live_folders(self._manifests.values(), self._compactions.values())
 
     def tidy(self) -> None:
-        """Remove what killed runs left: folders that a compaction stands for, and those of compactions untold of."""
+        """Remove what killed runs left: folders that were replaced, and those of compactions without a record."""
         self._output.delete(COMPACTING)
         there = {(table, name) for table in tables_of(self._output) for name in self._output.names(table)}
         for each in self._compactions.values():

@@ -64,7 +64,7 @@ def optimize(spark: SparkSession, path: str, before: date, file_bytes: int) -> t
 class DeltaSink:
     """Delta tables: each write is one Delta transaction that carries the writer's name and the batch's number.
 
-    Delta passes over a transaction whose name it knows with the same or a higher number. So a table's rows of a batch
+    Delta passes over a transaction whose name it has with the same or a higher number. So a table's rows of a batch
     are there once, and are visible from their own commit on, which may be a moment before the manifest.
 
     Args:

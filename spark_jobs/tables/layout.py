@@ -6,7 +6,7 @@
     <output>/_owner.json                                                           the sink and the checkpoint
     <output>/_manifests/7.json                                                     batch 7 is complete; what is in it
     <output>/_retired/orders.json                                                  the topic is not landed any more
-    <output>/_compactions/3.json                                                   folders that batch_id=-3 stands for
+    <output>/_compactions/3.json                                                   folders that batch_id=-3 replaces
     <output>/_writing/, <output>/_compacting/                                      what is being written
 
 As Delta tables, `records`, `quarantine` and `parsed/<topic>` hold what Delta puts there instead; the manifests
@@ -85,5 +85,5 @@ def retired_file(topic: str) -> str:
 
 
 def compaction_file(number: int) -> str:
-    """Where a compaction is told of."""
+    """Where a compaction is recorded."""
     return f"{COMPACTIONS}/{number}.json"

@@ -1,6 +1,6 @@
 """A batch's manifest: what landed, and from where. Pure.
 
-A batch belongs to the table once its manifest stands. The checksum lets tables be compared with each other, and with
+A batch belongs to the table once its manifest exists. The checksum lets tables be compared with each other, and with
 what was to be sent, without moving a row: it is the sum of `xxhash64(message_id)`, so it adds up over partitions and
 batches, and the order of rows makes no difference.
 """
@@ -167,7 +167,7 @@ class Manifest:
         """Read a manifest.
 
         Raises:
-            OutputError: It is none, or one of a newer format.
+            OutputError: It is malformed, or of a newer format.
         """
         try:
             content = json.loads(text)

@@ -1,7 +1,7 @@
-"""Whose an output is: the sink and the checkpoint that began it, told in a file before the first row is written.
+"""Whose an output is: the sink and the checkpoint that began it, recorded in a file before the first row is written.
 
 The first manifest comes after the first rows. A job that was killed between them leaves rows that belong to its
-checkpoint, and without this file nothing would say so.
+checkpoint, and without this file nothing would show it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ def owner_of(output: Folder) -> Owner | None:
 
 
 def claim(output: Folder, owner: Owner) -> None:
-    """Say whose an output is, unless that is said already."""
+    """Record whose an output is, unless that is recorded."""
     if not output.exists(OWNER):
         output.put_text(OWNER, owner.encode())

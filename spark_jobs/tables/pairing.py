@@ -94,7 +94,7 @@ def sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
 
 
 def retirement(topics: Sequence[str]) -> str:
-    """Say for people how the landing of topics is ended."""
+    """Return for people how the landing of topics is ended."""
     names = ", ".join(topics)
     return (
         f"end the landing of {names}: stop the job, run outbox land retire TOPIC, and leave the topic out from then on"
@@ -115,7 +115,7 @@ def check_ids(
         now: Ids by name, as they are; a topic that is missing is gone.
         landed: Ends of what is landed of the topics as they were.
         when: Since when, for people.
-        way_on: Says what to do about topics, for people.
+        way_on: Returns the remedy for topics, for people.
 
     Raises:
         LostRecordsError: One has another id; the message names what was not landed.

@@ -86,7 +86,7 @@ class Checkpoint:
         text = self._folder.text(name)
         if text is None:
             return None
-        # The source's own first file begins with a zero byte, which once told an old Spark not to read it.
+        # The source's own first file begins with a zero byte, which once made an old Spark skip it.
         version, *lines = text.lstrip("\0").splitlines()
         if version != _VERSION or not lines:
             raise OutputError(f"{self}/{name} is of a form that this job does not know ({version[:20]!r})")

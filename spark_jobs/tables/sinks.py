@@ -18,7 +18,7 @@ from spark_jobs.runtime.settings import SinkName
 from spark_jobs.tables.layout import PARSED, PARTITIONED_BY, QUARANTINE, RECORDS, WRITING, batch_folder, parsed_table
 
 FILES = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
-"""The manifest says that a batch is complete; no other marker does."""
+"""The manifest marks a batch as complete; no other marker does."""
 
 
 def tables_of(output: Folder) -> Iterator[str]:
@@ -66,7 +66,7 @@ class Sink(Protocol):
 
 
 class ParquetSink:
-    """Directories: rows are written to a folder that nobody reads, and renamed to the batch's name.
+    """Directories: rows are written to a folder without readers, and renamed to the batch's name.
 
     Args:
         spark: Session that reads back.

@@ -1,6 +1,6 @@
 """Two readers of the tables that `land` writes: Spark and pyarrow.
 
-A batch counts once its manifest stands, and a compacted folder once its compaction is told of; both readers go by that.
+A batch counts once its manifest exists, and a compacted folder once its compaction is recorded.
 Delta tables are read by Spark, through Delta.
 """
 
@@ -141,7 +141,7 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the records of all complete batches as an Arrow table, without Spark; of Parquet tables only.
 
     Args:
-        path: Output of the job: a local path, or a URI that pyarrow knows (`s3://…`, `hdfs://…`, `gs://…`).
+        path: Output of the job: a local path, or a URI that pyarrow supports (`s3://…`, `hdfs://…`, `gs://…`).
         columns: Names of columns; all by default.
 
     Raises:
@@ -180,7 +180,7 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
 def _undisturbed(path: str, look: Callable[[], Compactions], read: Callable[[Compactions], _T]) -> _T:
     """List files between two looks at the compactions that see the same ones.
 
-    A folder that vanishes is passed over by Spark and listed in part by pyarrow, without a word. `compact` tells of a
+    A folder that vanishes is passed over by Spark and listed in part by pyarrow, without a word. `compact` records a
     compaction before it removes anything; so if none came, all folders were there until the end. The manifests are read
     after the first look: a batch that was compacted had its manifest before.
     """

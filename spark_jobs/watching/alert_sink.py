@@ -14,7 +14,7 @@ log = structlog.get_logger()
 
 
 def send_alerts(spark: SparkSession, settings: WatchSettings, records: Sequence[tuple[str, str]]) -> None:
-    """Tell what is new: log it, and send it to the topic, if there is one.
+    """Send what is new: log it, and send it to the topic, if there is one.
 
     Args:
         spark: Session with Spark's Kafka sink.

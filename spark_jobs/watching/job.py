@@ -207,7 +207,7 @@ class Watch:
 
 
 def _elsewhere(_: Sequence[str]) -> str:
-    """Say for people how a watch goes on: its figures are not worth a repair."""
+    """Return for people how a watch goes on: its figures are not worth a repair."""
     return "watch the others with another output"
 
 

@@ -1,4 +1,4 @@
-"""One batch of `watch`: read, put together, write, tell."""
+"""One batch of `watch`: read, put together, write, send."""
 
 from __future__ import annotations
 

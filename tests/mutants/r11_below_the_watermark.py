@@ -25,10 +25,10 @@ def _insert_blindly(
     channel: str,
     requests: Sequence[CheckRequest],
     *,
-    lying: bool,
+    in_discard_topic: bool,
 ) -> bool:
     """Insert tombstones where the lock was free, whatever was purged."""
-    del lying
+    del in_discard_topic
     connection.execute(table.compose(_BLIND), (channel, *_columns(requests), []))
     return True
 

@@ -1,7 +1,7 @@
 """Alerts: what is wrong by a look and its thresholds, and what of it is news. Pure.
 
-An alert has a stable key, which begins with the channel, so a compacted topic shows the last word on each. It is told
-when it begins and when it is over; after a crash it may be told again, with the same key and the same `since`.
+An alert has a stable key, which begins with the channel, so a compacted topic shows the last word on each. It is sent
+when it begins and when it is over; after a crash it may be sent again, with the same key and the same `since`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AlertKind(enum.StrEnum):
 
 
 AGED = frozenset({AlertKind.DANGLING, AlertKind.UNDELIVERED})
-"""Kinds that only a job can tell which is not behind."""
+"""Kinds that only a job without lag can find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Thresholds:
     Args:
         dangling_ms: Age of an undecided half.
         undelivered_ms: Age of a committed one that is not visible.
-        hung_ms: So long does an open transaction keep readers back.
+        hung_ms: Time for which an open transaction keeps readers back.
         relay_lag_ms: Age of a half that the relay has not read.
         check_percent: Check requests for a hundred halves, over the last minutes.
         slow_ms: 99th percentile from half to visible, over the last minutes; 0: never.
@@ -82,7 +82,7 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """Names it in its channel, whenever it is told."""
+        """Its name in its channel, at each sending."""
         return f"{self.kind}/{self.subject}"
 
 
@@ -141,11 +141,11 @@ def _partitions(look: Look, limits: Thresholds) -> Iterator[Alert]:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is to be told.
+    """What is to be sent.
 
     Args:
         firing: All that is wrong: key and since when, ms since 1970.
-        records: Keys and values of the records that tell what is new of it.
+        records: Keys and values of the records with what is new of it.
     """
 
     firing: Mapping[str, int]
@@ -157,8 +157,8 @@ def news(now: list[Alert], before: Mapping[str, int], channel: str, look: Look) 
 
     Args:
         now: All that is wrong.
-        before: What was wrong at the look before: key and since when. While the job is behind, what only one can tell
-            that is not is neither begun nor over.
+        before: What was wrong at the look before: key and since when. While the job is behind, alerts that it cannot
+            judge then neither begin nor end.
         channel: The channel.
         look: The look.
     """

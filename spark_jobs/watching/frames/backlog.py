@@ -16,7 +16,7 @@ AGES = (10, 60, 600, 3_600, 86_400)
 """Ages, s, up to which a bucket reaches; the last one has no end."""
 
 WAITING = "at timestamp, producer_group string, state string, up_to_seconds int, messages bigint, oldest timestamp"
-"""Messages that wait: `state` says for what, `up_to_seconds` is the age, null beyond the last bucket."""
+"""Messages that wait: `state` is for what, `up_to_seconds` is the age, null beyond the last bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Waiting:
 
 
 def waiting(told: DataFrame, read: Read) -> list[Waiting]:
-    """Messages that wait, counted; none while the job is behind, for nobody knows then.
+    """Messages that wait, counted; none while the job is behind, for it is unknown then.
 
     Args:
         told: What is known of each message.
@@ -59,7 +59,7 @@ def waiting(told: DataFrame, read: Read) -> list[Waiting]:
 def oldest_unread(events: DataFrame, read: Read) -> dict[int, int]:
     """By half partition, the append time (ms since 1970) of the oldest half that the relay has not read.
 
-    Decided or not, for a topic that is watched or not: a relay that stands delivers none of them.
+    Decided or not, for a topic that is watched or not: a relay that is stopped delivers none of them.
 
     Args:
         events: What is known of transactions.

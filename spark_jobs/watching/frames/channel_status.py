@@ -33,7 +33,7 @@ class Recent:
 
     @property
     def undeliverable(self) -> dict[str, int]:
-        """What was discarded for good, until somebody sees to it: parked messages may still be decided."""
+        """What was discarded for good, until an operator decides: parked messages may still be decided."""
         return {reason: count for reason, count in self.discarded.items() if reason != DiscardReason.UNDECIDED}
 
 
@@ -47,7 +47,7 @@ class Look:
         recent: Figures of the last minutes, by producer group.
         partitions: The partitions of all topics.
         until_ms: All that was written by then is read, ms since 1970: so old is what waits. None while the job is
-            behind: nobody knows what waits.
+            behind: what waits is unknown.
     """
 
     at_ms: int

@@ -22,7 +22,7 @@ UNDECIDED, UNDELIVERED = "UNDECIDED", "UNDELIVERED"
 """What a half waits for: its decision, or to become visible."""
 
 OPS_WAIT_MS = 600_000
-"""So long does a decision wait for a half that it names without an offset; by append times."""
+"""Time for which a decision waits for a half that it names without an offset; by append times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Read:
 
 
 def together(known: DataFrame, fresh: DataFrame) -> DataFrame:
-    """Events that were kept and those of a batch, told apart by `fresh`."""
+    """Events that were kept and those of a batch, separated by `fresh`."""
     return known.withColumn("fresh", f.lit(False)).unionByName(fresh.withColumn("fresh", f.lit(True)))
 
 
@@ -144,7 +144,7 @@ def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
 
 
 def is_unread(read: Read, partition: Column, offset: Column) -> Column:
-    """Whether the relay has not read a half yet; null if nobody knows."""
+    """Whether the relay has not read a half yet; null if unknown."""
     return offset >= lookup(read.heads, partition)
 
 

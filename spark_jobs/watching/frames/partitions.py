@@ -1,7 +1,7 @@
 """Kafka partitions as a look finds them: open transactions that hold readers back, and how far the relay is. Pure.
 
 With `read_committed` a reader ends at the last stable offset: what is behind it, up to the high watermark, waits for
-the end of a Kafka transaction. Spark's own lag metric ends there too, and says 0 of a partition that hangs.
+the end of a Kafka transaction. Spark's own lag metric ends there too, and is 0 for a partition that hangs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def standing(
 
 
 def held(found: Mapping[Place, Standing], holders: Mapping[Place, Holder]) -> dict[Place, Standing]:
-    """Where offsets stand, with what was found out about those who hold them."""
+    """Offsets, with what was found out about those who hold them."""
     known = {
         place: replace(found[place], holder=one.name, since_ms=one.since_ms or found[place].since_ms)
         for place, one in holders.items()

@@ -42,7 +42,7 @@ def minutes(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
     """Return what a batch adds, as rows of `MINUTES`.
 
     Args:
-        events: Old and new events, told apart by `fresh`.
+        events: Old and new events, separated by `fresh`.
         told: What is known of each message, as `spark_jobs.watching.frames.messages.messages` gives it.
         read: How far the topics are read.
     """

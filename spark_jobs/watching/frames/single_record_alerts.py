@@ -16,7 +16,7 @@ _MANIFEST = "group string, reason string, detail string"
 def urgent_alerts(records: DataFrame, channel: Channel, checked: int) -> DataFrame:
     """Alerts as Spark's Kafka sink takes them: `key` and `value`.
 
-    CHECKED_OFTEN: a transaction is asked about for this time, so nobody knows what became of it. DISCARDED: a
+    CHECKED_OFTEN: a transaction is asked about for this time, so its outcome is unknown. DISCARDED: a
     transaction went to the discard topic; it is resolved when it leaves it.
 
     Args:

@@ -33,7 +33,7 @@ class Step:
         position: First offset that is not read, by partition.
         newest_ms: Newest append time of a half so far, ms since 1970.
         standing: Open transactions that hold readers back.
-        firing: Alerts that were told and are not over: key and since when, ms since 1970.
+        firing: Alerts that were sent and are not over: key and since when, ms since 1970.
         totals: Figures since the beginning.
     """
 
@@ -75,7 +75,7 @@ class Step:
         """Read a step.
 
         Raises:
-            OutputError: It is none, or one of a newer format.
+            OutputError: It is malformed, or of a newer format.
         """
         try:
             content = json.loads(text)

@@ -282,12 +282,12 @@ def test_nothing_goes_while_the_discard_topic_is_held_back(
     assert progress.discarded == {}
     assert purge(site, progress) == Purged(C=0)
     assert "without an end" in progress.problems[0]
-    assert reader.lying([rows[0].transaction_id]) == frozenset()
+    assert reader.in_discard_topic([rows[0].transaction_id]) == frozenset()
     hanging.abort_transaction(20)
     wait_until(lambda: not reader.read().problems)
     assert purge(site, reader.read()) == Purged(C=3)
     assert set(site.rows()) == {rows[0].transaction_id}
-    assert reader.lying([row.transaction_id for row in rows]) == {rows[0].transaction_id}
+    assert reader.in_discard_topic([row.transaction_id for row in rows]) == {rows[0].transaction_id}
 
 
 @pytest.mark.parametrize("key", [b"01", b"01\x00/0", b"01/manifest", b""])
@@ -434,7 +434,7 @@ def test_what_leaves_the_discard_topic_while_it_is_fenced_is_not_fenced(
         query = f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode()
         connection.execute(query, (f"purged/{channel.half.id}/0",))
         looks = iter([{row.transaction_id}, set[str]()])
-        fence = Fence(CallbackTable(site.tables), site.name, lying=lambda _ids: next(looks))
+        fence = Fence(CallbackTable(site.tables), site.name, in_discard_topic=lambda _ids: next(looks))
         answers = fence.check(connection, [_request(site, channel, row)])
     assert answers[row.transaction_id][0] is Verdict.PURGED
     assert site.rows() == {}

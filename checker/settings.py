@@ -40,7 +40,7 @@ class DatabaseSettings(BaseModel):
     dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
     groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
-    table_prefix: str = Field("outbox", description="Beginning of their names.")
+    table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
     read_only: bool = Field(
         default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
     )

@@ -117,7 +117,7 @@ class RelayService:
         """Serve until asked to stop.
 
         Raises:
-            UnsafeError: Topics or checkpoints are not what they were: going on would be a guess.
+            UnsafeError: Topics or committed offsets changed unexpectedly; continuing is unsafe.
         """
         self._subscribe()
         self._real_topics.start()

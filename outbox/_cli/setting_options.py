@@ -59,7 +59,7 @@ class _SettingOption:
         metavar = self._repeatable()
         if not metavar or given is None:
             return given
-        return _pairs(self.flag, given) if "=" in metavar else (",".join(given) or None)
+        return pairs(self.flag, given) if "=" in metavar else (",".join(given) or None)
 
     def _repeatable(self) -> str | None:
         return next((found.metavar for found in self.field.metadata if isinstance(found, Repeatable)), None)
@@ -122,7 +122,7 @@ def _kind(field: FieldInfo) -> Any:
     return annotation if is_plain else str
 
 
-def _pairs(flag: str, texts: Iterable[str]) -> dict[str, str] | None:
+def pairs(flag: str, texts: Iterable[str]) -> dict[str, str] | None:
     """Return what a repeatable option NAME=VALUE has; None if it was not given.
 
     Raises:

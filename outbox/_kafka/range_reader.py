@@ -1,4 +1,4 @@
-"""Reads spans of partitions, for people who look: bounded, in the name of a group that it never joins."""
+"""Read bounded offset ranges with manual assignment, without joining the group."""
 
 from __future__ import annotations
 

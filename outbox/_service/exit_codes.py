@@ -25,7 +25,7 @@ class Exit(enum.IntEnum):
     CONFIGURATION = 4, "Settings, connection, rights or tables are not what it needs. Correct them, start it again."
     UNSAFE = (
         5,
-        "Topics or checkpoints are not what they were: going on would be a guess. Look before you start it again.",
+        "Topics or committed offsets changed unexpectedly; continuing is unsafe. Find the cause before you restart it.",
     )
     CONTRADICTION = 6, "A decision contradicts another one, or what readers see. Find out who wrote it."
 
@@ -40,7 +40,7 @@ class Exit(enum.IntEnum):
 
 
 class UnsafeError(ConfigurationError):
-    """Topics or checkpoints are not what they were, and going on would be a guess: a human must look (R18, R22, R23).
+    """Topics or committed offsets changed unexpectedly; continuing is unsafe, an operator must act (R18, R22, R23).
 
     The command ends with `Exit.UNSAFE`.
     """

@@ -86,7 +86,7 @@ def delivery_error(step: Step, error: KafkaError, undelivered: Sequence[Undelive
     return DeliveryError(f"{step} failed: {error.name()}: {error.str()}{advice}", what, undelivered, error)
 
 
-class Complaints:
+class ClientLog:
     """Takes a producer's log lines for librdkafka's `logger`, and notes those of a lost connection or answer.
 
     After such a line a request may have been sent twice, although its call succeeded (R17).
@@ -118,13 +118,13 @@ class BatchProducer:
     """
 
     def __init__(self, config: Mapping[str, str | int | bool]) -> None:
-        self.complaints = Complaints()
+        self.client_log = ClientLog()
         self._undelivered: list[Undelivered] = []
         self._closed = False
         self._flush_seconds = int(config["message.timeout.ms"]) / 1_000 + FLUSH_MARGIN_SECONDS
         with checked_properties():
             # Lost connections are in its log only, not in the error callback.
-            telling = {"log.connection.close": True, "log_level": 6, "logger": self.complaints}
+            telling = {"log.connection.close": True, "log_level": 6, "logger": self.client_log}
             self.client = Producer({**config, "on_delivery": self._report, **telling})
 
     def _report(self, error: KafkaError | None, message: Message) -> None:
@@ -193,12 +193,12 @@ class BatchProducer:
     def listen(self) -> bool:
         """Serve librdkafka's log, and return whether it reports trouble since the last time."""
         self.client.poll(0)
-        trouble, self.complaints.trouble = self.complaints.trouble, False
+        trouble, self.client_log.trouble = self.client_log.trouble, False
         return trouble
 
     def take_timed_out(self) -> bool:
         """Return whether librdkafka's log reports a request that timed out since the last call."""
-        timed_out, self.complaints.timed_out = self.complaints.timed_out, False
+        timed_out, self.client_log.timed_out = self.client_log.timed_out, False
         return timed_out
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class ParkingPolicy:
 
     Args:
         group_pending_max: Halves of one producer group that may pend in one half partition.
-        group_pending_bytes_max: Their bytes, about.
+        group_pending_bytes_max: Approximate size of these halves, bytes.
         undecided_max_age: Age at which an undecided transaction is parked, ms.
         check_max: UNKNOWN answers after which it is parked.
         pending_max: Halves of all groups that may pend in one half partition; then no more are read.
@@ -251,7 +251,7 @@ class Parking:
         patience = PRESSED if before.taken() >= PRESSING else PATIENT
         self._urgent.look(pending, self._weights)
         for group in _by_group(_undecided(pending, now - GRACE_MS), before.head - WINDOW // 2):
-            for transaction in self._urgent.not_in_good_hands(group, now, patience):
+            for transaction in self._urgent.without_expected_answer(group, now, patience):
                 if room().taken() < ROOMY:
                     return
                 yield transaction, "there was little room left for what pends in its half partition"

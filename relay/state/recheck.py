@@ -49,7 +49,7 @@ class Urgent:
         self._answered[group] = now
 
     def look(self, pending: Mapping[str, Transaction], groups: Collection[str]) -> None:
-        """Forget who waits no longer, before `not_in_good_hands`.
+        """Forget who waits no longer, before `without_expected_answer`.
 
         Args:
             pending: All pending transactions.
@@ -60,7 +60,7 @@ class Urgent:
         self._waiting = Counter(pending[id_].group for id_ in undecided)
         self._answered = {group: when for group, when in self._answered.items() if group in groups}
 
-    def not_in_good_hands(
+    def without_expected_answer(
         self, undecided: Iterable[Transaction], now: int, patience: Patience
     ) -> Iterator[Transaction]:
         """Those of a producer group about which no answer may be expected; of the others, some are chosen to be asked.

@@ -21,7 +21,7 @@ class AuditedDatabase(BaseModel):
     dsn_file: SecretFile | None = Field(None, description="File that holds it.")
     groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
-    table_prefix: str = Field("outbox", description="Beginning of their names.")
+    table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
 
     @model_validator(mode="after")
     def _check_dsn(self) -> Self:
@@ -50,12 +50,18 @@ class AuditSettings(PostgresSettings, JobSettings):
     One database: `OUTBOX_POSTGRES_URL`. Several: `databases` in the TOML file, by name, which the checker reads too.
     """
 
-    job_id: str = Field("audit", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
+    job_id: str = Field(
+        "audit",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
+        description="Id of the job: in the names of its application and Kafka groups.",
+    )
     output: str = Field(description="Folder of the reports; each window has its own in there.")
     window_start: Annotated[str, Flag("--from")] = Field(
-        "", description="First append time of halves: ISO 8601, or ms since 1970."
+        "", description="Start of the window, by append time of halves: ISO 8601, or ms since 1970."
     )
-    window_end: Annotated[str, Flag("--to")] = Field("", description="First append time behind the window.")
+    window_end: Annotated[str, Flag("--to")] = Field(
+        "", description="End of the window (exclusive), by append time of halves."
+    )
     last: Literal["hour", "day"] = Field(
         "hour", description="Without a start: the last hour or day that is closed, UTC."
     )

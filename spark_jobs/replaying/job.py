@@ -30,7 +30,7 @@ from spark_jobs.replaying.plan import Lane, Part, Place, Plan, Target
 from spark_jobs.replaying.progress_log import PARTITION, Entries, Ledger, make_ledger, plan_key
 from spark_jobs.replaying.selection import absent_ids, select, up_to
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.replaying.target_check import changed, closed_topics, complaints, internal_topics, warnings
+from spark_jobs.replaying.target_check import changed, closed_topics, internal_topics, problems, warnings
 from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.source import refuse_missing
@@ -98,7 +98,7 @@ class ReplayJob:
         )
         self._refuse_changed(plan, entries.plan)
         now = time.time_ns() // 1_000_000
-        if refusal := next(complaints(parts, targets, now), None):
+        if refusal := next(problems(parts, targets, now), None):
             raise ConfigurationError(refusal)
         for warning in warnings(parts, targets, now):
             log.warning(warning)

@@ -27,7 +27,11 @@ class ReplaySettings(SinkSettings, JobSettings):
     It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed.
     """
 
-    job_id: str = Field("replay", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
+    job_id: str = Field(
+        "replay",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
+        description="Id of the job: in the names of its application and Kafka groups.",
+    )
     replay_id: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
         description="Names the replay for ever: what it has written, it never writes again.",

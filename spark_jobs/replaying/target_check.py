@@ -25,7 +25,7 @@ def closed_topics(targets: Mapping[str, TopicDescription]) -> list[str]:
     return [f"{name} ({topic.lacks})" for name, topic in sorted(targets.items()) if topic.lacks]
 
 
-def complaints(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now: int) -> Iterator[str]:
+def problems(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now: int) -> Iterator[str]:
     """Why Kafka would refuse some of it, or keep it otherwise than it was.
 
     Args:
@@ -35,11 +35,11 @@ def complaints(parts: Iterable[Part], targets: Mapping[str, TopicDescription], n
     """
     for part in parts:
         target = targets[part.lane.topic]
-        if why := next(_complaints(part, target, now), ""):
+        if why := next(_problems(part, target, now), ""):
             yield f"records of {part.topic}/{part.partition} cannot go to topic {target.name}: {why}"
 
 
-def _complaints(part: Part, target: TopicDescription, now: int) -> Iterator[str]:
+def _problems(part: Part, target: TopicDescription, now: int) -> Iterator[str]:
     settings = target.settings
     if part.lane.partition >= target.partitions:
         yield f"it has {target.partitions} partitions, and no partition {part.lane.partition}"
@@ -48,10 +48,10 @@ def _complaints(part: Part, target: TopicDescription, now: int) -> Iterator[str]
     if part.keyless and "compact" in settings.get("cleanup.policy", ""):
         yield f"{part.keyless} have no key, and the topic is compacted"
     if settings.get("message.timestamp.type") != _BROKERS_TIME:
-        yield from _time_complaints(part, settings, now)
+        yield from _time_problems(part, settings, now)
 
 
-def _time_complaints(part: Part, settings: Mapping[str, str], now: int) -> Iterator[str]:
+def _time_problems(part: Part, settings: Mapping[str, str], now: int) -> Iterator[str]:
     if part.oldest <= 0:
         yield "some have no timestamp, or one before 1970, which librdkafka cannot write; leave them out with where"
     before = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))

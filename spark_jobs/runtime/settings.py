@@ -41,7 +41,7 @@ class JobSettings(ServiceSettings):
 
     job_id: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
-        description="Who the job is: its query, its checkpoint and its Kafka groups are named after it.",
+        description="Id of the job: in the names of its application, query, checkpoint and Kafka groups.",
     )
     kafka_java: Annotated[KafkaProperties, Flag("--kafka"), Repeatable("NAME=VALUE")] = Field(
         default_factory=dict, repr=False, description="More properties of Kafka's Java client, for Spark's source."
@@ -83,7 +83,11 @@ class SinkSettings(LayeredSettings):
 class OutputSettings(JobSettings):
     """What jobs have that write or keep the tables of `land`."""
 
-    job_id: str = Field("land", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
+    job_id: str = Field(
+        "land",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
+        description="Id of the job: in the names of its checkpoint, query and Kafka groups.",
+    )
     output: str = Field(description="Folder of the tables; any file system that Spark supports.")
 
 

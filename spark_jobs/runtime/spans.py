@@ -1,4 +1,4 @@
-"""Offsets that a job still needs, against those that Kafka still has. Pure."""
+"""Detect data loss: compare the offsets that a job needs with Kafka's log start and end. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose an output is: the sink and the checkpoint that began it, recorded in a file before the first row is written.
+"""The owner of an output: the sink and the checkpoint that began it, in a file before the first row is written.
 
 The first manifest comes after the first rows. A job that was killed between them leaves rows that belong to its
 checkpoint, and without this file nothing would show it.
@@ -48,7 +48,7 @@ class Owner:
 
 
 def owner_of(output: Folder) -> Owner | None:
-    """Whose an output is; None before the first batch, and where a version without this file wrote it."""
+    """Return the owner of an output; None before the first batch, and where a version without this file wrote it."""
     text = output.text(OWNER)
     return None if text is None else Owner.parse(text)
 

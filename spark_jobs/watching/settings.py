@@ -19,7 +19,11 @@ SHORTEST_SECONDS = 5
 class WatchSettings(JobSettings):
     """Settings of `watch`."""
 
-    job_id: str = Field("watch", pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$", description="Who the job is.")
+    job_id: str = Field(
+        "watch",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
+        description="Id of the job: in the names of its application and Kafka groups.",
+    )
     output: str = Field("", description="Folder of the tables and of what the job must know; not with real_time.")
     topics: TopicNames = Field("", description="Real topics to watch; a message for another one counts as delivered.")
     starting_offsets: Literal["earliest", "latest"] = Field(

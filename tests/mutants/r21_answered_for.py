@@ -13,7 +13,7 @@ from relay.state.recheck import Patience, Urgent
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def not_in_good_hands(
+def without_expected_answer(
     self: Urgent, undecided: Iterable[Transaction], now: int, patience: Patience
 ) -> Iterator[Transaction]:
     """All of them."""
@@ -24,8 +24,8 @@ def not_in_good_hands(
 MUTANT = Mutant(
     "R21",
     Harm.OUT_OF_ORDER,
-    Urgent.not_in_good_hands,
-    not_in_good_hands,
+    Urgent.without_expected_answer,
+    without_expected_answer,
     (
         "tests/unit/relay/test_parking.py::test_after_an_outage_nobody_is_parked_while_the_answers_come_in",
         "tests/unit/relay/test_parking.py::test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once",

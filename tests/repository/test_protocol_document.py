@@ -179,7 +179,7 @@ def test_the_columns_of_the_callback_row_are_those_that_are_inserted() -> None:
         f"At most `breaker_limit` ({breaker.Policy().limit}) transactions",
         f"After {breaker.Policy().pause:.0f} s a probe of {breaker.PROBE} transactions",
         f"a wait of {tombstones.WAIT_MS} ms",
-        f"tried again in halves for {fence.PATIENCE_SECONDS:.0f} s",
+        f"split in two and repeated for {fence.PATIENCE_SECONDS:.0f} s",
     ],
 )
 def test_figures_are_those_of_the_code(figure: str) -> None:

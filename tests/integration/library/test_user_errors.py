@@ -37,6 +37,7 @@ from outbox import (
     TransactionListener,
     TypedTopic,
 )
+from outbox._cli.setting_options import pairs
 from outbox.cloudevents import event_message
 from outbox.protocol.positions import MAX_POSITION
 from outbox.testing import InMemoryOutbox
@@ -225,6 +226,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         ),
         "Use `async with engine.connect() as connection`",
     ),
+    "option without a value": (lambda: pairs("--kafka", ["linger.ms"]), "write NAME=VALUE"),
     # --- listeners ----------------------------------------------------------------------------------------------
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (

@@ -172,7 +172,7 @@ def test_an_abort_during_which_a_connection_was_lost_is_an_error(monkeypatch: py
     abort = coordinator.abort
 
     def lose(epoch: int) -> None:
-        found._producer.complaints.trouble = True
+        found._producer.client_log.trouble = True
         abort(epoch)
 
     monkeypatch.setattr(coordinator, "abort", lose)

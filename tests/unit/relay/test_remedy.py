@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from relay.kafka.error_policy import FENCED, OF_NO_GENERATION, Fault, Remedy, Step, remedy
-from relay.kafka.producer import Complaints, delivery_error
+from relay.kafka.producer import ClientLog, delivery_error
 
 OTHER = KafkaError._TIMED_OUT
 PLAIN = Fault(OTHER)
@@ -72,6 +72,6 @@ def test_an_error_that_outlasts_its_time_means_a_fresh_producer() -> None:
 
 def test_a_lost_connection_and_a_lost_answer_are_trouble_and_other_lines_are_not() -> None:
     for facility, trouble in (("FAIL", True), ("REQTMOUT", True), ("GETPID", False)):
-        complaints = Complaints()
-        complaints.log(40, "%s [%s] %s", facility, "producer", "text")
-        assert complaints.trouble is trouble
+        problems = ClientLog()
+        problems.log(40, "%s [%s] %s", facility, "producer", "text")
+        assert problems.trouble is trouble

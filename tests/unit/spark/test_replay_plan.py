@@ -8,7 +8,7 @@ from outbox._kafka.admin import TopicDescription
 from outbox.errors import ConfigurationError
 from spark_jobs.replaying.lane_writer import cut
 from spark_jobs.replaying.plan import Lane, Part, Place, Plan, Progress, Share, Target, advanced
-from spark_jobs.replaying.target_check import changed, closed_topics, complaints, internal_topics, warnings
+from spark_jobs.replaying.target_check import changed, closed_topics, internal_topics, problems, warnings
 from spark_jobs.tables.manifest import Checksum
 from tests.support.writing_lanes import landed_records
 
@@ -94,13 +94,13 @@ def test_what_kafka_would_refuse_is_told_before(
     bad: Part, settings: dict[str, TopicDescription], complaint: str
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):
-        assert not list(complaints([bad], settings, NOW))
+        assert not list(problems([bad], settings, NOW))
 
 
 def test_what_kafka_takes_is_not_complained_about() -> None:
-    assert not list(complaints([part(2), part(keyless=1)], topic(), NOW))
+    assert not list(problems([part(2), part(keyless=1)], topic(), NOW))
     stamped = topic(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="1000")
-    assert not list(complaints([part(oldest=0)], stamped, NOW))
+    assert not list(problems([part(oldest=0)], stamped, NOW))
 
 
 def test_records_that_kafka_may_soon_delete_are_warned_about() -> None:

@@ -9,28 +9,26 @@ from typing import Annotated, Any
 import typer
 
 from checker import metrics
-from checker.operator.options import SITE_OPTIONS
 from checker.self_check import examine
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
 from checker.upkeep.purge_topic import purge_topic
 from checker.upkeep.settlement_command import show_settlement
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.exit_codes import guarded
 from outbox._service.health import Health
 from outbox._service.run import check_service, load_settings, run_service
-from outbox._service.settings_help import Check, with_settings
 
 app = typer.Typer(
-    cls=with_settings(CheckerSettings),
+    epilog=layers(CheckerSettings),
     help="Run the checker: it asks the callback tables what became of undecided transactions.",
 )
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(CheckerSettings, *SITE_OPTIONS, "http_port")
+@setting_options(CheckerSettings)
 def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
-    """Run the checker until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
+    """Run the checker until SIGTERM."""
     context.obj = given
     if context.invoked_subcommand is not None:
         return

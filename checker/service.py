@@ -37,6 +37,9 @@ from outbox.protocol.op import OpEntry, OpSource, encode_ops
 
 POLL_SECONDS = 0.1
 
+READ_AT_ONCE = 5_000
+"""Check requests read at once. No setting: a checker takes what is there, and never waits for so many."""
+
 log = structlog.get_logger()
 
 
@@ -125,7 +128,7 @@ class CheckerService:
 
     def _turn(self) -> None:
         first = self._consumer.poll(POLL_SECONDS)
-        messages = [first, *self._consumer.consume(self._settings.batch, 0)] if first is not None else []
+        messages = [first, *self._consumer.consume(READ_AT_ONCE, 0)] if first is not None else []
         unmapped = self._databases.ask(self._intake.read(messages))
         if unmapped:
             groups = sorted({request.group for request in unmapped})

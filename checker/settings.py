@@ -87,6 +87,19 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     One database: `OUTBOX_POSTGRES_URL`. Several: `databases` in the TOML file, by name.
     """
 
+    MOST_USED = (
+        "bootstrap_servers",
+        "channel",
+        "profile",
+        "postgres_url",
+        "postgres_url_file",
+        "table_schema",
+        "table_prefix",
+        "read_only",
+        "http_port",
+        "log_level",
+    )
+
     read_only: bool = Field(
         default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
     )
@@ -98,7 +111,6 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     breaker_limit: Annotated[int, Unit("transactions")] = Field(
         Policy().limit, ge=1, description="Fenced at most after the newest committed row of their group."
     )
-    batch: Annotated[int, Unit("requests")] = Field(5_000, ge=1, description="Check requests read at once.")
 
     purge: bool = Field(True, description="Whether rows of settled transactions are deleted.")
     purge_interval: Milliseconds = Field(60_000, ge=100, description="Pause between two walks of the purge.")

@@ -7,12 +7,11 @@ from typing import Any
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.memory import collect_rarely, share_one_arena
 from outbox._service.run import check_service, run_service
-from outbox._service.settings_help import Check, with_settings
 from outbox._service.signals import stop_on_signals
 from relay import metrics
 from relay.figures import RelayProgress
@@ -22,15 +21,15 @@ from relay.settings import RelaySettings
 from relay.workers import WORKERS_LOG_FORMAT, end_with_parent, run_workers
 
 app = typer.Typer(
-    cls=with_settings(RelaySettings),
+    epilog=layers(RelaySettings),
     help="Run the relay: committed halves to their real topics, exactly once and in order.",
 )
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(RelaySettings, "bootstrap_servers", "channel", "http_port", "workers")
+@setting_options(RelaySettings)
 def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
-    """Run the relay until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
+    """Run the relay until SIGTERM."""
     given = {name: str(value) for name, value in given.items()}
     if check:
         check_service(RelaySettings, given, examine)

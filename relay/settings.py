@@ -39,6 +39,19 @@ _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 class RelaySettings(CheckAge, ServiceSettings):
     """Settings of the relay; see `ServiceSettings` for where they come from."""
 
+    MOST_USED = (
+        "bootstrap_servers",
+        "channel",
+        "profile",
+        "workers",
+        "http_port",
+        "delivery",
+        "ordering",
+        "transaction_timeout",
+        "check_interval",
+        "log_level",
+    )
+
     check_interval: Milliseconds = Field(
         30_000, ge=1, description="Interval after the first check; doubles after each one."
     )
@@ -102,11 +115,6 @@ class RelaySettings(CheckAge, ServiceSettings):
     batch_messages: Annotated[int, Unit("messages")] = Field(
         5_000, ge=1, description="Approximate number of messages in one Kafka transaction."
     )
-    batch_bytes: Bytes = Field(16_777_216, ge=1, description="Approximate size of one Kafka transaction.")
-    batch_age: Milliseconds = Field(
-        10, ge=0, description="Maximum time to fill a batch under load; without load messages are sent at once."
-    )
-
     workers: Annotated[int, Unit("processes")] = Field(
         1,
         ge=1,
@@ -171,7 +179,7 @@ class RelaySettings(CheckAge, ServiceSettings):
 
     def batch_policy(self) -> BatchPolicy:
         """Return the limits at which a batch is closed."""
-        return BatchPolicy(self.batch_messages, self.batch_bytes, self.batch_age)
+        return BatchPolicy(self.batch_messages)
 
     def body_policy(self) -> BodyPolicy:
         """Return when bodies are removed from memory."""

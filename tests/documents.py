@@ -1,4 +1,4 @@
-"""The tables of docs/operations that the code gives: exit codes, settings, metrics. `make tables` writes them."""
+"""The tables of the documents that the code gives: exit codes, settings, metrics. `make tables` writes them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from outbox._service.exit_codes import Exit
 from outbox._service.settings import ServiceSettings
 from outbox._service.settings_help import DescribedSetting, describe_settings
 from relay.settings import RelaySettings
+from spark_jobs.auditing.settings import AuditSettings
+from spark_jobs.replaying.settings import ReplaySettings
+from spark_jobs.runtime.settings import CompactSettings, LandSettings
+from spark_jobs.watching.settings import WatchSettings
 
 END = "<!-- end of table -->"
 WARNED = "goes on; `doctor` and `--check` warn"
-PAGES = sorted((Path(__file__).parents[1] / "docs/operations").glob("*.md"))
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(path for folder in ("operations", "spark") for path in (DOCS / folder).glob("*.md"))
 
 
 def filled(pages: Mapping[Path, str]) -> dict[Path, str]:
@@ -64,6 +69,7 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceSettings)}
+    landed = {setting.name for setting in describe_settings(LandSettings)}
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
         "contract": _table(("rule", "a running service"), _rules()),
@@ -72,6 +78,11 @@ def _tables() -> dict[str, str]:
         "settings of the checker": _settings(
             row for row in describe_settings(CheckerSettings) if row.name not in common
         ),
+        "settings of land": _settings(describe_settings(LandSettings)),
+        "settings of compact": _settings(row for row in describe_settings(CompactSettings) if row.name not in landed),
+        "settings of the audit": _settings(describe_settings(AuditSettings)),
+        "settings of the replay": _settings(describe_settings(ReplaySettings)),
+        "settings of the watch": _settings(describe_settings(WatchSettings)),
         "metrics of the relay": _metrics(relay.metrics),
         "metrics of the checker": _metrics(checker.metrics),
         "metrics of the watch": _metrics(spark_jobs.watching.metrics),
@@ -91,10 +102,17 @@ def _rules() -> Iterator[tuple[str, str]]:
 
 def _settings(settings: Iterable[DescribedSetting]) -> str:
     rows = (
-        (f"`{row.name}`", f"`{row.variable}`", row.default, row.unit, row.meaning.replace("|", "\\|"))
+        (
+            f"`{row.name}`",
+            f"`{row.option}`" if row.option else "none",
+            f"`{row.variable}`",
+            row.default,
+            row.unit,
+            row.meaning.replace("|", "\\|"),
+        )
         for row in settings
     )
-    return _table(("in the file", "in the environment", "default", "unit or words", "meaning"), rows)
+    return _table(("in the file", "option", "in the environment", "default", "unit or words", "meaning"), rows)
 
 
 def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:

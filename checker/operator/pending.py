@@ -37,7 +37,7 @@ app = typer.Typer(help="Show what is undecided now, or decided and not delivered
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(CheckerSettings, *SITE_OPTIONS)
+@setting_options(CheckerSettings, only=SITE_OPTIONS)
 def pending(
     given: dict[str, Any],
     group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,

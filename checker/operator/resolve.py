@@ -22,7 +22,7 @@ app = typer.Typer(help="Decide undecided transactions by hand, in their database
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(ResolveSettings, "transaction_timeout", *SITE_OPTIONS)
+@setting_options(ResolveSettings, only=("transaction_timeout", *SITE_OPTIONS))
 def resolve(
     given: dict[str, Any],
     transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,

@@ -23,7 +23,7 @@ app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(CheckerSettings, *SITE_OPTIONS)
+@setting_options(CheckerSettings, only=SITE_OPTIONS)
 def trace(
     given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],

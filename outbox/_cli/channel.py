@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from outbox._cli.options import CHANNEL, ChannelSettings, Given, connection
+from outbox._cli.options import ContractSettings, Given, connection
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
@@ -22,7 +22,7 @@ app = typer.Typer(help="Create and verify a channel's internal topics.", no_args
 
 
 @app.command()
-@setting_options(ChannelSettings, *CHANNEL)
+@setting_options(ContractSettings)
 def create(
     given: Given,
     partitions: Annotated[
@@ -35,7 +35,7 @@ def create(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the topics and commit the initial checkpoints. Running it again changes nothing."""
-    settings = ChannelSettings(**given)
+    settings = ContractSettings(**given)
     made = create_channel(
         connection(settings),
         settings.channel_names(),
@@ -62,20 +62,20 @@ def _refuse_difference(made: ChannelDescription, option: str, asked: int | None,
 
 
 @app.command()
-@setting_options(ChannelSettings, *CHANNEL)
+@setting_options(ContractSettings)
 def verify(
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check that the topics are what the protocol and the profile need; ends with 2 if the profile forbids one."""
-    settings = ChannelSettings(**given)
+    settings = ContractSettings(**given)
     found = verify_channel(admin_client(connection(settings)), settings.channel_names())
     _show(found, as_json=as_json)
     if _warn(found, settings):
         raise SystemExit(Exit.FINDINGS)
 
 
-def _warn(description: ChannelDescription, settings: ChannelSettings) -> bool:
+def _warn(description: ChannelDescription, settings: ContractSettings) -> bool:
     """Print on standard error what the profile forbids, and return whether there is anything."""
     topics = {one.name: one for one in (description.half, description.op, description.check, description.discard)}
     problems = list(contract_problems(description.channel, topics, settings.contract()))

@@ -51,7 +51,7 @@ Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until a relay 
 
 
 @app.command("list")
-@setting_options(ChannelSettings, "bootstrap_servers", "channel")
+@setting_options(ChannelSettings)
 def list_command(
     given: Given,
     group: Group = None,
@@ -73,7 +73,7 @@ def list_command(
 
 
 @app.command()
-@setting_options(ChannelSettings, "bootstrap_servers", "channel")
+@setting_options(ChannelSettings)
 def show(
     transaction: Annotated[str, typer.Argument(help="Transaction id.")],
     given: Given,
@@ -91,7 +91,7 @@ def show(
 
 def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
     @app.command(name, help=f"{meaning}; ends with 2 if something stays.")
-    @setting_options(ChannelSettings, "bootstrap_servers", "channel")
+    @setting_options(ChannelSettings)
     def command(
         given: Given,
         transactions: Ids = None,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from outbox._cli.options import CHANNEL, DATABASE, DoctorSettings, Given, connection, database
+from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
 from outbox._operations.doctor import examine_database, examine_kafka, examine_versions
 from outbox._operations.finding import Finding
@@ -19,7 +19,7 @@ app = typer.Typer(help="Check broker, channel, table, grants and versions.")
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(DoctorSettings, *CHANNEL, *DATABASE)
+@setting_options(DoctorSettings)
 def doctor(
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import DATABASE, TABLE_NAMES, DatabaseSettings, Given, database
+from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
@@ -24,7 +24,7 @@ PurgerRoles = Annotated[
 
 
 @app.command()
-@setting_options(DatabaseSettings, *DATABASE)
+@setting_options(DatabaseSettings)
 def create(
     given: Given,
     consumer_role: ConsumerRoles = None,
@@ -44,7 +44,7 @@ def create(
 
 
 @app.command("sql")
-@setting_options(DatabaseSettings, *TABLE_NAMES)
+@setting_options(DatabaseSettings, only=TABLE_NAMES)
 def print_sql(
     given: Given,
     consumer_role: ConsumerRoles = None,
@@ -57,7 +57,7 @@ def print_sql(
 
 
 @app.command()
-@setting_options(DatabaseSettings, *DATABASE)
+@setting_options(DatabaseSettings)
 def purge(
     keep_days: Annotated[
         float, typer.Option(help="Age that is kept, in days: longer than a message can come again, see the guide.")

@@ -8,11 +8,11 @@ import psycopg
 from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
-from outbox._service.settings import PostgresSettings, SiteSettings
+from outbox._service.settings import KafkaSettings, PostgresSettings, SiteSettings
 from outbox.errors import ConfigurationError
 
 
-class ChannelSettings(SiteSettings):
+class ChannelSettings(KafkaSettings):
     """Settings of the subcommands that need Kafka."""
 
     # Without it the command names the ways to give it.
@@ -23,22 +23,22 @@ class DatabaseSettings(PostgresSettings):
     """Settings of the subcommands that need Postgres."""
 
 
-class DoctorSettings(DatabaseSettings, ChannelSettings):
-    """Settings of the subcommands that need both."""
+class ContractSettings(ChannelSettings, SiteSettings):
+    """Settings of the subcommands that look at the topics' contract."""
 
 
-CHANNEL = ("bootstrap_servers", "channel", "profile")
-"""Options of the subcommands that need Kafka."""
+class DoctorSettings(DatabaseSettings, ContractSettings):
+    """Settings of the subcommands that need Kafka and Postgres."""
+
+
 TABLE_NAMES = ("table_schema", "table_prefix")
 """Options of the subcommands that only print SQL."""
-DATABASE = ("postgres_url", "postgres_url_file", *TABLE_NAMES)
-"""Options of the subcommands that need Postgres."""
 
 Given = dict[str, Any]
 """Settings that the command line gives."""
 
 
-def connection(settings: SiteSettings) -> dict[str, str]:
+def connection(settings: KafkaSettings) -> dict[str, str]:
     """Return librdkafka properties for a client.
 
     Raises:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
-from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 
 from outbox._service.exit_codes import guarded
-from outbox._service.settings import Flag, LayeredSettings, Repeatable, Unit
+from outbox._service.settings import LayeredSettings
+from outbox._service.settings_help import (
+    OFF,
+    DescribedSetting,
+    describe_field,
+    describe_settings,
+    field_names,
+    option_type,
+    repeatable,
+)
 from outbox.errors import ConfigurationError
 
 Command = Callable[..., None]
+
+MOST_USED, OTHERS = "Most used", "Further settings"
+"""Titles of `--help`, in this order."""
+
+Check = Annotated[
+    bool, typer.Option("--check", help="Look at everything that it needs, print what was found, and end.")
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,62 +41,62 @@ class _SettingOption:
     Args:
         name: Name of the field.
         field: The field.
+        panel: Title above it in `--help`; None: that of all options.
     """
 
     name: str
     field: FieldInfo
+    panel: str | None
 
     @property
-    def flag(self) -> str:
-        """The option, `--name`."""
-        named = (found.name for found in self.field.metadata if isinstance(found, Flag))
-        return next(named, f"--{self.name.replace('_', '-')}")
-
-    @property
-    def key(self) -> str:
-        """The name by which the settings take the value."""
-        alias = self.field.validation_alias
-        return str(alias.choices[-1]) if isinstance(alias, AliasChoices) else self.name
+    def row(self) -> DescribedSetting:
+        """The setting as the documents show it."""
+        return describe_field(self.name, self.field)
 
     def parameter(self) -> inspect.Parameter:
         """Return the parameter from which typer makes the option; None means that it was not given."""
-        metavar = self._repeatable()
-        kind = list[str] if metavar else _kind(self.field)
-        option = typer.Option(self.flag, help=self._help(), metavar=metavar, show_default=False)
+        metavar, flag = repeatable(self.field), self.row.option
+        kind = list[str] if metavar else option_type(self.field)
+        option = typer.Option(
+            f"{flag}/--no-{flag.removeprefix('--')}" if kind is bool else flag,
+            help=self._help(),
+            metavar=metavar,
+            show_default=False,
+            rich_help_panel=self.panel,
+        )
         annotation = Annotated[kind | None, option]  # type: ignore[valid-type]  # a type that is found while it runs
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
     def value(self, given: Any) -> Any:
         """Return what the settings take for the value of the option."""
-        metavar = self._repeatable()
+        metavar = repeatable(self.field)
         if not metavar or given is None:
             return given
-        return pairs(self.flag, given) if "=" in metavar else (",".join(given) or None)
-
-    def _repeatable(self) -> str | None:
-        return next((found.metavar for found in self.field.metadata if isinstance(found, Repeatable)), None)
+        return pairs(self.row.option, given) if "=" in metavar else (",".join(given) or None)
 
     def _help(self) -> str:
-        unit = next((f", {found.name}" for found in self.field.metadata if isinstance(found, Unit)), "")
-        meaning = (self.field.description or "").removesuffix(".") + unit
-        default = None if self.field.is_required() or self._repeatable() else self.field.default
-        if default in (None, "", False) or isinstance(default, bool):
-            return f"{meaning}."
-        return f"{meaning}. Default: {default}."
+        row = self.row
+        if row.default == "required":
+            return f"{row.meaning} Required."
+        if row.default in {"none", OFF}:
+            return row.meaning
+        unit = f" {row.unit}" if row.unit and row.default not in row.unit.split(" or ") and row.default != "0" else ""
+        return f"{row.meaning} Default: {row.default}{unit}."
 
 
-def setting_options(settings_type: type[LayeredSettings], *names: str) -> Callable[[Command], Command]:
-    """Give a command an option for each of some settings.
+def setting_options(
+    settings_type: type[LayeredSettings], only: Collection[str] | None = None
+) -> Callable[[Command], Command]:
+    """Give a command an option for each of its settings.
 
     The command gets the parameter `given`: the settings of the command line, as the type takes them. An expected
     error ends it with one line.
 
     Args:
         settings_type: Has a field with type, default and description for each option.
-        names: The fields, in the order of `--help`.
+        only: These fields, in their order; None: all but tables, those that are most used first.
     """
-    fields = settings_type.model_fields
-    options = [_SettingOption(name, fields[name]) for name in names]
+    options = list(_options(settings_type, only))
 
     def decorate(function: Command) -> Command:
         @functools.wraps(function)
@@ -92,7 +104,7 @@ def setting_options(settings_type: type[LayeredSettings], *names: str) -> Callab
             texts = {option: values.pop(option.name) for option in options}
 
             def run() -> None:
-                given = {option.key: option.value(text) for option, text in texts.items()}
+                given = {option.row.name: option.value(text) for option, text in texts.items()}
                 function(**values, given={name: value for name, value in given.items() if value is not None})
 
             guarded(run)
@@ -111,15 +123,24 @@ def setting_options(settings_type: type[LayeredSettings], *names: str) -> Callab
     return decorate
 
 
-def _kind(field: FieldInfo) -> Any:
-    """Return the type that typer checks; the settings check the rest."""
-    annotation: Any = field.annotation
-    if get_origin(annotation) in {Union, UnionType}:
-        annotation = next(found for found in get_args(annotation) if found is not type(None))
-    if get_origin(annotation) is Literal:
-        return annotation
-    is_plain = isinstance(annotation, type) and issubclass(annotation, (bool, int, float, Path, enum.Enum))
-    return annotation if is_plain else str
+def layers(settings_type: type[LayeredSettings]) -> str:
+    """Return the end of a command's help: where else its settings can be given."""
+    tables = [row.name for row in describe_settings(settings_type) if not row.option]
+    return (
+        "Each setting is an option (--some-name), a variable (OUTBOX_SOME_NAME) and a line of the TOML file that "
+        "OUTBOX_CONFIG names (some_name); the first of these that has it counts."
+        + (f" Without an option: {', '.join(tables)}." if tables else "")
+    )
+
+
+def _options(settings_type: type[LayeredSettings], only: Collection[str] | None) -> Iterator[_SettingOption]:
+    fields, first = settings_type.model_fields, settings_type.MOST_USED
+    names = field_names(settings_type) if only is None else only
+    for name in names:
+        panel = None if not first or only is not None else MOST_USED if name in first else OTHERS
+        option = _SettingOption(name, fields[name], panel)
+        if option.row.option:
+            yield option
 
 
 def pairs(flag: str, texts: Iterable[str]) -> dict[str, str] | None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import DATABASE, TABLE_NAMES, DatabaseSettings, Given, database
+from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
@@ -23,7 +23,7 @@ CheckerRoles = Annotated[
 
 
 @app.command()
-@setting_options(DatabaseSettings, *DATABASE)
+@setting_options(DatabaseSettings)
 def create(
     given: Given,
     application_role: ApplicationRoles = None,
@@ -41,7 +41,7 @@ def create(
 
 
 @app.command("sql")
-@setting_options(DatabaseSettings, *TABLE_NAMES)
+@setting_options(DatabaseSettings, only=TABLE_NAMES)
 def print_sql(
     given: Given,
     application_role: ApplicationRoles = None,
@@ -54,7 +54,7 @@ def print_sql(
 
 
 @app.command()
-@setting_options(DatabaseSettings, *DATABASE)
+@setting_options(DatabaseSettings)
 def verify(
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag

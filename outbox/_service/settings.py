@@ -123,6 +123,9 @@ class LayeredSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OUTBOX_", extra="ignore", frozen=True)
 
+    MOST_USED: ClassVar[tuple[str, ...]] = ()
+    """Fields that `--help` shows first, at most ten; empty: all alike."""
+
     RIVALS: ClassVar[tuple[frozenset[str], ...]] = ()
     """Settings of which one replaces the others: a layer that has one hides all of them in the layers below."""
 
@@ -169,7 +172,7 @@ class _Layer(PydanticBaseSettingsSource):
         return {name: value for name, value in self._source().items() if name not in hidden}
 
 
-class SiteSettings(LayeredSettings):
+class KafkaSettings(LayeredSettings):
     """Which channel of which cluster."""
 
     channel: str = Field(DEFAULT_CHANNEL, description="Channel.")
@@ -178,9 +181,6 @@ class SiteSettings(LayeredSettings):
         default_factory=dict,
         repr=False,
         description="More librdkafka properties, such as TLS and SASL: a table, in the environment a JSON object.",
-    )
-    profile: Literal["production", "development"] = Field(
-        "production", description="development: topics need no second replica, and may lose messages."
     )
 
     def channel_names(self) -> Channel:
@@ -191,8 +191,16 @@ class SiteSettings(LayeredSettings):
         """Return librdkafka properties for a client that is used now and then: its errors are raised, not logged."""
         return {"log_level": "0", "bootstrap.servers": self.bootstrap_servers, **self.kafka}
 
+
+class SiteSettings(KafkaSettings):
+    """What a site asks of its cluster."""
+
+    profile: Literal["production", "development"] = Field(
+        "production", description="development: topics need no second replica, and may lose messages."
+    )
+
     def contract(self) -> Contract:
-        """Return what the site asks of its topics."""
+        """Return the required topic configuration."""
         return contract_of(self.profile)
 
 
@@ -235,8 +243,19 @@ class CheckAge(LayeredSettings):
     transaction_timeout: Milliseconds = Field(6_000, ge=1, description="Age of a half at its first check.")
 
 
-class ServiceSettings(SiteSettings):
-    """What relay, checker and Spark jobs have in common."""
+class LogSettings(LayeredSettings):
+    """How a process that runs for long logs."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug: also each transaction, with its offsets."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="auto: text with a progress line on a terminal, else JSON."
+    )
+
+
+class ServiceSettings(LogSettings, SiteSettings):
+    """What relay and checker have in common."""
 
     contract_interval: Milliseconds = Field(
         60_000,
@@ -247,12 +266,6 @@ class ServiceSettings(SiteSettings):
         0, ge=0, le=65_535, description="Port of /livez, /readyz and /metrics; 0: none."
     )
     http_host: str = Field("127.0.0.1", description="Address that they listen on.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="debug: also each transaction, with its offsets."
-    )
-    log_format: Literal["auto", "json", "text"] = Field(
-        "auto", description="auto: text with a progress line on a terminal, else JSON."
-    )
 
     def polled_connection(self) -> dict[str, Any]:
         """Return librdkafka properties for a client that is polled all the time: it logs to the service's log."""

@@ -1,23 +1,19 @@
-"""The settings of a service as rows of a table: for `--help`, and for the documents."""
+"""The settings of a command as rows of a table: for `--help`, and for the documents."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-import typer
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
-from rich.table import Table
-from rich.text import Text
-from typer.core import TyperGroup
 
-from outbox._service.output import PlainConsole
-from outbox._service.settings import ServiceSettings, Unit
+from outbox._service.settings import Flag, LayeredSettings, Repeatable, Unit
 
-Check = Annotated[
-    bool, typer.Option("--check", help="Look at everything that it needs, print what was found, and end.")
-]
+ON, OFF = "yes", "no"
 
 
 class DescribedSetting(NamedTuple):
@@ -25,24 +21,62 @@ class DescribedSetting(NamedTuple):
 
     Args:
         name: Its name in the TOML file.
+        option: Its name on the command line; empty if it has none.
         variable: Its name in the environment.
-        default: Its default; `required` if it has none.
-        unit: Its unit, or the words that it takes.
-        meaning: What it is.
+        default: Its default; `required` if it has none, `none` if that is empty.
+        unit: The unit of a number, or the words that it takes.
+        meaning: Its description.
     """
 
     name: str
+    option: str
     variable: str
     default: str
     unit: str
     meaning: str
 
 
-def describe_settings(settings_type: type[ServiceSettings]) -> Iterator[DescribedSetting]:
-    """Yield the settings of a service, those of all services first."""
-    for name, field in settings_type.model_fields.items():
-        variable, name_in_file = _names(name, field)
-        yield DescribedSetting(name_in_file, variable, _default(field), _unit(field), field.description or "")
+def describe_settings(settings_type: type[LayeredSettings]) -> Iterator[DescribedSetting]:
+    """Yield the settings of a command, those that are most used first."""
+    for name in field_names(settings_type):
+        yield describe_field(name, settings_type.model_fields[name])
+
+
+def field_names(settings_type: type[LayeredSettings]) -> tuple[str, ...]:
+    """Return the names of the fields, those that are most used first."""
+    first = settings_type.MOST_USED
+    return (*first, *(name for name in settings_type.model_fields if name not in first))
+
+
+def describe_field(name: str, field: FieldInfo) -> DescribedSetting:
+    """Return one setting as a row."""
+    variable, name_in_file = _names(name, field)
+    flag = option_name(name, field) if repeatable(field) or option_type(field) else ""
+    return DescribedSetting(name_in_file, flag, variable, _default(field), _unit(field), field.description or "")
+
+
+def option_name(name: str, field: FieldInfo) -> str:
+    """Return the command line option of a field."""
+    named = (found.name for found in field.metadata if isinstance(found, Flag))
+    return next(named, f"--{name.replace('_', '-')}")
+
+
+def option_type(field: FieldInfo) -> Any:
+    """Return the type of an option that is given once; None for a table, which no option can hold."""
+    annotation: Any = field.annotation
+    if get_origin(annotation) in {Union, UnionType}:
+        annotation = next(found for found in get_args(annotation) if found is not type(None))
+    if get_origin(annotation) is Literal:
+        return annotation
+    if annotation is dict or get_origin(annotation) is dict:
+        return None
+    is_plain = isinstance(annotation, type) and issubclass(annotation, (bool, int, float, Path, enum.Enum))
+    return annotation if is_plain else str
+
+
+def repeatable(field: FieldInfo) -> str | None:
+    """Return what a repeatable option takes each time; None if it is given once."""
+    return next((found.metavar for found in field.metadata if isinstance(found, Repeatable)), None)
 
 
 def _names(name: str, field: FieldInfo) -> tuple[str, str]:
@@ -57,6 +91,8 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, bool):
+        return ON if value else OFF
     return "none" if value in (None, "", {}) else str(value)
 
 
@@ -64,35 +100,8 @@ def _unit(field: FieldInfo) -> str:
     annotation: Any = field.annotation
     if get_origin(annotation) is Literal:
         return " or ".join(get_args(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return " or ".join(str(one.value) for one in annotation)
+    if annotation is bool:
+        return f"{ON} or {OFF}"
     return next((found.name for found in field.metadata if isinstance(found, Unit)), "")
-
-
-def with_settings(settings_type: type[ServiceSettings]) -> type[TyperGroup]:
-    """Return a command whose `--help` shows its settings, too."""
-
-    class WithSettings(TyperGroup):
-        """Shows the settings below the options."""
-
-        def format_help(self, ctx: Any, formatter: Any) -> None:  # typer has a click of its own
-            super().format_help(ctx, formatter)
-            PlainConsole().print(_table(settings_type))
-
-    return WithSettings
-
-
-def _table(settings_type: type[ServiceSettings]) -> Table:
-    table = Table(
-        "in the file, in the environment",
-        "default",
-        "unit",
-        "meaning",
-        title="Settings: command line, then environment, then the TOML file that OUTBOX_CONFIG names",
-        title_justify="left",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
-    table.columns[0].no_wrap = True
-    for setting in describe_settings(settings_type):
-        name = Text.assemble(setting.name, "\n", (setting.variable, "dim"))
-        table.add_row(name, setting.default, setting.unit, setting.meaning)
-    return table

@@ -14,6 +14,13 @@ from relay.ledger.ready_queue import Ready
 WORTH_WAITING = 100
 """Messages that must be expected within the age of a batch; for fewer the batch does not wait."""
 
+BATCH_BYTES = 16_777_216
+"""Approximate bytes of a Kafka transaction. No setting: over a thin connection the relay itself writes less (R34)."""
+
+BATCH_AGE_MS = 10
+"""Longest that a batch is filled under load. No setting: the relay adapts the wait to the traffic, and a longer one
+only adds latency."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
@@ -26,8 +33,8 @@ class BatchPolicy:
     """
 
     messages: int = 5_000
-    bytes: int = 16_777_216
-    age: int = 10
+    bytes: int = BATCH_BYTES
+    age: int = BATCH_AGE_MS
 
 
 class Pacing:

@@ -6,9 +6,8 @@ from typing import Any
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit, fail
-from outbox._service.settings_help import with_settings
 from spark_jobs.auditing.job import audit
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.runtime.errors import reason
@@ -17,30 +16,14 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.session import spark_session
 
 app: typer.Typer = typer.Typer(
-    cls=with_settings(AuditSettings), help="Prove that each committed message of a window is visible once, with Spark."
+    epilog=layers(AuditSettings), help="Prove that each committed message of a window is visible once, with Spark."
 )
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(
-    AuditSettings,
-    "output",
-    "window_start",
-    "window_end",
-    "last",
-    "grace",
-    "spans",
-    "topics",
-    "channel",
-    "bootstrap_servers",
-    "job_id",
-    "kafka_java",
-)
+@setting_options(AuditSettings)
 def run(given: dict[str, Any]) -> None:
-    """Audit a closed window: 0 proven, 2 something is wrong, 3 not all can be known, 4 something must be corrected.
-
-    Everything can also be set by environment (OUTBOX_…) or by the file that OUTBOX_CONFIG names.
-    """
+    """Audit a closed window: 0 proven, 2 something is wrong, 3 not all can be known, 4 something must be corrected."""
     settings = AuditSettings(**given)
     settings.all_databases()  # before Spark starts, which takes a while
     configure_job_logs(settings)

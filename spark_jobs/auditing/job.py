@@ -35,8 +35,11 @@ from spark_jobs.records.ops import op_evidence
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
-from spark_jobs.runtime.spans import Spans
+from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
 from spark_jobs.runtime.upload import upload
+
+SAMPLES = 10
+"""Samples of each verdict in the report. No setting: all findings are in a table beside it."""
 
 KAFKA_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
@@ -76,7 +79,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
         summary = summarize(judged, inputs, databases)
     finally:
         output.delete("rows")
-    samples = samples_of(spark.read.parquet(output.path("findings")), settings.samples)
+    samples = samples_of(spark.read.parquet(output.path("findings")), SAMPLES)
     output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
     output.put_text("report.html", report(summary, samples))
     code = summary.exit_code()
@@ -104,8 +107,8 @@ class Audit:
         window.check_closed(now)
         channel = self._settings.channel_names()
         with KafkaOffsets(self._spark, self._settings) as kafka:
-            skew, patience = self._settings.clock_skew, self._settings.open_transactions
-            plan = InputPlan(kafka, channel, window, now, skew, patience)
+            patience = self._settings.open_transactions
+            plan = InputPlan(kafka, channel, window, now, BROKER_SKEW_MS, patience)
             halves = self._halves(plan.begun())
             return plan.finish(searches(halves, self._settings.topic_names(), window.start)), halves
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from outbox._service.settings import Flag, Milliseconds, PostgresSettings, SecretFile, Unit, read_secret
+from outbox._service.settings import Flag, Milliseconds, PostgresSettings, SecretFile, read_secret
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from spark_jobs.auditing.window import Window, last_window, parse_time
@@ -50,6 +50,19 @@ class AuditSettings(PostgresSettings, JobSettings):
     One database: `OUTBOX_POSTGRES_URL`. Several: `databases` in the TOML file, by name, which the checker reads too.
     """
 
+    MOST_USED = (
+        "output",
+        "window_start",
+        "window_end",
+        "last",
+        "grace",
+        "bootstrap_servers",
+        "channel",
+        "postgres_url",
+        "topics",
+        "spans",
+    )
+
     job_id: str = Field(
         "audit",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
@@ -66,9 +79,6 @@ class AuditSettings(PostgresSettings, JobSettings):
         "hour", description="Without a start: the last hour or day that is closed, UTC."
     )
     grace: Milliseconds = Field(600_000, ge=0, description="How long a message may take to be decided and delivered.")
-    clock_skew: Milliseconds = Field(
-        60_000, ge=0, description="How far the clocks of two brokers may differ; what is read begins earlier by it."
-    )
     spans: str = Field("", description="File spans.json of an earlier audit, to repeat it with the same offsets.")
     topics: TopicNames = Field("", description="Real topics to search besides those that the halves name.")
     ordering: Literal["key", "none"] = Field(
@@ -77,7 +87,6 @@ class AuditSettings(PostgresSettings, JobSettings):
     open_transactions: Milliseconds = Field(
         30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
     )
-    samples: Annotated[int, Unit("messages")] = Field(10, ge=0, description="Samples of each verdict in the report.")
     databases: dict[str, AuditedDatabase] = Field(
         default_factory=dict, description="Several, by name, as tables of the TOML file."
     )

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 import typer
 from pyspark.sql import SparkSession
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import layers, setting_options
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit, fail, guarded
-from outbox._service.settings_help import with_settings
 from outbox._service.signals import stop_on_signals
 from outbox.errors import ConfigurationError
 from spark_jobs.landing.job import DELETED, land
@@ -37,35 +36,13 @@ from spark_jobs.tables.compactor import compact
 
 _JAVA_GONE = "the job ended: Spark's Java process is gone, killed or out of memory; start it again"
 
-app: typer.Typer = typer.Typer(
-    cls=with_settings(LandSettings), help="Land topics in tables, each record once, with Spark."
-)
+app: typer.Typer = typer.Typer(epilog=layers(LandSettings), help="Land topics in tables, each record once, with Spark.")
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(
-    LandSettings,
-    "topics",
-    "internal",
-    "channel",
-    "output",
-    "checkpoint",
-    "bootstrap_servers",
-    "job_id",
-    "sink",
-    "parse",
-    "available_now",
-    "trigger_seconds",
-    "max_offsets_per_trigger",
-    "min_offsets_per_trigger",
-    "max_trigger_delay",
-    "starting_offsets",
-    "accept_gap",
-    "prometheus_file",
-    "kafka_java",
-)
+@setting_options(LandSettings)
 def run(context: typer.Context, given: dict[str, Any]) -> None:
-    """Land topics until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
+    """Land topics until SIGTERM."""
     if context.invoked_subcommand is not None:
         return
     if "parse" in given:
@@ -79,9 +56,7 @@ def run(context: typer.Context, given: dict[str, Any]) -> None:
 
 
 @app.command("compact")
-@setting_options(
-    CompactSettings, "output", "job_id", "closed_days", "min_folders", "target_file_bytes", "manifest_readers_only"
-)
+@setting_options(CompactSettings)
 def run_compact(given: dict[str, Any]) -> None:
     """Write the many small files of closed days into few: with Delta's OPTIMIZE, or Parquet folders by a swap.
 
@@ -96,7 +71,7 @@ def run_compact(given: dict[str, Any]) -> None:
 
 
 @app.command("retire")
-@setting_options(RetireSettings, "output", "checkpoint", "job_id")
+@setting_options(RetireSettings)
 def run_retire(
     topic: Annotated[str, typer.Argument(help="Topic that is not landed any more.", show_default=False)],
     given: dict[str, Any],
@@ -113,7 +88,7 @@ def run_retire(
 
 
 @app.command("jars")
-@setting_options(SinkSettings, "sink")
+@setting_options(SinkSettings)
 def show_jars(given: dict[str, Any]) -> None:
     """Print the jars that spark-submit needs, for --jars; those that are missing are fetched."""
     typer.echo(",".join(str(jar) for lock in _locks(SinkSettings(**given).sink) for jar in fetch(lock)))

@@ -8,10 +8,9 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit, fail
 from outbox._service.output import PlainConsole, utc
-from outbox._service.settings_help import with_settings
 from outbox.errors import ConfigurationError
 from spark_jobs.replaying.job import Prepared, replay
 from spark_jobs.replaying.settings import ReplaySettings
@@ -25,30 +24,14 @@ _LAST_MS = 250_000_000_000_000
 """Times whose year Python can print."""
 
 app: typer.Typer = typer.Typer(
-    cls=with_settings(ReplaySettings), help="Send landed records again, each once for each replay, with Spark."
+    epilog=layers(ReplaySettings), help="Send landed records again, each once for each replay, with Spark."
 )
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(
-    ReplaySettings,
-    "replay_id",
-    "table",
-    "ids",
-    "where",
-    "verdicts",
-    "findings",
-    "target",
-    "partition_by",
-    "include_replays",
-    "dry_run",
-    "bootstrap_servers",
-    "channel",
-    "sink",
-    "transaction_rows",
-)
+@setting_options(ReplaySettings)
 def run(given: dict[str, Any]) -> None:
-    """Send landed records again. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
+    """Send landed records again."""
     if "ids" in given:
         given["ids"] = _ids(given["ids"])
     settings = ReplaySettings(**given)

@@ -36,6 +36,9 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.source import refuse_missing
 from spark_jobs.tables.table_reader import accepted_gaps, read_table
 
+TRANSACTION_BYTES = 16 * 1024 * 1024
+"""Most bytes in a Kafka transaction. No setting: `transaction_rows` is the one that decides, and this bounds memory."""
+
 log = structlog.get_logger()
 
 
@@ -196,7 +199,7 @@ class ReplayJob:
             self._channel,
             self._kafka,
             settings.transaction_rows,
-            settings.transaction_bytes,
+            TRANSACTION_BYTES,
             plan.lanes,
             limits,
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from outbox._service.settings import Bytes, Unit, refuse_ours
+from outbox._service.settings import Unit, refuse_ours
 from outbox.protocol.identifiers import UUID_PATTERN
 from outbox.protocol.names import is_topic_name, looks_internal
 from spark_jobs.records.audit_verdicts import REPORTED, Verdict
@@ -26,6 +26,19 @@ class ReplaySettings(SinkSettings, JobSettings):
 
     It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed.
     """
+
+    MOST_USED = (
+        "replay_id",
+        "table",
+        "ids",
+        "where",
+        "verdicts",
+        "findings",
+        "target",
+        "dry_run",
+        "bootstrap_servers",
+        "sink",
+    )
 
     job_id: str = Field(
         "replay",
@@ -51,9 +64,6 @@ class ReplaySettings(SinkSettings, JobSettings):
     dry_run: bool = Field(default=False, description="Show what would be written, and write nothing.")
     transaction_rows: Annotated[int, Unit("records")] = Field(
         10_000, ge=1, le=100_000, description="Most records in a Kafka transaction."
-    )
-    transaction_bytes: Bytes = Field(
-        16 * 1024 * 1024, ge=1, le=512 * 1024 * 1024, description="Most bytes in a Kafka transaction."
     )
 
     @field_validator("kafka")

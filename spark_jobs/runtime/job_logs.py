@@ -7,10 +7,10 @@ import logging
 from rich.console import Console
 
 from outbox._service.logs import configure_logs
-from spark_jobs.runtime.settings import JobSettings
+from spark_jobs.runtime.settings import SparkSettings
 
 
-def configure_job_logs(settings: JobSettings) -> Console | None:
+def configure_job_logs(settings: SparkSettings) -> Console | None:
     """Configure the logs; return the terminal if they go to one. Py4J logs only warnings: else each call into Java."""
     terminal = configure_logs(settings.log_level, settings.log_format)
     logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -8,7 +8,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from outbox._service.settings import Bytes, Flag, KafkaProperties, LayeredSettings, Repeatable, ServiceSettings
+from outbox._service.settings import (
+    Bytes,
+    Flag,
+    KafkaProperties,
+    KafkaSettings,
+    LayeredSettings,
+    LogSettings,
+    Repeatable,
+    Unit,
+)
 from outbox.protocol.names import is_topic_name
 
 READ_COMMITTED = "read_committed"
@@ -32,22 +41,34 @@ TopicNames = Annotated[str, AfterValidator(_check_topic_names)]
 """Topics, separated by commas."""
 
 
-class JobSettings(ServiceSettings):
-    """What every job has: who it is, how it reaches Kafka, further settings of Spark.
-
-    The inherited `kafka` holds properties of librdkafka; Spark reads through Kafka's Java client, which has names of
-    its own for security and much else, so these are separate.
-    """
+class SparkSettings(LogSettings):
+    """What every job has: its id, and settings of Spark."""
 
     job_id: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
         description="Id of the job: in the names of its application, query, checkpoint and Kafka groups.",
     )
-    kafka_java: Annotated[KafkaProperties, Flag("--kafka"), Repeatable("NAME=VALUE")] = Field(
-        default_factory=dict, repr=False, description="More properties of Kafka's Java client, for Spark's source."
-    )
     spark: KafkaProperties = Field(
         default_factory=dict, repr=False, description="More settings of Spark (spark.…), over the job's own."
+    )
+
+    @property
+    def name(self) -> str:
+        """Name of the application and of its query, and beginning of its Kafka groups."""
+        return f"outbox-{self.job_id}"
+
+
+class JobSettings(SparkSettings, KafkaSettings):
+    """What the jobs have that read Kafka.
+
+    The inherited `kafka` holds properties of librdkafka; Spark reads through Kafka's Java client, which has names of
+    its own for security and much else, so these are separate.
+    """
+
+    kafka_java: Annotated[KafkaProperties, Flag("--kafka"), Repeatable("NAME=VALUE")] = Field(
+        default_factory=dict,
+        repr=False,
+        description="More properties of Kafka's Java client, with which Spark reads: TLS, SASL, fetch sizes.",
     )
 
     @field_validator("kafka_java")
@@ -56,11 +77,6 @@ class JobSettings(ServiceSettings):
         if properties.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
             raise ValueError("isolation.level cannot be set: records of aborted transactions are no messages")
         return properties
-
-    @property
-    def name(self) -> str:
-        """Name of the application and of its query, and beginning of its Kafka groups."""
-        return f"outbox-{self.job_id}"
 
     def java_connection(self) -> dict[str, str]:
         """Properties for any Java client of this job."""
@@ -80,7 +96,7 @@ class SinkSettings(LayeredSettings):
     sink: SinkName = Field(SinkName.DELTA, description="How land writes its tables: delta or parquet.")
 
 
-class OutputSettings(JobSettings):
+class OutputSettings(SparkSettings):
     """What jobs have that write or keep the tables of `land`."""
 
     job_id: str = Field(
@@ -105,16 +121,27 @@ class CheckpointedSettings(OutputSettings):
 class RetireSettings(CheckpointedSettings):
     """Settings of `land retire`; it needs no Kafka."""
 
-    bootstrap_servers: str = Field("", description="Not needed here.")
-
     @property
     def name(self) -> str:
         """Name of the application."""
         return f"outbox-{self.job_id}-retire"
 
 
-class LandSettings(SinkSettings, CheckpointedSettings):
+class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
     """Settings of `land`."""
+
+    MOST_USED = (
+        "topics",
+        "output",
+        "checkpoint",
+        "bootstrap_servers",
+        "available_now",
+        "trigger_seconds",
+        "parse",
+        "sink",
+        "internal",
+        "channel",
+    )
 
     topics: TopicNames = Field("", description="Topics to land, separated by commas.")
     internal: str = Field(
@@ -125,14 +152,18 @@ class LandSettings(SinkSettings, CheckpointedSettings):
         description="Topics whose JSON is landed typed, too, with schemas (id bigint NOT NULL); --parse reads @FILE.",
     )
     available_now: bool = Field(default=False, description="Land what is there now and end.")
-    trigger_seconds: float = Field(10.0, ge=0, description="Pause between the starts of two batches, s.")
-    max_offsets_per_trigger: int | None = Field(
+    trigger_seconds: Annotated[float, Unit("s")] = Field(
+        10.0, ge=0, description="Time from the start of one batch to the start of the next."
+    )
+    max_offsets_per_trigger: Annotated[int | None, Unit("offsets")] = Field(
         1_000_000, ge=1, description="Most offsets in one batch; markers and aborted records take offsets too."
     )
-    min_offsets_per_trigger: int | None = Field(
+    min_offsets_per_trigger: Annotated[int | None, Unit("offsets")] = Field(
         None, ge=1, description="Fewest offsets that are worth a batch, unless one was long ago (max_trigger_delay)."
     )
-    max_trigger_delay: int = Field(900, ge=1, description="Maximum time a batch waits for min_offsets_per_trigger, s.")
+    max_trigger_delay: Annotated[int, Unit("s")] = Field(
+        900, ge=1, description="Maximum time that a batch waits for min_offsets_per_trigger."
+    )
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a job begins that has no checkpoint yet."
     )
@@ -190,9 +221,9 @@ class LandSettings(SinkSettings, CheckpointedSettings):
 class CompactSettings(OutputSettings):
     """Settings of `land compact`; it needs no Kafka."""
 
-    bootstrap_servers: str = Field("", description="Not needed here.")
-    closed_days: int = Field(1, ge=0, description="Whole days between a day and today, by UTC, before it is compacted.")
-    min_folders: int = Field(2, ge=2, description="So many folders of a day are worth a compaction (Parquet).")
+    closed_days: Annotated[int, Unit("days")] = Field(
+        1, ge=0, description="Whole days between a day and today, by UTC, before it is compacted."
+    )
     target_file_bytes: Bytes = Field(256 * 1024 * 1024, ge=1024, description="Size that a file is to have.")
     manifest_readers_only: bool = Field(
         default=False,

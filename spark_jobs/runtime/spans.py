@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from outbox.protocol.checkpoint import CheckpointError, HalfCheckpoint, parse_half_checkpoint
 
+BROKER_SKEW_MS = 60_000
+"""How far the clocks of two brokers may differ, ms. No setting of the audit: a larger difference is a fault of the
+cluster."""
+
 Offsets = Mapping[str, Mapping[str, int]]
 """Offsets by topic and partition, as Spark writes them."""
 

@@ -9,9 +9,8 @@ from typing import Self
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
+from spark_jobs.runtime.spans import BROKER_SKEW_MS
 from spark_jobs.sql.schema import What
-
-CLOCK_SKEW_MS = 60_000
 
 _KAFKA = "kafka."
 _SERVERS = "kafka.bootstrap.servers"
@@ -36,7 +35,7 @@ class Options:
     kafka: Mapping[str, str]
     latest: bool = False
     most: int | None = None
-    clock_skew: int = CLOCK_SKEW_MS
+    clock_skew: int = BROKER_SKEW_MS
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -63,7 +62,7 @@ class Options:
             {"log_level": "0", **kafka},
             starting == "latest",
             None if most is None else _number("maxOffsetsPerTrigger", most, 1),
-            _number("clockSkewMs", given.get("clockskewms", str(CLOCK_SKEW_MS)), 0),
+            _number("clockSkewMs", given.get("clockskewms", str(BROKER_SKEW_MS)), 0),
         )
 
     @property

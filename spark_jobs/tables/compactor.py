@@ -48,6 +48,9 @@ from spark_jobs.tables.manifest import Checksum, Manifest
 from spark_jobs.tables.sinks import FILES, tables_of
 from spark_jobs.tables.table_reader import read_folders
 
+MIN_FOLDERS = 2
+"""Folders of a day that are worth a compaction. No setting: one folder alone is compact already."""
+
 log = structlog.get_logger()
 
 
@@ -110,7 +113,7 @@ def _swap(
         )
     log.warning("Compacting Parquet tables; only read_table() and read_landed() read rows once", output=str(output))
     done = 0
-    for unit, ids in due(compactor.folders, before, settings.min_folders).items():
+    for unit, ids in due(compactor.folders, before, MIN_FOLDERS).items():
         if stop():
             break
         try:

@@ -6,9 +6,8 @@ from typing import Any
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit, fail
-from outbox._service.settings_help import with_settings
 from outbox._service.signals import stop_on_signals
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.job_logs import configure_job_logs
@@ -19,30 +18,15 @@ from spark_jobs.watching.real_time import SLOTS, watch_in_real_time
 from spark_jobs.watching.settings import WatchSettings
 
 app: typer.Typer = typer.Typer(
-    cls=with_settings(WatchSettings),
+    epilog=layers(WatchSettings),
     help="Watch a channel with Spark: figures by minute, what waits, what hangs, alerts.",
 )
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(
-    WatchSettings,
-    "output",
-    "topics",
-    "channel",
-    "bootstrap_servers",
-    "job_id",
-    "available_now",
-    "trigger_seconds",
-    "starting_offsets",
-    "prometheus_file",
-    "alerts_topic",
-    "real_time",
-    "checkpoint",
-    "kafka_java",
-)
+@setting_options(WatchSettings)
 def run(given: dict[str, Any]) -> None:
-    """Watch a channel until SIGTERM. Everything can also be set by environment (OUTBOX_…) or by OUTBOX_CONFIG."""
+    """Watch a channel until SIGTERM."""
     settings = WatchSettings(**given)
     configure_job_logs(settings)
     check_topics(settings, settings.topic_names())

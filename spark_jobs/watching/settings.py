@@ -19,6 +19,19 @@ SHORTEST_SECONDS = 5
 class WatchSettings(JobSettings):
     """Settings of `watch`."""
 
+    MOST_USED = (
+        "output",
+        "topics",
+        "channel",
+        "bootstrap_servers",
+        "available_now",
+        "trigger_seconds",
+        "prometheus_file",
+        "alerts_topic",
+        "real_time",
+        "checkpoint",
+    )
+
     job_id: str = Field(
         "watch",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,99}$",
@@ -30,7 +43,9 @@ class WatchSettings(JobSettings):
         "latest", description="Where a job begins whose output is empty."
     )
     available_now: bool = Field(default=False, description="Watch what is there now, look once, and end.")
-    trigger_seconds: float = Field(30.0, ge=0, description="Pause between the starts of two batches, s.")
+    trigger_seconds: Annotated[float, Unit("s")] = Field(
+        30.0, ge=0, description="Time from the start of one batch to the start of the next."
+    )
     max_offsets_per_batch: Annotated[int, Unit("offsets")] = Field(
         1_000_000, ge=1, description="Most offsets in one batch; markers and aborted records take offsets too."
     )

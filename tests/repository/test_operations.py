@@ -17,14 +17,22 @@ import spark_jobs.landing.metrics
 import spark_jobs.watching.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
-from outbox._service.settings import ServiceSettings
+from outbox._service.settings import LayeredSettings
 from outbox._service.settings_help import describe_settings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
+from spark_jobs.auditing.settings import AuditSettings
+from spark_jobs.replaying.settings import ReplaySettings
+from spark_jobs.runtime.settings import CompactSettings, LandSettings, RetireSettings
 from spark_jobs.watching.settings import WatchSettings
 from tests.documents import exposed, filled, metrics_of, read
 
 DOCS = Path(__file__).parents[2] / "docs"
+TYPES: tuple[type[LayeredSettings], ...] = (
+    *(RelaySettings, CheckerSettings, LandSettings, CompactSettings, RetireSettings),
+    *(AuditSettings, ReplaySettings, WatchSettings),
+)
+
 ALERTS = DOCS / "alerts.yml"
 RUNBOOKS = DOCS / "operations/alerts.md"
 MODULES = (relay.metrics, checker.metrics, spark_jobs.watching.metrics, spark_jobs.landing.metrics)
@@ -45,11 +53,20 @@ def test_the_tables_for_operators_are_those_of_the_code() -> None:
     assert filled(pages) == pages, "run `make tables`"
 
 
-@pytest.mark.parametrize("settings", [RelaySettings, CheckerSettings, WatchSettings])
-def test_each_setting_has_a_meaning_and_each_number_a_unit(settings: type[ServiceSettings]) -> None:
+@pytest.mark.parametrize("settings", TYPES)
+def test_each_setting_has_a_meaning_and_each_number_a_unit(settings: type[LayeredSettings]) -> None:
     rows = list(describe_settings(settings))
     assert [row.name for row in rows if not row.meaning] == []
     assert [row.name for row in rows if row.default.isdigit() and not row.unit] == []
+
+
+@pytest.mark.parametrize("settings", TYPES)
+def test_setting_is_in_a_document(settings: type[LayeredSettings]) -> None:
+    pages = "".join(read().values())
+    for row in describe_settings(settings):
+        assert f"| `{row.name}` | " in pages
+        assert f"| `{row.variable}` | " in pages
+        assert f"| `{row.option}` | " in pages or not row.option
 
 
 def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import threading
 from collections.abc import Iterator
 
 import pytest
 import structlog
+import typer
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from rich.console import Console
 from typer.testing import CliRunner
 
 import checker.cli
 import relay.cli
+import spark_jobs.auditing.cli
+import spark_jobs.landing.cli
+import spark_jobs.replaying.cli
+import spark_jobs.watching.cli
 from checker.settings import CheckerSettings
 from outbox._service import progress
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.periodic import Periodic
-from outbox._service.settings import ServiceSettings
-from outbox._service.settings_help import describe_settings
+from outbox._service.settings import LayeredSettings
+from outbox._service.settings_help import describe_settings, field_names
 from outbox.errors import ChannelError, KafkaUnreachable, OutboxError
 from relay.figures import RelayProgress
 from relay.settings import RelaySettings
+from spark_jobs.auditing.settings import AuditSettings
+from spark_jobs.replaying.settings import ReplaySettings
+from spark_jobs.runtime.settings import LandSettings
+from spark_jobs.watching.settings import WatchSettings
 from tests.support.harness import wait_until
 
 
@@ -44,17 +54,32 @@ def logs() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("app", "settings"), [(relay.cli.app, RelaySettings), (checker.cli.app, CheckerSettings)], ids=["relay", "checker"]
+    ("app", "settings"),
+    [
+        (relay.cli.app, RelaySettings),
+        (checker.cli.app, CheckerSettings),
+        (spark_jobs.landing.cli.app, LandSettings),
+        (spark_jobs.auditing.cli.app, AuditSettings),
+        (spark_jobs.replaying.cli.app, ReplaySettings),
+        (spark_jobs.watching.cli.app, WatchSettings),
+    ],
+    ids=["relay", "checker", "land", "audit", "replay", "watch"],
 )
-def test_help_shows_each_setting_with_variable_default_unit_and_meaning(
-    app: object, settings: type[ServiceSettings], monkeypatch: pytest.MonkeyPatch
+def test_help_shows_each_setting_and_ten_first(
+    app: typer.Typer, settings: type[LayeredSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "250")
-    said = CliRunner().invoke(app, ["--help"]).stdout  # type: ignore[arg-type]  # two applications of typer
-    for row in describe_settings(settings):
-        (line,) = [line for line in said.splitlines() if line.startswith(f"{row.name} ")]
-        assert all(word in line for word in (row.default, row.unit, row.meaning))
-        assert row.variable in said
+    monkeypatch.setenv("COLUMNS", "300")
+    said = CliRunner().invoke(app, ["--help"]).stdout
+    _, first, further = re.split("Most used|Further settings", said)
+    assert len(settings.MOST_USED) == 10
+    for name, row in zip(field_names(settings), describe_settings(settings), strict=True):
+        if not row.option:
+            assert row.name in further
+            continue
+        (line,) = [line for line in said.splitlines() if f" {row.option} " in line]
+        assert row.meaning in line
+        assert row.default in line or row.default in {"none", "required", "no"}
+        assert line in (first if name in settings.MOST_USED else further)
 
 
 # --- exit codes -----------------------------------------------------------------------------------------------------

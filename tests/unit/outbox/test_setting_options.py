@@ -9,15 +9,17 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import Flag, Milliseconds, Repeatable, ServiceSettings
+from outbox._service.settings import Flag, LayeredSettings, Milliseconds, Repeatable
 
 Given = dict[str, Any]
 
 
-class _Settings(ServiceSettings):
+class _Settings(LayeredSettings):
     """Settings of a command."""
+
+    MOST_USED = ("mode", "start")
 
     grace: Milliseconds = Field(600, description="Time to wait.")
     mode: Literal["fast", "safe"] = Field("safe", description="How it works.")
@@ -26,14 +28,14 @@ class _Settings(ServiceSettings):
     start: Annotated[str, Flag("--from")] = Field("", description="Where to begin.")
     pairs: Annotated[dict[str, str], Repeatable("NAME=VALUE")] = Field(default_factory=dict, description="Properties.")
     some: Annotated[str, Repeatable("TOPIC")] = Field("", description="Topics.")
+    table: dict[str, str] = Field(default_factory=dict, description="A table.")
 
 
 def _invoke(*words: str) -> tuple[int, str, list[Given]]:
     app, seen = typer.Typer(), list[Given]()
-    names = ("grace", "mode", "limit", "dry_run", "start", "pairs", "some")
 
     @app.command()
-    @setting_options(_Settings, *names)
+    @setting_options(_Settings)
     def run(place: str, given: Given) -> None:
         seen.append({"place": place, **given})
 
@@ -52,6 +54,7 @@ def test_only_settings_of_the_command_line_are_given() -> None:
         (["--mode", "fast"], {"mode": "fast"}),
         (["--limit", "3"], {"limit": 3}),
         (["--dry-run"], {"dry_run": True}),
+        (["--no-dry-run"], {"dry_run": False}),
         (["--from", "now"], {"start": "now"}),
         (["--pairs", "a=1", "--pairs", "b=x=y"], {"pairs": {"a": "1", "b": "x=y"}}),
         (["--some", "orders", "--some", "stock"], {"some": "orders,stock"}),
@@ -76,6 +79,32 @@ def test_pair_without_an_equals_sign_is_one_line() -> None:
 def test_help_has_description_unit_and_default() -> None:
     _, output, _ = _invoke("--help")
     words = " ".join(output.replace("│", " ").split())
-    assert "Time to wait, ms. Default: 600." in words
+    assert "Time to wait. Default: 600 ms." in words
     assert "How it works. Default: safe." in words
     assert "Most of them." in words
+
+
+def test_help_has_what_is_most_used_first() -> None:
+    _, output, _ = _invoke("--help")
+    places = [output.index(text) for text in ("Most used", "--mode", "--from", "Further settings", "--grace")]
+    assert places == sorted(places)
+
+
+def test_table_has_no_option() -> None:
+    _, output, _ = _invoke("--help")
+    assert "--table" not in output
+    assert "Without an option: table." in layers(_Settings)
+
+
+def test_only_some_settings_have_options_in_their_order() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    @setting_options(_Settings, only=("limit", "grace"))
+    def run(given: Given) -> None:
+        del given
+
+    output = CliRunner().invoke(app, ["--help"]).output
+    assert output.index("--limit") < output.index("--grace")
+    assert "--mode" not in output
+    assert "Most used" not in output

@@ -14,9 +14,9 @@ PARTITIONS = 4
 TOPIC = "events"
 
 AS_DELIVERED: Mapping[str, str | None] = {
-    "OUTBOX_TRANSACTION_TIMEOUT": None,
-    "OUTBOX_CHECK_INTERVAL": None,
-    "OUTBOX_CHECK_INTERVAL_MAX": None,
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": None,
+    "OUTBOX_CHECK_INTERVAL_MS": None,
+    "OUTBOX_CHECK_INTERVAL_MAX_MS": None,
 }
 """The relay's own defaults, in place of the short times of the tests."""
 

@@ -91,7 +91,7 @@ AUDIT_COMPLETED = Gauge(
 )
 UNDELIVERED = Gauge(
     "outbox_checker_undelivered",
-    "Committed transactions older than settlement_max_age that are not delivered, by what delays them",
+    "Committed transactions older than settlement_max_age_ms that are not delivered, by what delays them",
     ["database", "kind"],
     registry=REGISTRY,
 )

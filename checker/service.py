@@ -75,7 +75,7 @@ class CheckerService:
             settings.channel_names(),
             settings.contract(),
             metrics.CONTRACT,
-            settings.contract_interval / 1000,
+            settings.contract_interval_ms / 1000,
         )
         self._channel = self._contract.description
         require_rights(self._admin, _needed_rights(self._channel.channel))

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from checker.rules.breaker import Policy
 from outbox._service.settings import (
+    Former,
     Milliseconds,
     PostgresSettings,
     SecretFile,
@@ -99,6 +100,7 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
         "http_port",
         "log_level",
     )
+    REMOVED = ("batch",)
 
     read_only: bool = Field(
         default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
@@ -113,15 +115,19 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     )
 
     purge: bool = Field(True, description="Whether rows of settled transactions are deleted.")
-    purge_interval: Milliseconds = Field(60_000, ge=100, description="Pause between two walks of the purge.")
-    keep_settled: Milliseconds = Field(
+    purge_interval_ms: Annotated[Milliseconds, Former("purge_interval")] = Field(
+        60_000, ge=100, description="Pause between two walks of the purge."
+    )
+    keep_settled_ms: Annotated[Milliseconds, Former("keep_settled")] = Field(
         86_400_000, ge=1, description="Age up to which rows of settled transactions are kept."
     )
-    keep_tombstones: Milliseconds = Field(
+    keep_tombstones_ms: Annotated[Milliseconds, Former("keep_tombstones")] = Field(
         2_592_000_000, ge=86_400_000, description="Age up to which tombstones are kept; older ones go by age alone."
     )
-    settlement_interval: Milliseconds = Field(600_000, ge=100, description="Pause between two settlement audits.")
-    settlement_max_age: Milliseconds = Field(
+    settlement_interval_ms: Annotated[Milliseconds, Former("settlement_interval")] = Field(
+        600_000, ge=100, description="Pause between two settlement audits."
+    )
+    settlement_max_age_ms: Annotated[Milliseconds, Former("settlement_max_age")] = Field(
         600_000, ge=0, description="Age at which a committed transaction that is not delivered is reported."
     )
 

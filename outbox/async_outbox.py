@@ -61,7 +61,7 @@ class AsyncOutbox:
     Args:
         group: Producer group; unique to a service.
         kafka: librdkafka properties; `bootstrap.servers` is required.
-        options: The other arguments of `Outbox`: `channel`, `tables`, `publish_timeout`, …
+        options: The other arguments of `Outbox`: `channel`, `tables`, `publish_timeout_seconds`, …
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.

@@ -57,7 +57,7 @@ class UsageError(OutboxError, RuntimeError):
 
 
 class PublishFailed(OutboxError):  # noqa: N818 - as above
-    """Kafka did not answer within `publish_timeout`.
+    """Kafka did not answer within `publish_timeout_seconds`.
 
     Raised at COMMIT, the local transaction was rolled back. Raised by `publish()`, the caller must roll it back. It is
     safe to retry: the next attempt has a new transaction id.

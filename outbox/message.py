@@ -93,7 +93,7 @@ class Message:
         partition: Partition of the real topic; -1: chosen by key, as the Java producer does.
         timestamp: Timestamp of the record, ms since 1970; None: the time at which the broker stored the half.
         check_immunity: Seconds after the half was stored before the transaction is checked (RocketMQ:
-            CHECK_IMMUNITY_TIME_IN_SECONDS), at most 3,600; None: the relay's `transaction_timeout`. Set it for a
+            CHECK_IMMUNITY_TIME_IN_SECONDS), at most 3,600; None: the relay's `transaction_timeout_ms`. Set it for a
             local transaction that is known to take long.
 
     Raises:

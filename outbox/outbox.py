@@ -25,7 +25,7 @@ from outbox.listener import TransactionListener
 from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome
 from outbox.recorder import Recorder
-from outbox.settings import Settings, TableNames, channel_names
+from outbox.settings import FORMER_NAMES, Settings, TableNames, channel_names, former_keywords
 from outbox.transaction import Transaction, core_transaction, own_transaction
 
 
@@ -34,11 +34,11 @@ class OutboxOptions(TypedDict, total=False):
 
     channel: str
     tables: TableNames | None
-    publish_timeout: float
-    close_timeout: float
+    publish_timeout_seconds: float
+    close_timeout_seconds: float
     eager: bool
     reject_transactions: bool
-    eager_idle_timeout: float
+    eager_idle_timeout_seconds: float
     recorder: Recorder | None
 
 
@@ -53,18 +53,20 @@ class Outbox:
         kafka: librdkafka properties; `bootstrap.servers` is required.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the callback tables.
-        publish_timeout: Maximum seconds to send the halves; after it the local transaction is rolled back.
-        close_timeout: Maximum seconds that `close()` waits for op markers.
+        publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back.
+        close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, while the local transaction is still open, not at COMMIT. The order of
             messages then follows the database only for rows that are locked before `publish()`.
         reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
         recorder: Receives the outbox's events, such as `outbox.prometheus.PrometheusRecorder`.
-        eager_idle_timeout: Seconds that a transaction with eager halves may be idle before Postgres ends it (R7).
+        eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
+            (R7).
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
+    @former_keywords(FORMER_NAMES)
     def __init__(
         self,
         group: str,
@@ -72,11 +74,11 @@ class Outbox:
         *,
         channel: str = "outbox",
         tables: TableNames | None = None,
-        publish_timeout: float = 5.0,
-        close_timeout: float = 5.0,
+        publish_timeout_seconds: float = 5.0,
+        close_timeout_seconds: float = 5.0,
         eager: bool = False,
         reject_transactions: bool = False,
-        eager_idle_timeout: float = 300.0,
+        eager_idle_timeout_seconds: float = 300.0,
         recorder: Recorder | None = None,
     ) -> None:
         self._start(
@@ -85,11 +87,11 @@ class Outbox:
                 kafka,
                 channel_names(channel),
                 tables or TableNames(),
-                publish_timeout,
-                close_timeout,
+                publish_timeout_seconds,
+                close_timeout_seconds,
                 eager=eager,
                 reject_transactions=reject_transactions,
-                eager_idle_timeout=eager_idle_timeout,
+                eager_idle_timeout_seconds=eager_idle_timeout_seconds,
             ),
             recorder,
         )
@@ -277,7 +279,7 @@ class Outbox:
     def ping(self) -> None:
         """Check that Kafka answers and the channel exists.
 
-        It waits for at most `publish_timeout`, and fails at once while the circuit is open. Do not use it as a
+        It waits for at most `publish_timeout_seconds`, and fails at once while the circuit is open. Do not use it as a
         readiness probe: while Kafka is down, the load balancer would drop the service also for requests that only read.
 
         Raises:
@@ -290,7 +292,7 @@ class Outbox:
         """Flush op markers and refuse further publications.
 
         Args:
-            timeout: Maximum seconds to wait; None: `close_timeout`.
+            timeout: Maximum seconds to wait; None: `close_timeout_seconds`.
         """
         self._sender.close(timeout)
 

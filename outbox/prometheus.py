@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 _BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Seconds, up to the default `publish_timeout`."""
+"""Seconds, up to the default `publish_timeout_seconds`."""
 
 
 class _Metrics(NamedTuple):

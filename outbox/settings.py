@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import ipaddress
 import json
 import logging
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
@@ -22,11 +24,13 @@ from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
 
 log = logging.getLogger("outbox")
 
+Parameters = ParamSpec("Parameters")
+
 _SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 _ALL_REPLICAS = "all in-sync replicas must store a half before the local transaction commits"
-_BOUNDED = "publish_timeout sets it"
+_BOUNDED = "publish_timeout_seconds sets it"
 _CALLBACKS = "the library needs it for the acknowledgements of halves; use a recorder for metrics"
 _HEADERS = "the control headers of a half need the broker's own protocol version"
 _POSITIONS = "the library manages the offsets of its consumers"
@@ -87,17 +91,24 @@ _LONGEST = 2_147_483.0
 _NAMES = (
     "bootstrap_servers",
     "channel",
-    "close_timeout",
+    "close_timeout_seconds",
     "eager",
-    "eager_idle_timeout",
+    "eager_idle_timeout_seconds",
     "group",
     "kafka",
-    "publish_timeout",
+    "publish_timeout_seconds",
     "reject_transactions",
     "schema",
     "table_prefix",
 )
 """Names that `Settings.from_env()` reads; the services read more from the same file."""
+
+FORMER_NAMES = {
+    "close_timeout": "close_timeout_seconds",
+    "eager_idle_timeout": "eager_idle_timeout_seconds",
+    "publish_timeout": "publish_timeout_seconds",
+}
+"""Present names by former name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +163,13 @@ class Settings:
             `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the callback tables.
-        publish_timeout: Maximum seconds to send the halves; after it the local transaction is rolled back. At
+        publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back. At
             least 0.01.
-        close_timeout: Maximum seconds that `close()` waits for op markers.
+        close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, not at COMMIT.
         reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
-        eager_idle_timeout: Seconds that a transaction with eager halves may be idle before Postgres ends it (R7).
+        eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
+            (R7).
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -167,11 +179,11 @@ class Settings:
     kafka: Mapping[str, Any] = field(repr=False)
     channel: Channel = field(default_factory=Channel)
     tables: TableNames = field(default_factory=TableNames)
-    publish_timeout: float = 5.0
-    close_timeout: float = 5.0
+    publish_timeout_seconds: float = 5.0
+    close_timeout_seconds: float = 5.0
     eager: bool = False
     reject_transactions: bool = False
-    eager_idle_timeout: float = 300.0
+    eager_idle_timeout_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -189,9 +201,9 @@ class Settings:
         _check_callables(self.kafka)
         _check_files(self.kafka)
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
-        _check_seconds("publish_timeout", self.publish_timeout, 0.01)
-        _check_seconds("close_timeout", self.close_timeout, 0.0)
-        _check_seconds("eager_idle_timeout", self.eager_idle_timeout, 0.01)
+        _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
+        _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
+        _check_seconds("eager_idle_timeout_seconds", self.eager_idle_timeout_seconds, 0.01)
         _plaintext.check(self.kafka)
 
     @classmethod
@@ -199,20 +211,21 @@ class Settings:
         """Read `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … over the TOML file that `OUTBOX_CONFIG` names.
 
         The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
-        properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout`,
-        `close_timeout`, `eager`, `reject_transactions`, `eager_idle_timeout`. Other names are ignored, because the
-        services read the same file and environment. A name in the file that looks like a typing error is logged.
+        properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
+        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`. Other names are ignored,
+        because the services read the same file and environment. A name in the file that looks like a typing error is
+        logged.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
         """
         environ = os.environ if environ is None else environ
         file = environ.get("OUTBOX_CONFIG")
-        values = read_toml(Path(file)) if file else {}
+        values = with_present_names(read_toml(Path(file)), FORMER_NAMES, _renamed) if file else {}
         _warn_of_misspellings(values)
         prefix = "OUTBOX_"
-        values |= {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
-        return cls._from_values(values)
+        given = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
+        return cls._from_values(values | with_present_names(given, FORMER_NAMES, _renamed))
 
     @classmethod
     def _from_values(cls, values: Mapping[str, Any]) -> Settings:
@@ -226,11 +239,11 @@ class Settings:
             kafka,
             channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
             TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
-            _seconds(values, "publish_timeout", 5.0),
-            _seconds(values, "close_timeout", 5.0),
+            _seconds(values, "publish_timeout_seconds", 5.0),
+            _seconds(values, "close_timeout_seconds", 5.0),
             _truth(values, "eager"),
             _truth(values, "reject_transactions"),
-            _seconds(values, "eager_idle_timeout", 300.0),
+            _seconds(values, "eager_idle_timeout_seconds", 300.0),
         )
 
 
@@ -385,9 +398,14 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
         raise ConfigurationError(f"Property {name!r} is a {type(value).__name__}. Use text, a number, true or false.")
 
 
+def _renamed(message: str) -> None:
+    warnings.warn(message, FutureWarning, stacklevel=2)
+
+
 def _warn_of_misspellings(values: Mapping[str, Any]) -> None:
     for name in values.keys() - set(_NAMES):
-        for meant in difflib.get_close_matches(name, _NAMES, 1, 0.85):
+        for close in difflib.get_close_matches(name, (*_NAMES, *FORMER_NAMES), 1, 0.85):
+            meant = FORMER_NAMES.get(close, close)
             log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, meant)
 
 
@@ -403,3 +421,60 @@ def _truth(values: Mapping[str, Any], name: str) -> bool:
     if text not in _TRUE | _FALSE:
         raise ConfigurationError(f"{name} is neither true nor false. Use true, false, yes, no, 1 or 0.")
     return text in _TRUE
+
+
+def with_present_names(
+    values: Mapping[str, Any], former: Mapping[str, str], warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return settings under their present names.
+
+    Args:
+        values: What one layer holds (arguments, environment or file), by name.
+        former: Present names by former name.
+        warn: Receives one sentence for each former name that is used.
+
+    Raises:
+        ConfigurationError: Both names of a setting are given, with different values.
+    """
+    found = dict(values)
+    for old, new in former.items():
+        if old not in found:
+            continue
+        value = found.pop(old)
+        if str(found.setdefault(new, value)) != str(value):
+            raise ConfigurationError(f"Settings {old} and {new} are one setting, given twice. Remove {old}.")
+        warn(f"Setting {old} is called {new} now. The next version refuses {old}.")
+    return found
+
+
+def warn_of_removed(values: Iterable[str], removed: Iterable[str], warn: Callable[[str], None]) -> None:
+    """Warn of settings that were removed and are still given.
+
+    Args:
+        values: Names that one layer holds.
+        removed: Names of settings that have become constants.
+        warn: Receives one sentence for each of them.
+    """
+    for name in sorted(set(values) & set(removed)):
+        warn(f"Setting {name} has no effect: it is a constant now. Remove it.")
+
+
+def former_keywords(former: Mapping[str, str]) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
+    """Let a constructor accept former names of its keywords, each with a DeprecationWarning.
+
+    Args:
+        former: Present names by former name.
+    """
+
+    def decorate(constructor: Callable[Parameters, None]) -> Callable[Parameters, None]:
+        @functools.wraps(constructor)
+        def accepting(*args: Parameters.args, **options: Parameters.kwargs) -> None:
+            constructor(*args, **with_present_names(options, former, _deprecated))
+
+        return accepting
+
+    return decorate
+
+
+def _deprecated(message: str) -> None:
+    warnings.warn(message, DeprecationWarning, stacklevel=4)

@@ -64,7 +64,7 @@ class RelayService:
         self._health = health
         admin = admin_client(settings.connection())
         self._contract = ContractWatch(
-            admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval / 1000
+            admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval_ms / 1000
         )
         self._channel = self._contract.description
         require_rights(admin, _needed_rights(self._channel.channel))

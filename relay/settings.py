@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from outbox._kafka.topic_contract import Contract
-from outbox._service.settings import Bytes, CheckAge, Milliseconds, ServiceSettings, Unit, refuse_ours
+from outbox._service.settings import Bytes, CheckAge, Former, Milliseconds, ServiceSettings, Unit, refuse_ours
 from relay.batching.allow_list import AllowList
 from relay.batching.pacing import BatchPolicy
 from relay.batching.topic_gate import GatePolicy
@@ -47,25 +47,28 @@ class RelaySettings(CheckAge, ServiceSettings):
         "http_port",
         "delivery",
         "ordering",
-        "transaction_timeout",
-        "check_interval",
+        "transaction_timeout_ms",
+        "check_interval_ms",
         "log_level",
     )
+    REMOVED = ("batch_bytes", "batch_age")
 
-    check_interval: Milliseconds = Field(
+    check_interval_ms: Annotated[Milliseconds, Former("check_interval")] = Field(
         30_000, ge=1, description="Interval after the first check; doubles after each one."
     )
-    check_interval_max: Milliseconds = Field(600_000, ge=1, description="Maximum interval between checks.")
+    check_interval_max_ms: Annotated[Milliseconds, Former("check_interval_max")] = Field(
+        600_000, ge=1, description="Maximum interval between checks."
+    )
     check_max: Annotated[int, Unit("answers")] = Field(
         15, ge=1, description="UNKNOWN answers after which a transaction is parked."
     )
-    undecided_max_age: Milliseconds = Field(
+    undecided_max_age_ms: Annotated[Milliseconds, Former("undecided_max_age")] = Field(
         86_400_000, ge=1, description="Age at which an undecided transaction is parked."
     )
-    listener_max_age: Milliseconds = Field(
+    listener_max_age_ms: Annotated[Milliseconds, Former("listener_max_age")] = Field(
         7_200_000,
         ge=1,
-        description="As undecided_max_age, for transactions that a listener decides; the lower one applies.",
+        description="As undecided_max_age_ms, for transactions that a listener decides; the lower one applies.",
     )
     group_pending_max: Annotated[int, Unit("halves")] = Field(
         100_000,
@@ -73,13 +76,13 @@ class RelaySettings(CheckAge, ServiceSettings):
         description="Maximum pending halves of a producer group per partition. Above it, its oldest are parked "
         "and further ones deferred.",
     )
-    group_pending_bytes_max: Bytes = Field(
+    group_pending_max_bytes: Annotated[Bytes, Former("group_pending_bytes_max")] = Field(
         268_435_456, ge=1, description="Approximate size of a producer group's pending halves per partition."
     )
     pending_max: Annotated[int, Unit("halves")] = Field(
         200_000, ge=1, description="Maximum pending halves of all groups per partition. At the limit, reading pauses."
     )
-    body_age: Milliseconds = Field(
+    body_age_ms: Annotated[Milliseconds, Former("body_age")] = Field(
         30_000, ge=0, description="Age at which the body of a pending half leaves memory; it can be fetched again."
     )
     body_bytes: Bytes = Field(
@@ -104,7 +107,7 @@ class RelaySettings(CheckAge, ServiceSettings):
         "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
-    topic_missing_max_age: Milliseconds = Field(
+    topic_missing_max_age_ms: Annotated[Milliseconds, Former("topic_missing_max_age")] = Field(
         60_000,
         ge=0,
         description="Maximum time to wait for a real topic that is missing, too small or not authorized.",
@@ -151,11 +154,11 @@ class RelaySettings(CheckAge, ServiceSettings):
 
     def gate_policy(self) -> GatePolicy:
         """Return how long to wait for an unavailable real topic."""
-        return GatePolicy(self.topic_missing_max_age)
+        return GatePolicy(self.topic_missing_max_age_ms)
 
     def contract(self) -> Contract:
-        """Return the required topic configuration: retention is at least 4 * undecided_max_age, in ms (R23)."""
-        return replace(super().contract(), retention_ms=4 * self.undecided_max_age)
+        """Return the required topic configuration: retention is at least 4 * undecided_max_age_ms, in ms (R23)."""
+        return replace(super().contract(), retention_ms=4 * self.undecided_max_age_ms)
 
     def in_steps(self) -> bool:
         """Return whether rebalances are incremental (KIP-848)."""
@@ -175,7 +178,7 @@ class RelaySettings(CheckAge, ServiceSettings):
 
     def check_policy(self) -> CheckPolicy:
         """Return when transactions are checked."""
-        return CheckPolicy(self.transaction_timeout, self.check_interval, self.check_interval_max)
+        return CheckPolicy(self.transaction_timeout_ms, self.check_interval_ms, self.check_interval_max_ms)
 
     def batch_policy(self) -> BatchPolicy:
         """Return the limits at which a batch is closed."""
@@ -183,15 +186,15 @@ class RelaySettings(CheckAge, ServiceSettings):
 
     def body_policy(self) -> BodyPolicy:
         """Return when bodies are removed from memory."""
-        return BodyPolicy(self.body_age, self.body_bytes)
+        return BodyPolicy(self.body_age_ms, self.body_bytes)
 
     def parking_policy(self) -> ParkingPolicy:
         """Return the limits at which transactions are parked."""
         return ParkingPolicy(
             self.group_pending_max,
-            self.group_pending_bytes_max,
-            self.undecided_max_age,
+            self.group_pending_max_bytes,
+            self.undecided_max_age_ms,
             self.check_max,
             self.pending_max,
-            self.listener_max_age,
+            self.listener_max_age_ms,
         )

@@ -106,7 +106,7 @@ def _checked(stack: Stack, halves: int, timeout_ms: int) -> CheckBack:
     with Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create(partitions=PARTITIONS)
         site.create_topics("real", "warm", partitions=PARTITIONS)
-        relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_TRANSACTION_TIMEOUT": str(timeout_ms)})
+        relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_TRANSACTION_TIMEOUT_MS": str(timeout_ms)})
         site.checker()
         wait_until(lambda: relay.output().count("Partition restored") == PARTITIONS, 120, site.logs)
         outbox = site.outbox()

@@ -12,7 +12,7 @@ from checker.operator.database_view import Rows
 from checker.settings import CheckerSettings
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._service.settings import CheckAge, Flag, Milliseconds
+from outbox._service.settings import CheckAge, Flag, Former, Milliseconds
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
@@ -39,9 +39,9 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 class ResolveSettings(CheckAge, CheckerSettings):
     """Settings of `resolve`: the checker's, and the relay's age of a first check."""
 
-    transaction_timeout: Annotated[Milliseconds, Flag("--min-age")] = Field(
-        6_000, ge=0, description="What is younger is not decided. The relay's setting, unless it is given here."
-    )
+    transaction_timeout_ms: Annotated[
+        Milliseconds, Flag("--min-age-ms"), Former("transaction_timeout", "--min-age")
+    ] = Field(6_000, ge=0, description="What is younger is not decided. The relay's setting, unless it is given here.")
 
 
 class Desk:

@@ -37,7 +37,7 @@ _LISTENER_CONSEQUENCES = {
     OpKind.ROLLBACK: "its messages will never be delivered; there is no row, and its local transaction may yet commit",
 }
 _YOUNG = Ruling(
-    Step.REFUSE, "it is so young that its application may be about to write its row: try again, see --min-age"
+    Step.REFUSE, "it is so young that its application may be about to write its row: try again, see --min-age-ms"
 )
 JUST_ENDED = Ruling(Step.REFUSE, "its local transaction was open a moment ago: try again")
 

@@ -22,7 +22,7 @@ app = typer.Typer(help="Decide undecided transactions by hand, in their database
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(ResolveSettings, only=("transaction_timeout", *SITE_OPTIONS))
+@setting_options(ResolveSettings, only=("transaction_timeout_ms", *SITE_OPTIONS))
 def resolve(
     given: dict[str, Any],
     transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,
@@ -52,11 +52,11 @@ def resolve(
     desk = _Arguments(transaction, every, group, rollback).desk(settings)
     manner = _Manner(reason, yes, dry_run, as_json)
     if transaction is None:
-        age = max(settings.transaction_timeout, parse_duration(older_than))
+        age = max(settings.transaction_timeout_ms, parse_duration(older_than))
         _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
     else:
         kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
-        _resolve_one(Case(desk, _id(transaction), kind, incarnation, settings.transaction_timeout), manner)
+        _resolve_one(Case(desk, _id(transaction), kind, incarnation, settings.transaction_timeout_ms), manner)
 
 
 class _Manner(NamedTuple):

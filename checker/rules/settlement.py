@@ -122,15 +122,15 @@ class Old:
     before: str
 
 
-def old_enough(now_ms: int, keep_settled: int, keep_tombstones: int) -> Old:
+def old_enough(now_ms: int, keep_settled_ms: int, keep_tombstones_ms: int) -> Old:
     """Which rows are old enough.
 
     Args:
         now_ms: The database's time, ms since 1970.
-        keep_settled: Age of rows of state C that are kept, ms.
-        keep_tombstones: Age of rows of state R that are kept, ms.
+        keep_settled_ms: Age of rows of state C that are kept, ms.
+        keep_tombstones_ms: Age of rows of state R that are kept, ms.
     """
-    committed, tombstones = now_ms - keep_settled, now_ms - keep_tombstones
+    committed, tombstones = now_ms - keep_settled_ms, now_ms - keep_tombstones_ms
     return Old(committed, tombstones, first_id_of(max(committed, tombstones)))
 
 

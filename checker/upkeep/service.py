@@ -52,13 +52,13 @@ class DatabaseUpkeep:
         self._settings = settings
         self._stopped = threading.Event()
         self._purge = Purge(self._table, self._stopped)
-        self._audit = Audit(self._table, self._channel, settings.settlement_max_age, reader.read, reader.rolled_back)
+        self._audit = Audit(self._table, self._channel, settings.settlement_max_age_ms, reader.read, reader.rolled_back)
         self._problems: Sequence[str] = ()
         self._told: Sequence[Undelivered] = ()
         self._showing = threading.Lock()
-        self._periodics = [Periodic(f"settlement audit {name}", self.audit, settings.settlement_interval / 1000)]
+        self._periodics = [Periodic(f"settlement audit {name}", self.audit, settings.settlement_interval_ms / 1000)]
         if purge:
-            self._periodics.append(Periodic(f"purge {name}", self.purge, settings.purge_interval / 1000))
+            self._periodics.append(Periodic(f"purge {name}", self.purge, settings.purge_interval_ms / 1000))
         metrics.begin(name, purge=purge)
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ class DatabaseUpkeep:
 
         with connect(self._database, "purge", f"{purge.OPTIONS} {_STATEMENT_TIMEOUT}") as connection:
             self._table.verify(connection)
-            keep = self._settings.keep_settled, self._settings.keep_tombstones
+            keep = self._settings.keep_settled_ms, self._settings.keep_tombstones_ms
             ended = self._purge.run(connection, settled, old_enough(database_ms(connection), *keep), count)
         if total.total():
             log.info("Rows purged", database=self._name, committed=total["C"], tombstones=total["R"])

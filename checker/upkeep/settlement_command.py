@@ -85,7 +85,7 @@ def _audit(
     name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, progress: Progress
 ) -> Sequence[Undelivered]:
     table = CallbackTable(database.tables())
-    audit = Audit(table, settings.channel, settings.settlement_max_age, reader.read, reader.rolled_back)
+    audit = Audit(table, settings.channel, settings.settlement_max_age_ms, reader.read, reader.rolled_back)
     try:
         with connect(database, "settlement", settlement.OPTIONS) as connection:
             table.verify(connection)
@@ -127,7 +127,7 @@ def _print(found: Found, progress: Progress, settings: CheckerSettings) -> None:
         console.print(table)
     else:
         console.print(
-            f"no committed transaction that is older than {settings.settlement_max_age / 1000:.0f} s waits: "
+            f"no committed transaction that is older than {settings.settlement_max_age_ms / 1000:.0f} s waits: "
             f"{', '.join(found)}"
         )
     for problem in progress.problems:

@@ -42,9 +42,9 @@ from stack import Stack
 QUIET_SECONDS = 120.0
 SETTINGS = {
     "OUTBOX_PROFILE": "development",
-    "OUTBOX_TRANSACTION_TIMEOUT": "2000",
-    "OUTBOX_CHECK_INTERVAL": "1000",
-    "OUTBOX_CHECK_INTERVAL_MAX": "4000",
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "2000",
+    "OUTBOX_CHECK_INTERVAL_MS": "1000",
+    "OUTBOX_CHECK_INTERVAL_MAX_MS": "4000",
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

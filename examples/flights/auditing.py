@@ -43,7 +43,7 @@ class Window:
 
     def arguments(self) -> list[str]:
         """Return the options of `outbox audit`."""
-        return ["--from", str(self.start), "--to", str(self.stop), "--grace", str(GRACE_MS)]
+        return ["--from", str(self.start), "--to", str(self.stop), "--grace-ms", str(GRACE_MS)]
 
     def save(self, path: Path) -> None:
         """Write it down."""

@@ -47,7 +47,9 @@ Limit = Annotated[
     int | None,
     typer.Option(min=1, help=f"Show no more transactions. Default: {LIMIT}, and all with --json.", show_default=False),
 ]
-Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until a relay has done it.")]
+Wait = Annotated[
+    float, typer.Option("--wait-seconds", "--wait", min=0, help="Seconds to wait until a relay has done it.")
+]
 
 
 @app.command("list")

@@ -115,11 +115,11 @@ class CheckServer:
         return self
 
     def close(self) -> None:
-        """Leave the group. Wait up to `close_timeout` s for a running listener; a later answer is not sent."""
+        """Leave the group. Wait up to `close_timeout_seconds` s for a running listener; a later answer is not sent."""
         self._stop.set()
         atexit.unregister(self.close)
         if self._thread is not None:
-            self._thread.join(self._settings.close_timeout + 1)
+            self._thread.join(self._settings.close_timeout_seconds + 1)
 
     def __enter__(self) -> Self:
         """Start the server."""
@@ -282,8 +282,8 @@ class CheckServer:
         consumer.unsubscribe()
 
     def _gave_up(self, call: _Call) -> bool:
-        """Return whether the server is closed and the listener did not return within `close_timeout`."""
-        if not self._stop.is_set() or call.returned(self._settings.close_timeout):
+        """Return whether the server is closed and the listener did not return within `close_timeout_seconds`."""
+        if not self._stop.is_set() or call.returned(self._settings.close_timeout_seconds):
             return False
         log.warning("Listener did not return before close, transaction %s is checked again", call.transaction_id)
         return True

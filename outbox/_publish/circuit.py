@@ -1,7 +1,7 @@
 """The circuit breaker of an outbox: after Kafka fails to answer, nothing is sent until a background probe succeeds.
 
-Without it every local transaction during an outage would hold its connection for the whole `publish_timeout`, and
-requests that only read would find the pool empty.
+Without it every local transaction during an outage would hold its connection for the whole
+`publish_timeout_seconds`, and requests that only read would find the pool empty.
 """
 
 from __future__ import annotations

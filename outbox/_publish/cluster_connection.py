@@ -33,7 +33,7 @@ log = logging.getLogger("outbox")
 _POLL_SECONDS = 0.1
 
 _REQUEST_SECONDS = 5.0
-"""Time limit for one request, unless `publish_timeout` is longer; callers wait at most `publish_timeout`."""
+"""Time limit for one request, unless `publish_timeout_seconds` is longer; callers wait at most that long."""
 
 _PROBE_SECONDS = 1.0
 """Time limit for a leader's answer to a probe."""
@@ -107,8 +107,8 @@ class Connection:
         return min(limit, int(self._settings.kafka.get("message.max.bytes", limit)))
 
     def budget(self, waiting: Waiting = BLOCKING) -> Budget:
-        """Return the budget for one call of the application: `publish_timeout` in total."""
-        return Budget(waiting, self._settings.publish_timeout)
+        """Return the budget for one call of the application: `publish_timeout_seconds` in total."""
+        return Budget(waiting, self._settings.publish_timeout_seconds)
 
     def connect(self, budget: Budget) -> None:
         """Connect and describe the channel, if not done yet, after a fatal error or after the half topic was recreated.
@@ -166,7 +166,7 @@ class Connection:
                 self._channel, self._topics, self._floors = None, self._no_topics(), {}
 
     def _no_topics(self) -> KnownTopics:
-        names, timeout = self._settings.channel, max(_REQUEST_SECONDS, self._settings.publish_timeout)
+        names, timeout = self._settings.channel, max(_REQUEST_SECONDS, self._settings.publish_timeout_seconds)
         return KnownTopics(self._admin_client(), timeout, (names.half_topic, names.op_topic, names.discard_topic))
 
     def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
@@ -188,7 +188,7 @@ class Connection:
         try:
             return budget.result(self._enquiries.ask(question, function))
         except TimeoutError:
-            silence = f"no answer about the {question} within {self._settings.publish_timeout:g} s"
+            silence = f"no answer about the {question} within {self._settings.publish_timeout_seconds:g} s"
             reason, advice = cause_of(self._admin) or (silence, UNKNOWN_CAUSE)
             cause = f"Kafka does not answer ({reason}). {advice}."
         except KafkaUnreachable as error:
@@ -268,7 +268,7 @@ class Connection:
         """Flush op markers, and release the producer.
 
         Args:
-            timeout: Maximum seconds to wait; None: `close_timeout`.
+            timeout: Maximum seconds to wait; None: `close_timeout_seconds`.
         """
         self.visibility.close()
         with self._lock:
@@ -277,7 +277,7 @@ class Connection:
         self._enquiries.close()
         self._admin = self._topics = None  # without references the client closes its connections
         if producer is not None:
-            left = producer.flush(self._settings.close_timeout if timeout is None else timeout)
+            left = producer.flush(self._settings.close_timeout_seconds if timeout is None else timeout)
             if left:
                 self.recorder.ops_dropped(self._settings.group, left)
                 log.warning("%d op marker(s) not sent before close, the checker will decide", left)
@@ -298,7 +298,7 @@ class Connection:
                     self._producer = None
 
     def _described_channel(self) -> ChannelDescription:
-        timeout = max(_REQUEST_SECONDS, self._settings.publish_timeout)
+        timeout = max(_REQUEST_SECONDS, self._settings.publish_timeout_seconds)
         return verify_channel(self._admin_client(), self._settings.channel, timeout)
 
     def _start(self) -> None:
@@ -325,7 +325,7 @@ class Connection:
                     "message.max.bytes": self._max_half_bytes(channel),
                     "acks": "all",
                     "enable.idempotence": True,
-                    "message.timeout.ms": int(self._settings.publish_timeout * 1000),
+                    "message.timeout.ms": int(self._settings.publish_timeout_seconds * 1000),
                 }
             )
 

@@ -241,7 +241,7 @@ class Seal:
         """Take the advisory lock; return the incarnation of the database."""
         statement = self._table.open_statement
         if eager:
-            lease = sql.Literal(int(self._settings.eager_idle_timeout * 1000))
+            lease = sql.Literal(int(self._settings.eager_idle_timeout_seconds * 1000))
             statement += sql.SQL(_LEASE).format(lease=lease)
         with explained(self._table.names.schema, self._table.names.meta):
             row = self._connection.execute(statement, (lock_number(self.draft.transaction_id),)).row

@@ -139,7 +139,7 @@ class Sender(Connection):
         Args:
             partition: Half partition of the transaction.
             halves: Halves in the order of their positions.
-            budget: Time to wait; None: `publish_timeout`, blocking the thread.
+            budget: Time to wait; None: `publish_timeout_seconds`, blocking the thread.
 
         Returns:
             The offsets of the halves.

@@ -87,7 +87,7 @@ EVENT_LOOP = EventLoopWaiting()
 class Budget:
     """The time that one call of the application may still wait for Kafka.
 
-    Only time spent in the methods below counts: `publish_timeout` does not limit Postgres.
+    Only time spent in the methods below counts: `publish_timeout_seconds` does not limit Postgres.
 
     Args:
         waiting: How to wait.

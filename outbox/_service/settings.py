@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
@@ -24,7 +26,15 @@ from outbox._service.logs import LIBRDKAFKA
 from outbox._service.redaction import is_connection_string
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
-from outbox.settings import TableNames, channel_names, kafka_properties, read_toml, refuse_properties
+from outbox.settings import (
+    TableNames,
+    channel_names,
+    kafka_properties,
+    read_toml,
+    refuse_properties,
+    warn_of_removed,
+    with_present_names,
+)
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
@@ -108,6 +118,19 @@ class Flag:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Former:
+    """The former name of a setting, which is accepted for one version with a warning.
+
+    Args:
+        name: The name.
+        option: Its command line option; empty: named after it.
+    """
+
+    name: str
+    option: str = ""
+
+
 Milliseconds = Annotated[int, Unit("ms")]
 Bytes = Annotated[int, Unit("bytes")]
 SecretFile = Annotated[Path, BeforeValidator(_path)]
@@ -126,13 +149,16 @@ class LayeredSettings(BaseSettings):
     MOST_USED: ClassVar[tuple[str, ...]] = ()
     """Fields that `--help` shows first, at most ten; empty: all alike."""
 
+    REMOVED: ClassVar[tuple[str, ...]] = ()
+    """Settings that have become constants."""
+
     RIVALS: ClassVar[tuple[frozenset[str], ...]] = ()
     """Settings of which one replaces the others: a layer that has one hides all of them in the layers below."""
 
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],
+        settings_cls: type[Any],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
         dotenv_settings: PydanticBaseSettingsSource,
@@ -144,22 +170,48 @@ class LayeredSettings(BaseSettings):
             ConfigurationError: The file is missing or malformed; pydantic would pass over a missing one.
         """
         del dotenv_settings, file_secret_settings
-        layers = [init_settings, env_settings]
+        layers = [_Layer(settings_cls, init_settings), _Layer(settings_cls, env_settings, _environment())]
         if file := os.environ.get(CONFIG_VARIABLE):
             read_toml(Path(file))
-            layers.append(TomlConfigSettingsSource(settings_cls, file))
-        return tuple(_Layer(settings_cls, layer, cls.RIVALS) for layer in layers)
+            layers.append(_Layer(settings_cls, TomlConfigSettingsSource(settings_cls, file)))
+        return tuple(layers)
+
+
+def former_names(settings_type: type[LayeredSettings]) -> dict[str, str]:
+    """Return the present names of the fields by their former names."""
+    fields = settings_type.model_fields.items()
+    return {found.name: name for name, field in fields for found in field.metadata if isinstance(found, Former)}
+
+
+def _environment() -> dict[str, str]:
+    """Return all variables of ours, by the name of the setting; pydantic returns those of present names only."""
+    prefix = "OUTBOX_"
+    return {name[len(prefix) :].lower(): value for name, value in os.environ.items() if name.startswith(prefix)}
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, FutureWarning, stacklevel=2)
 
 
 class _Layer(PydanticBaseSettingsSource):
-    """One layer, without the settings whose rival is in a layer above."""
+    """One layer, under present names, and without the settings whose rival is in a layer above.
+
+    Args:
+        settings_cls: The settings.
+        source: What pydantic reads.
+        more: What the layer holds besides, such as variables of former names.
+    """
 
     def __init__(
-        self, settings_cls: type[BaseSettings], source: PydanticBaseSettingsSource, rivals: Sequence[frozenset[str]]
+        self,
+        settings_cls: type[LayeredSettings],
+        source: PydanticBaseSettingsSource,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(settings_cls)
+        self._type = settings_cls
         self._source = source
-        self._rivals = rivals
+        self._more = more
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Return the value of one field."""
@@ -168,8 +220,12 @@ class _Layer(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         """Return the values of this layer."""
         above = self.current_state.keys()
-        hidden = {name for rivals in self._rivals if rivals & above for name in rivals}
-        return {name: value for name, value in self._source().items() if name not in hidden}
+        hidden = {name for rivals in self._type.RIVALS if rivals & above for name in rivals}
+        found, former = self._source(), former_names(self._type)
+        old = {name: value for name, value in self._more.items() if name in former}
+        warn_of_removed({*self._more, *found}, self._type.REMOVED, _warn)
+        present = with_present_names({**old, **found}, former, _warn)
+        return {name: value for name, value in present.items() if name not in hidden}
 
 
 class KafkaSettings(LayeredSettings):
@@ -240,7 +296,9 @@ class PostgresSettings(LayeredSettings):
 class CheckAge(LayeredSettings):
     """When a transaction is old enough to be checked, or decided by hand."""
 
-    transaction_timeout: Milliseconds = Field(6_000, ge=1, description="Age of a half at its first check.")
+    transaction_timeout_ms: Annotated[Milliseconds, Former("transaction_timeout")] = Field(
+        6_000, ge=1, description="Age of a half at its first check."
+    )
 
 
 class LogSettings(LayeredSettings):
@@ -257,7 +315,7 @@ class LogSettings(LayeredSettings):
 class ServiceSettings(LogSettings, SiteSettings):
     """What relay and checker have in common."""
 
-    contract_interval: Milliseconds = Field(
+    contract_interval_ms: Annotated[Milliseconds, Former("contract_interval")] = Field(
         60_000,
         ge=1,
         description="Interval between two checks of the topics' configuration; they also detect deleted topics.",

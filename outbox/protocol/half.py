@@ -40,7 +40,7 @@ class HalfOptions:
 
     Args:
         timestamp: The user's own timestamp, ms since 1970.
-        immunity: Check immunity time, ms after the half's append; None: the channel's `transaction_timeout`.
+        immunity: Check immunity time, ms after the half's append; None: the channel's `transaction_timeout_ms`.
         ordering: `(key,)` if the transaction's ordering key differs from this message's key, with `(None,)` for a
             transaction without order; None if the message's own key is the ordering key.
         incarnation: Incarnation of the database that holds the callback row (R10).

@@ -34,9 +34,9 @@ _TAIL = 3_000
 
 _QUICK = {
     "OUTBOX_PROFILE": "development",
-    "OUTBOX_TRANSACTION_TIMEOUT": "500",
-    "OUTBOX_CHECK_INTERVAL": "500",
-    "OUTBOX_CHECK_INTERVAL_MAX": "1000",
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "500",
+    "OUTBOX_CHECK_INTERVAL_MS": "500",
+    "OUTBOX_CHECK_INTERVAL_MAX_MS": "1000",
 }
 """Topics need one replica only; undecided transactions are checked after 500 ms, not after 6,000 ms."""
 

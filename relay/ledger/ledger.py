@@ -280,7 +280,7 @@ class Ledger:
 
     def _due(self, half: Half, control: HalfControl) -> int:
         """Return when a transaction is asked about first: by the age of its half, also after a restart."""
-        age = self._policy.transaction_timeout if control.options.immunity is None else control.options.immunity
+        age = self._policy.transaction_timeout_ms if control.options.immunity is None else control.options.immunity
         return half.append_time + age
 
     def _add_to_discarded(self, half: Half, control: HalfControl) -> None:

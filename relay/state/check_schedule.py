@@ -16,18 +16,18 @@ class CheckPolicy:
     """When to ask.
 
     Args:
-        transaction_timeout: Age at the first check, ms, unless the message has an immunity time of its own.
-        check_interval: Pause after the first check, ms; it doubles from check to check.
-        check_interval_max: The longest pause, ms.
+        transaction_timeout_ms: Age at the first check, ms, unless the message has an immunity time of its own.
+        check_interval_ms: Pause after the first check, ms; it doubles from check to check.
+        check_interval_max_ms: The longest pause, ms.
     """
 
-    transaction_timeout: int = 6_000
-    check_interval: int = 30_000
-    check_interval_max: int = 600_000
+    transaction_timeout_ms: int = 6_000
+    check_interval_ms: int = 30_000
+    check_interval_max_ms: int = 600_000
 
     def pause(self, transaction_id: str, asked: int) -> int:
         """Return the pause after the given number of checks, ms, spread by up to 10 % to avoid waves."""
-        exact = min(self.check_interval << min(asked - 1, 20), self.check_interval_max)
+        exact = min(self.check_interval_ms << min(asked - 1, 20), self.check_interval_max_ms)
         spread = zlib.crc32(f"{transaction_id}/{asked}".encode()) % 201 - 100
         return exact + exact * spread // 1_000
 

@@ -40,19 +40,19 @@ class ParkingPolicy:
 
     Args:
         group_pending_max: Halves of one producer group that may pend in one half partition.
-        group_pending_bytes_max: Approximate size of these halves, bytes.
-        undecided_max_age: Age at which an undecided transaction is parked, ms.
+        group_pending_max_bytes: Approximate size of these halves, bytes.
+        undecided_max_age_ms: Age at which an undecided transaction is parked, ms.
         check_max: UNKNOWN answers after which it is parked.
         pending_max: Halves of all groups that may pend in one half partition; then no more are read.
-        listener_max_age: As `undecided_max_age`, for a listener transaction; of both limits the lower one counts.
+        listener_max_age_ms: As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts.
     """
 
     group_pending_max: int = 100_000
-    group_pending_bytes_max: int = 256 * 1024 * 1024
-    undecided_max_age: int = 86_400_000
+    group_pending_max_bytes: int = 256 * 1024 * 1024
+    undecided_max_age_ms: int = 86_400_000
     check_max: int = 15
     pending_max: int = 200_000
-    listener_max_age: int = 7_200_000
+    listener_max_age_ms: int = 7_200_000
 
 
 DEFAULT = ParkingPolicy()
@@ -100,7 +100,7 @@ class Parking:
 
     def __init__(self, policy: ParkingPolicy) -> None:
         self._policy = policy
-        self._most_halves, self._most_bytes = policy.group_pending_max, policy.group_pending_bytes_max
+        self._most_halves, self._most_bytes = policy.group_pending_max, policy.group_pending_max_bytes
         self._weights: dict[str, Weight] = {}
         self._halves = 0
         self._heavy: set[str] = set()
@@ -205,7 +205,7 @@ class Parking:
 
     def _too_old(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
         """Yield transactions that are too old; not at each call, since decided and held ones may be many."""
-        lowest = min(self._policy.undecided_max_age, self._policy.listener_max_age)
+        lowest = min(self._policy.undecided_max_age_ms, self._policy.listener_max_age_ms)
         if now - self._looked_at_age < lowest // 100:
             return
         for transaction in _undecided(pending, now - lowest):
@@ -220,9 +220,9 @@ class Parking:
         Nothing but its listener decides a listener transaction: while no instance runs, its ordering key is blocked.
         After an outage of the relay a running instance has time to answer.
         """
-        age = self._policy.undecided_max_age
+        age = self._policy.undecided_max_age_ms
         if transaction.truth is Truth.LISTENER and transaction.asked >= UNANSWERED:
-            return min(age, self._policy.listener_max_age)
+            return min(age, self._policy.listener_max_age_ms)
         return age
 
     def _of_heavy_groups(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:

@@ -107,7 +107,7 @@ class Audit:
         window.check_closed(now)
         channel = self._settings.channel_names()
         with KafkaOffsets(self._spark, self._settings) as kafka:
-            patience = self._settings.open_transactions
+            patience = self._settings.open_transactions_ms
             plan = InputPlan(kafka, channel, window, now, BROKER_SKEW_MS, patience)
             halves = self._halves(plan.begun())
             return plan.finish(searches(halves, self._settings.topic_names(), window.start)), halves

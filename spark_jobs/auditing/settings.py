@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from outbox._service.settings import Flag, Milliseconds, PostgresSettings, SecretFile, read_secret
+from outbox._service.settings import Flag, Former, Milliseconds, PostgresSettings, SecretFile, read_secret
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from spark_jobs.auditing.window import Window, last_window, parse_time
@@ -55,13 +55,14 @@ class AuditSettings(PostgresSettings, JobSettings):
         "window_start",
         "window_end",
         "last",
-        "grace",
+        "grace_ms",
         "bootstrap_servers",
         "channel",
         "postgres_url",
         "topics",
         "spans",
     )
+    REMOVED = ("clock_skew", "samples")
 
     job_id: str = Field(
         "audit",
@@ -78,13 +79,15 @@ class AuditSettings(PostgresSettings, JobSettings):
     last: Literal["hour", "day"] = Field(
         "hour", description="Without a start: the last hour or day that is closed, UTC."
     )
-    grace: Milliseconds = Field(600_000, ge=0, description="How long a message may take to be decided and delivered.")
+    grace_ms: Annotated[Milliseconds, Former("grace")] = Field(
+        600_000, ge=0, description="How long a message may take to be decided and delivered."
+    )
     spans: str = Field("", description="File spans.json of an earlier audit, to repeat it with the same offsets.")
     topics: TopicNames = Field("", description="Real topics to search besides those that the halves name.")
     ordering: Literal["key", "none"] = Field(
         "key", description="Order that the relay keeps: its setting of the same name."
     )
-    open_transactions: Milliseconds = Field(
+    open_transactions_ms: Annotated[Milliseconds, Former("open_transactions")] = Field(
         30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
     )
     databases: dict[str, AuditedDatabase] = Field(
@@ -113,8 +116,8 @@ class AuditSettings(PostgresSettings, JobSettings):
             ConfigurationError: A time is malformed.
         """
         if not self.window_start:
-            return last_window(self.last, now, self.grace)
-        return Window(parse_time(self.window_start), parse_time(self.window_end), self.grace)
+            return last_window(self.last, now, self.grace_ms)
+        return Window(parse_time(self.window_start), parse_time(self.window_end), self.grace_ms)
 
     def all_databases(self) -> dict[str, AuditedDatabase]:
         """Return the databases by name.

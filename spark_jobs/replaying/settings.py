@@ -39,6 +39,7 @@ class ReplaySettings(SinkSettings, JobSettings):
         "bootstrap_servers",
         "sink",
     )
+    REMOVED = ("transaction_bytes",)
 
     job_id: str = Field(
         "replay",

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from outbox._service.settings import (
     Bytes,
     Flag,
+    Former,
     KafkaProperties,
     KafkaSettings,
     LayeredSettings,
@@ -159,9 +160,11 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
         1_000_000, ge=1, description="Most offsets in one batch; markers and aborted records take offsets too."
     )
     min_offsets_per_trigger: Annotated[int | None, Unit("offsets")] = Field(
-        None, ge=1, description="Fewest offsets that are worth a batch, unless one was long ago (max_trigger_delay)."
+        None,
+        ge=1,
+        description="Fewest offsets that are worth a batch, unless one was long ago.",
     )
-    max_trigger_delay: Annotated[int, Unit("s")] = Field(
+    max_trigger_delay_seconds: Annotated[int, Unit("s"), Former("max_trigger_delay")] = Field(
         900, ge=1, description="Maximum time that a batch waits for min_offsets_per_trigger."
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
@@ -214,12 +217,14 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
         # A run that ends when all is landed waits for nothing.
         if self.min_offsets_per_trigger is not None and not self.available_now:
             options["minOffsetsPerTrigger"] = str(self.min_offsets_per_trigger)
-            options["maxTriggerDelay"] = f"{self.max_trigger_delay}s"
+            options["maxTriggerDelay"] = f"{self.max_trigger_delay_seconds}s"
         return options
 
 
 class CompactSettings(OutputSettings):
     """Settings of `land compact`; it needs no Kafka."""
+
+    REMOVED = ("min_folders",)
 
     closed_days: Annotated[int, Unit("days")] = Field(
         1, ge=0, description="Whole days between a day and today, by UTC, before it is compacted."

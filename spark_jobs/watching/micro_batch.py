@@ -127,7 +127,7 @@ class Batch:
         told = self._kept(messages(events))
         rows = self._write("minutes", minutes(events, told, read))
         self._write(KNOWN, kept(events, told, read))
-        since = f.timestamp_millis(f.lit(self._now - self._settings.recent).cast("bigint"))
+        since = f.timestamp_millis(f.lit(self._now - self._settings.recent_ms).cast("bigint"))
         so_far = self._tables.snapshot(RECENT, self._before).unionByName(rows)
         recent = self._write(RECENT, merged(so_far.where(f.col("minute") >= since)))
         return _Counted(events, told, recent, read, added(self._before.totals, totals_of(rows)))
@@ -139,7 +139,7 @@ class Batch:
         written = {place[1]: self._ends.ends[place] for place in self._half.places()}
         newest_ms = max(newest, self._before.newest_ms)
         topics = self._settings.real_topics()
-        return Read(half_ends, written, newest_ms, until, self._settings.forget, topics, self._ends.heads)
+        return Read(half_ends, written, newest_ms, until, self._settings.forget_ms, topics, self._ends.heads)
 
     def _look(self, counted: _Counted) -> Look:
         found = waiting(counted.told, counted.read)

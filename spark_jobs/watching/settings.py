@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from outbox._service.settings import Milliseconds, Unit
+from outbox._service.settings import Former, Milliseconds, Unit
 from outbox.protocol.names import is_internal_topic, is_topic_name
 from spark_jobs.runtime.settings import JobSettings, TopicNames, names_in
 from spark_jobs.watching.frames.alerts import Thresholds
@@ -52,28 +52,32 @@ class WatchSettings(JobSettings):
     keep_batches: Annotated[int, Unit("batches")] = Field(
         100_000, ge=0, description="So many batches stay in the tables; 0: all."
     )
-    forget: Milliseconds = Field(
+    forget_ms: Annotated[Milliseconds, Former("forget")] = Field(
         604_800_000, ge=1, description="Age at which an open half is not waited for any more, and counted as forgotten."
     )
-    recent: Milliseconds = Field(
+    recent_ms: Annotated[Milliseconds, Former("recent")] = Field(
         300_000, ge=60_000, description="Time over which figures are summed for alerts and Prometheus."
     )
     prometheus_file: Path | None = Field(
         None, description="File *.prom of the node exporter's text file collector, on the driver's machine."
     )
     alerts_topic: str = Field("", description="Topic that alerts go to; none: they are only logged.")
-    dangling: Milliseconds = Field(600_000, ge=0, description="Alert: a half has been undecided for longer than this.")
-    undelivered: Milliseconds = Field(
+    dangling_ms: Annotated[Milliseconds, Former("dangling")] = Field(
+        600_000, ge=0, description="Alert: a half has been undecided for longer than this."
+    )
+    undelivered_ms: Annotated[Milliseconds, Former("undelivered")] = Field(
         300_000, ge=0, description="Alert: a committed half has not been visible for longer than this."
     )
-    hung: Milliseconds = Field(
+    hung_ms: Annotated[Milliseconds, Former("hung")] = Field(
         60_000, ge=0, description="Alert: an open Kafka transaction has held readers back for longer than this."
     )
-    relay_lag: Milliseconds = Field(60_000, ge=0, description="Alert: the relay has not read a half so old.")
+    relay_lag_ms: Annotated[Milliseconds, Former("relay_lag")] = Field(
+        60_000, ge=0, description="Alert: the relay has not read a half so old."
+    )
     check_percent: Annotated[int, Unit("percent")] = Field(
         20, ge=0, description="Alert: so many check requests were sent for a hundred halves."
     )
-    slow: Milliseconds = Field(
+    slow_ms: Annotated[Milliseconds, Former("slow")] = Field(
         0, ge=0, description="Alert: one message in a hundred took longer than this to become visible; 0: never."
     )
     real_time: bool = Field(default=False, description="Only alerts on single records, within milliseconds.")
@@ -121,7 +125,9 @@ class WatchSettings(JobSettings):
 
     def thresholds(self) -> Thresholds:
         """From when on something is wrong."""
-        return Thresholds(self.dangling, self.undelivered, self.hung, self.relay_lag, self.check_percent, self.slow)
+        return Thresholds(
+            self.dangling_ms, self.undelivered_ms, self.hung_ms, self.relay_lag_ms, self.check_percent, self.slow_ms
+        )
 
     @property
     def checkpoint_path(self) -> str:

@@ -33,7 +33,7 @@ def site(servers: Servers) -> Iterator[Site]:
 def outbox(site: Site, channel: ChannelDescription) -> Iterator[Outbox]:
     """The library on the site, for a module with a `channel` of its own."""
     del channel
-    with site.outbox(publish_timeout=20.0) as made:
+    with site.outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -49,7 +49,7 @@ def shop(servers: Servers) -> Iterator[Shop]:
     """An application with its own channel, a relay and a checker, shared by the tests of a module."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
         made.create(partitions=2)
-        made.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"})
+        made.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"})
         made.checker()
         with Shop(made) as application:
             yield application

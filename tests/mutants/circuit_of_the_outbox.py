@@ -1,7 +1,7 @@
 """Circuit: after a time-out, publications fail at once until a probe succeeds.
 
-Without it each local transaction of an outage holds its connection for the whole `publish_timeout`: the pool is empty,
-and what only reads stands still as well.
+Without it each local transaction of an outage holds its connection for the whole `publish_timeout_seconds`: the pool is
+empty, and what only reads stands still as well.
 """
 
 from __future__ import annotations

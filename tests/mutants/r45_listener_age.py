@@ -13,7 +13,7 @@ from tests.mutants.runner.mutant import Harm, Mutant
 def _age_limit(self: Parking, transaction: Transaction) -> int:
     """Return the same age for each."""
     del transaction
-    return self._policy.undecided_max_age
+    return self._policy.undecided_max_age_ms
 
 
 MUTANT = Mutant(

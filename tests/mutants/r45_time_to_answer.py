@@ -13,8 +13,8 @@ from tests.mutants.runner.mutant import Harm, Mutant
 
 def _age_limit(self: Parking, transaction: Transaction) -> int:
     """Return the age, however seldom the listener was asked."""
-    age = self._policy.undecided_max_age
-    return min(age, self._policy.listener_max_age) if transaction.truth is Truth.LISTENER else age
+    age = self._policy.undecided_max_age_ms
+    return min(age, self._policy.listener_max_age_ms) if transaction.truth is Truth.LISTENER else age
 
 
 MUTANT = Mutant(

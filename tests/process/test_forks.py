@@ -41,14 +41,14 @@ def ping(outbox):
 """
 
 _FIRST_CONNECTION_FAILED = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout=0.5)
+outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 ping(outbox)
 in_child(lambda: ping(outbox))
 """
 
 _CLOSED_WHILE_CONNECTING = """
 silent = socket.create_server(("127.0.0.1", 0))
-outbox = Outbox("g", {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}, publish_timeout=3.0)
+outbox = Outbox("g", {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}, publish_timeout_seconds=3.0)
 thread = threading.Thread(target=ping, args=(outbox,))
 thread.start()
 silent.accept()  # librdkafka is in the middle of it
@@ -58,7 +58,7 @@ outbox.close()
 """
 
 _ALL_LOCKS_HELD = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout=0.5)
+outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 sender, held = outbox._sender, threading.Event()
 
 def hold():
@@ -75,7 +75,7 @@ thread.join()
 
 _USED_PRODUCER = """
 from confluent_kafka import Producer
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout=0.5)
+outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 outbox._sender._producer = Producer({"bootstrap.servers": "127.0.0.1:9"})
 outbox._sender._producer.produce("orders", b"of the parent")
 

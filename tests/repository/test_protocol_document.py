@@ -140,7 +140,7 @@ def test_the_waiting_is_told_as_it_is() -> None:
     first, longest = policy.pause, policy.pause_max // 1_000
     told = f"again after {first} ms, {2 * first} ms, and so on, twice as long each time up to {longest} s"
     assert told in section
-    assert f"for {policy.max_age // 1_000} s (`topic_missing_max_age`)" in section
+    assert f"for {policy.max_age // 1_000} s (`topic_missing_max_age_ms`)" in section
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_the_columns_of_the_callback_row_are_those_that_are_inserted() -> None:
         f"at most {op.MAX_REASON:,} characters",
         f"At most {EARLY_OPS:,} are kept",
         f"{DEFAULT.check_max} of its checks were answered UNKNOWN",
-        f"within {DEFAULT.undecided_max_age // 3_600_000} hours",
+        f"within {DEFAULT.undecided_max_age_ms // 3_600_000} hours",
         f"at {RELIEF:.0%} of the limit".replace("%", " %"),
-        f"after {CheckPolicy().check_interval // 1000} s, {2 * CheckPolicy().check_interval // 1000} s",
-        f"twice as long each time up to {CheckPolicy().check_interval_max // 60_000} minutes",
+        f"after {CheckPolicy().check_interval_ms // 1000} s, {2 * CheckPolicy().check_interval_ms // 1000} s",
+        f"twice as long each time up to {CheckPolicy().check_interval_max_ms // 60_000} minutes",
         f"At most `breaker_limit` ({breaker.Policy().limit}) transactions",
         f"After {breaker.Policy().pause:.0f} s a probe of {breaker.PROBE} transactions",
         f"a wait of {tombstones.WAIT_MS} ms",

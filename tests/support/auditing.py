@@ -27,7 +27,7 @@ RUN_SECONDS = 240
 TRANSACTIONS = 12
 ROLLED_BACK = 3
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"}
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Audited:
     def arguments(self, output: str, *more: str) -> list[str]:
         """The options of an audit of the window."""
         window = () if "--spans" in more else ("--from", str(self.start), "--to", str(self.end))
-        return [*window, "--grace", str(GRACE_MS), "--output", str(self.folder / output), *more]
+        return [*window, "--grace-ms", str(GRACE_MS), "--output", str(self.folder / output), *more]
 
     def run(self, output: str, *more: str, code: Exit, **variables: str | None) -> Path:
         """Run `outbox audit`; where its report is."""

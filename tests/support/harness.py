@@ -140,9 +140,9 @@ class Site:
             "OUTBOX_TABLE_PREFIX": self.name,
             "OUTBOX_GROUP": "orders",
             "OUTBOX_PROFILE": "development",
-            "OUTBOX_TRANSACTION_TIMEOUT": "1000",
-            "OUTBOX_CHECK_INTERVAL": "500",
-            "OUTBOX_CHECK_INTERVAL_MAX": "1000",
+            "OUTBOX_TRANSACTION_TIMEOUT_MS": "1000",
+            "OUTBOX_CHECK_INTERVAL_MS": "500",
+            "OUTBOX_CHECK_INTERVAL_MAX_MS": "1000",
             "OUTBOX_BREAKER_LIMIT": "100000",  # tests begin many transactions that nobody commits
         }
 

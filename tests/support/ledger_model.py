@@ -44,7 +44,7 @@ POLICY = CheckPolicy()
 CHANNEL = names.Channel("outbox")
 TOPICS = {"real": RealTopic(4, 10_000)}
 PATIENT, IMPATIENT = GatePolicy(), GatePolicy(0)
-SOON = ParkingPolicy(group_pending_max=2, undecided_max_age=2_500, check_max=2)
+SOON = ParkingPolicy(group_pending_max=2, undecided_max_age_ms=2_500, check_max=2)
 FLOODED = ParkingPolicy(group_pending_max=1)
 
 
@@ -600,7 +600,7 @@ class World:
             self.ask()
             self.answer(*self.inbox)
             self.inbox.clear()
-            self.now += 2 * POLICY.check_interval_max
+            self.now += 2 * POLICY.check_interval_max_ms
             turn += 1
             if len(self.ledger.deferred):
                 turns = turn + 10

@@ -123,12 +123,14 @@ def database_of(site: Site) -> DatabaseSettings:
     return DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
 
 
-def purge(site: Site, progress: Progress, keep_settled: int = DAY_MS, keep_tombstones: int = 30 * DAY_MS) -> Purged:
+def purge(
+    site: Site, progress: Progress, keep_settled_ms: int = DAY_MS, keep_tombstones_ms: int = 30 * DAY_MS
+) -> Purged:
     """Purge once, as a checker would; what was deleted."""
     settled = what_may_go(site.name, progress)
     total = Purged()
     with connect(database_of(site), "purge", OPTIONS) as connection:
-        old = old_enough(database_ms(connection), keep_settled, keep_tombstones)
+        old = old_enough(database_ms(connection), keep_settled_ms, keep_tombstones_ms)
         assert Purge(CallbackTable(site.tables), threading.Event()).run(connection, settled, old, total.update)
     return total
 

@@ -23,14 +23,14 @@ class Shop:
 
     Args:
         site: Its channel, callback tables and topics exist.
-        publish_timeout: Of its outbox.
+        publish_timeout_seconds: Of its outbox.
     """
 
-    def __init__(self, site: Site, publish_timeout: float = 5.0) -> None:
+    def __init__(self, site: Site, publish_timeout_seconds: float = 5.0) -> None:
         self.site = site
         self.table = f"{site.name}_stock"
         self.engine: Engine = site.engine(pool_size=16)
-        self.outbox: Outbox = site.outbox(publish_timeout=publish_timeout)
+        self.outbox: Outbox = site.outbox(publish_timeout_seconds=publish_timeout_seconds)
         self._numbers = itertools.count(1)
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)".encode())

@@ -108,7 +108,7 @@ class _Outage:
     def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say, halves: int) -> None:
         self._stack, self._orders, self._bills, self._say, self._halves = stack, orders, bills, say, halves
         self._patience = _PATIENCE_SECONDS + halves / _SLOWEST_PER_SECOND
-        self._outbox = orders.outbox("orders", publish_timeout=60.0)
+        self._outbox = orders.outbox("orders", publish_timeout_seconds=60.0)
         self._bills_outbox = bills.outbox("bills")
         self._billed: list[str] = []
 
@@ -145,8 +145,8 @@ class _Outage:
     def _relay(self) -> Service:
         interval = str(max(1_000, 1_000 * self._halves // _ASKED_PER_SECOND))
         settings = {
-            "OUTBOX_CHECK_INTERVAL": interval,
-            "OUTBOX_CHECK_INTERVAL_MAX": interval,
+            "OUTBOX_CHECK_INTERVAL_MS": interval,
+            "OUTBOX_CHECK_INTERVAL_MAX_MS": interval,
             "OUTBOX_CHECK_MAX": "2",  # an outage that counted would park everything
         }
         return self._orders.relay(extra=settings)

@@ -71,7 +71,7 @@ class World:
             "OUTBOX_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             "OUTBOX_POSTGRES_URL": self.postgres.url,
             "OUTBOX_KAFKA": json.dumps(_CLIENTS),
-            "OUTBOX_UNDECIDED_MAX_AGE": str(_PARKED_AFTER_MS),
+            "OUTBOX_UNDECIDED_MAX_AGE_MS": str(_PARKED_AFTER_MS),
         }
 
     def places(self) -> list[tuple[str, int]]:

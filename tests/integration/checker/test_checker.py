@@ -39,8 +39,8 @@ LIMITS_MS = {
 }
 # Checked soon and often; a dead checker is missed soon.
 QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT": "300",
-    "OUTBOX_CHECK_INTERVAL": "300",
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "300",
+    "OUTBOX_CHECK_INTERVAL_MS": "300",
     "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
 }
 
@@ -49,7 +49,7 @@ QUICK = {
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout=20.0) as made:
+    with site.outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 

@@ -19,14 +19,14 @@ from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Service, Site, wait_until
 from tests.support.probes import free_port, metric, metrics
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"}
 
 
 @pytest.fixture
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout=20.0) as made:
+    with site.outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 

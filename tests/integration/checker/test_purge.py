@@ -50,11 +50,11 @@ from tests.support.settling import (
 )
 
 QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT": "200",
-    "OUTBOX_CHECK_INTERVAL": "200",
-    "OUTBOX_TOPIC_MISSING_MAX_AGE": "300",
-    "OUTBOX_PURGE_INTERVAL": "200",
-    "OUTBOX_KEEP_SETTLED": "300",
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "200",
+    "OUTBOX_CHECK_INTERVAL_MS": "200",
+    "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300",
+    "OUTBOX_PURGE_INTERVAL_MS": "200",
+    "OUTBOX_KEEP_SETTLED_MS": "300",
 }
 """Rows go soon; what cannot be delivered is discarded soon."""
 
@@ -108,9 +108,9 @@ def test_what_nobody_committed_and_is_parked_below_the_watermark_is_fenced(
     """No row of it can have been purged: it lay in the discard topic all the time."""
     (orphan,) = send_halves(site, outbox, _messages(site, "orders", 1))
     publish_bulk(site, outbox, _messages(site, "orders", 5))
-    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
+    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     site.wait_settled()
-    assert purge(site, reader.read(), keep_settled=1)["C"] == 5
+    assert purge(site, reader.read(), keep_settled_ms=1)["C"] == 5
     assert watermark(site, channel) == 6
     site.checker(extra={**QUICK, "OUTBOX_PURGE": "false"})
     wait_until(lambda: site.rows() == {orphan.transaction_id: "R"}, explain=site.logs)

@@ -35,7 +35,7 @@ from tests.support.settling import (
     purge,
 )
 
-AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE": "0", "OUTBOX_SETTLEMENT_INTERVAL": "200", "OUTBOX_PURGE": "false"}
+AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE_MS": "0", "OUTBOX_SETTLEMENT_INTERVAL_MS": "200", "OUTBOX_PURGE": "false"}
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from tests.support.shop import Shop
 pytestmark = pytest.mark.long
 
 QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT": "300",
-    "OUTBOX_CHECK_INTERVAL": "300",
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "300",
+    "OUTBOX_CHECK_INTERVAL_MS": "300",
     "OUTBOX_CHECK_MAX": "2",  # an outage that counted would be seen in the discard topic
 }
 

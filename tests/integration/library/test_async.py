@@ -436,7 +436,9 @@ def test_the_event_loop_goes_on_while_kafka_does_not_answer(shop: Shop, eager: b
     async def body(application: AsyncShop) -> None:
         silent = socket.create_server(("127.0.0.1", 0))
         kafka = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
-        outbox = AsyncOutbox("orders", kafka, channel=shop.site.name, tables=shop.site.tables, publish_timeout=timeout)
+        outbox = AsyncOutbox(
+            "orders", kafka, channel=shop.site.name, tables=shop.site.tables, publish_timeout_seconds=timeout
+        )
         async with _ticking() as gaps, AsyncSession(application.engine) as session:
             began = time.monotonic()
             with pytest.raises(PublishFailed):
@@ -457,7 +459,7 @@ def test_the_event_loop_goes_on_while_a_lost_connection_to_kafka_is_made_anew(sh
 
     async def body(application: AsyncShop) -> None:
         silent = socket.create_server(("127.0.0.1", 0))
-        outbox = AsyncOutbox.over(shop.site.outbox(publish_timeout=timeout))
+        outbox = AsyncOutbox.over(shop.site.outbox(publish_timeout_seconds=timeout))
         async with _ticking() as gaps, AsyncSession(application.engine) as session:
             await outbox.publish(session, application.message(topic, "never"))
             outbox.sync._sender._producer = None

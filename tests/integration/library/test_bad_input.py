@@ -41,7 +41,7 @@ def outbox(site: Site) -> Iterator[Outbox]:
     site.create("orders")
     with site.connect() as connection:
         connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-    with site.outbox(publish_timeout=2.0) as made:
+    with site.outbox(publish_timeout_seconds=2.0) as made:
         yield made
 
 
@@ -150,7 +150,7 @@ def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) 
     site.create("orders")
     started = time.monotonic()
     with (
-        Outbox("orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout=2.0) as outbox,
+        Outbox("orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0) as outbox,
         Session(site.engine()) as session,
         pytest.raises(OutboxError, match=r"correct bootstrap\.servers"),
     ):
@@ -167,7 +167,10 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
             outbox.publish(session, Message(site.topic("orders"), "x"))
 
     started = time.monotonic()
-    with Outbox("orders", kafka, channel=site.name, publish_timeout=1.0) as outbox, ThreadPoolExecutor(8) as pool:
+    with (
+        Outbox("orders", kafka, channel=site.name, publish_timeout_seconds=1.0) as outbox,
+        ThreadPoolExecutor(8) as pool,
+    ):
         list(pool.map(publish, [outbox] * 8))
     assert time.monotonic() - started < 10
 
@@ -199,7 +202,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         site.create("orders")
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-        with site.outbox(publish_timeout=2.0, close_timeout=0.0) as outbox:
+        with site.outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
             with site.connect() as connection, outbox.transaction(connection) as transaction:
                 transaction.publish(Message(site.topic("orders"), "x"))
             stack.kafka.stop()

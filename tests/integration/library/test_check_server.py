@@ -256,9 +256,9 @@ def test_checks_go_on_being_answered_when_the_broker_was_killed_and_came_back(
 ) -> None:
     with Stack() as own, Site(own.bootstrap_servers, own.postgres_url) as site:
         site.create("orders")
-        quick = {"OUTBOX_CHECK_INTERVAL": "300", "OUTBOX_KAFKA": json.dumps(QUICK_SESSION)}
-        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", **quick})
-        with Shop(site, publish_timeout=20.0) as shop, _serving(shop, Scripted(check=COMMIT)) as server:
+        quick = {"OUTBOX_CHECK_INTERVAL_MS": "300", "OUTBOX_KAFKA": json.dumps(QUICK_SESSION)}
+        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", **quick})
+        with Shop(site, publish_timeout_seconds=20.0) as shop, _serving(shop, Scripted(check=COMMIT)) as server:
             _send(shop, "orders", "before")
             assert shop.delivered(1, "orders") == ["before"]
             own.kafka.kill()
@@ -367,7 +367,7 @@ def test_a_listener_that_hangs_leaves_the_group_to_another_instance(
 def test_closing_waits_for_a_listener_for_a_limited_time(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     topic, released = shop.topic(), threading.Event()
     hanging = Scripted(check=lambda _check: released.wait(60) and COMMIT)
-    with caplog.at_level(logging.WARNING, "outbox"), _outbox(shop, "closing", close_timeout=0.3) as outbox:
+    with caplog.at_level(logging.WARNING, "outbox"), _outbox(shop, "closing", close_timeout_seconds=0.3) as outbox:
         server = CheckServer(outbox._sender, outbox.settings, hanging).start()
         transaction_id = _send(shop, topic, "later", outbox)
         wait_until(lambda: hanging.was_asked_about(transaction_id), explain=shop.site.logs)
@@ -411,7 +411,7 @@ def test_a_second_start_changes_nothing_and_one_after_closing_is_refused(shop: S
 
 
 def test_a_server_that_cannot_reach_kafka_says_so_at_its_start(site: Site) -> None:
-    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout=0.5) as outbox:
+    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5) as outbox:
         server = CheckServer(outbox._sender, outbox.settings, Scripted())
         with pytest.raises(KafkaUnreachable, match="no checks are served"):
             server.start()

@@ -24,14 +24,14 @@ from tests.support.harness import Service, Site, wait_until
 from tests.support.probes import free_port, get, metric
 
 PRODUCTION = {"OUTBOX_PROFILE": "production"}
-WATCHFUL = {"OUTBOX_CONTRACT_INTERVAL": "200"}
+WATCHFUL = {"OUTBOX_CONTRACT_INTERVAL_MS": "200"}
 
 
 @pytest.fixture
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout=20.0) as made:
+    with site.outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -112,7 +112,7 @@ def test_a_topic_that_is_deleted_stops_the_service(site: Site, name: str) -> Non
 @pytest.mark.long
 def test_a_half_topic_that_is_deleted_stops_the_relay_as_soon_as_a_commit_fails(site: Site, outbox: Outbox) -> None:
     """Not only at the next look."""
-    relay = _serving(site, OUTBOX_CONTRACT_INTERVAL="3600000")
+    relay = _serving(site, OUTBOX_CONTRACT_INTERVAL_MS="3600000")
     (entry,) = send_halves(site, outbox, numbered(site, 0, 1))
     for future in site.admin.delete_topics([site.channel.half_topic]).values():
         future.result(20)
@@ -123,7 +123,7 @@ def test_a_half_topic_that_is_deleted_stops_the_relay_as_soon_as_a_commit_fails(
 def test_a_discard_topic_that_is_made_again_stops_the_relay(site: Site) -> None:
     """What was parked there is gone, and no index would say so."""
     site.create()
-    relay = _serving(site, OUTBOX_CONTRACT_INTERVAL="3000")
+    relay = _serving(site, OUTBOX_CONTRACT_INTERVAL_MS="3000")
     for future in site.admin.delete_topics([site.channel.discard_topic]).values():
         future.result(20)
     topics = site.admin.list_topics
@@ -151,7 +151,7 @@ def test_a_channel_that_grows_stops_the_relay_and_is_served_again_once_all_of_it
     create_channel(site.kafka(), site.channel, partitions=3, replication=1)
     again = site.relay()
     wait_until(lambda: '"serving": [0, 1, 2]' in again.output(), explain=site.logs)
-    with site.outbox(publish_timeout=20.0) as grown:
+    with site.outbox(publish_timeout_seconds=20.0) as grown:
         ids += publish_bulk(site, grown, numbered(site, 100, 100))
     found = site.wait_visible(200, "orders")
     assert sorted(record.message_id for record in found) == sorted(ids)

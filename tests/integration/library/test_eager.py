@@ -262,7 +262,7 @@ def test_a_transaction_that_is_not_eager_has_no_lease(shop: Shop) -> None:
 def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
     engine = shop.site.engine(pool_size=1, max_overflow=0)
-    with shop.site.outbox(eager=True, eager_idle_timeout=0.5) as outbox, Session(engine) as session:
+    with shop.site.outbox(eager=True, eager_idle_timeout_seconds=0.5) as outbox, Session(engine) as session:
         shop.insert(session, number)
         receipt = outbox.publish(session, _message(shop, topic, "never"))
         wait_until(lambda: shop.site.rows().get(receipt.transaction_id) == "R", explain=shop.site.logs)
@@ -284,7 +284,7 @@ def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
 ) -> None:
     topic, number = shop.topic(), shop.number()
     engine = shop.site.engine(pool_size=1, max_overflow=0)
-    with shop.site.outbox(publish_timeout=3) as outbox, Session(engine) as session:
+    with shop.site.outbox(publish_timeout_seconds=3) as outbox, Session(engine) as session:
         shop.insert(session, number)
         receipt = outbox.publish(session, _message(shop, topic, "never"), eager=True)
         wait_until(lambda: _has_half(shop, "never"))  # a half that timed out in the client needs no op marker

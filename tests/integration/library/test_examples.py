@@ -67,7 +67,7 @@ def test_a_web_application_writes_and_announces_both_or_neither(site: Site, fram
 @pytest.mark.parametrize("framework", APPLICATIONS)
 def test_web_application_without_kafka_is_ready_and_refuses_writes(site: Site, framework: str) -> None:
     _create_orders(site)
-    with _served(site, framework, OUTBOX_BOOTSTRAP_SERVERS="127.0.0.1:9", OUTBOX_PUBLISH_TIMEOUT="1") as client:
+    with _served(site, framework, OUTBOX_BOOTSTRAP_SERVERS="127.0.0.1:9", OUTBOX_PUBLISH_TIMEOUT_SECONDS="1") as client:
         answers = [client.post("/orders", json={"id": 7, "what": "tea"}) for _ in range(2)]
         assert [(answer.status_code, answer.headers["Retry-After"]) for answer in answers] == [(503, "5")] * 2
         assert "Kafka does not answer" in answers[0].text

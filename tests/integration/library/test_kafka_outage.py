@@ -64,7 +64,7 @@ def test_unacknowledged_half_opens_circuit_until_kafka_answers(site: Site, monke
     """While it is open, nothing reaches Kafka and no connection leaves the pool; a real probe closes it."""
     site.create("orders")
     circuits, answers = Circuits(), threading.Event()
-    with site.outbox(publish_timeout=20.0, recorder=circuits) as outbox:
+    with site.outbox(publish_timeout_seconds=20.0, recorder=circuits) as outbox:
         _sell(site, outbox)
         sender = outbox._sender
         probe, swallowing = sender._takes_halves, _Swallowing()
@@ -144,7 +144,7 @@ def _service(site: Site, folder: str) -> Iterator[str]:
     """The example for FastAPI under uvicorn; the path of its socket."""
     path = str(Path(folder) / "web")
     url = site.postgres_url.replace("postgresql://", "postgresql+psycopg_async://", 1)
-    variables = {"DATABASE_URL": url, "TOPIC": site.topic("orders"), "OUTBOX_PUBLISH_TIMEOUT": str(_TIMEOUT)}
+    variables = {"DATABASE_URL": url, "TOPIC": site.topic("orders"), "OUTBOX_PUBLISH_TIMEOUT_SECONDS": str(_TIMEOUT)}
     command = [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--uds", path, "--log-level", "warning"]
     with subprocess.Popen(command, cwd=ROOT, env={**site.environment(), **variables}) as process:
         try:

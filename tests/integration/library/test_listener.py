@@ -243,7 +243,9 @@ def test_transactions_are_rejected_by_a_switch(shop: Shop) -> None:
 
 def test_without_kafka_the_local_transaction_does_not_run() -> None:
     listener = Scripted(execute=COMMIT)
-    producer = TransactionalProducer("orders", listener, {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout=0.5)
+    producer = TransactionalProducer(
+        "orders", listener, {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5
+    )
     with pytest.raises(PublishFailed):
         producer.send_message_in_transaction(Message("orders", b"v"))
     producer.close()

@@ -285,7 +285,7 @@ def test_a_transaction_that_was_discarded(silent: Shop) -> None:
     for future in silent.site.admin.delete_topics([silent.site.topic(gone)]).values():
         future.result(20)
     wait_until(lambda: silent.site.topic(gone) not in silent.site.admin.list_topics(timeout=10).topics)
-    silent.site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"})
+    silent.site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"})
     for receipt in receipts:
         with pytest.raises(Discarded, match=gone) as told:
             receipt.wait_visible(60)

@@ -18,7 +18,7 @@ from tests.support.probes import free_port, metrics
 def recreated(site: Site) -> Outbox:
     """Return an outbox that has published to half partition 0 before its channel was made again."""
     site.create("orders")
-    outbox = site.outbox(publish_timeout=20.0)
+    outbox = site.outbox(publish_timeout_seconds=20.0)
     publish(site, outbox, "before")
     for future in site.admin.delete_topics(list(site.channel.topics)).values():
         future.result(20)
@@ -67,7 +67,7 @@ def test_offset_shows_a_new_half_topic_before_its_id_is_known(site: Site, recrea
     assert len(site.rows()) == rows
     publish(site, recreated, "goes on")
     site.checker()  # the op of what was rolled back names the former topic
-    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "200"})
+    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "200"})
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
 
 
@@ -79,14 +79,14 @@ def test_local_transaction_does_not_run_for_a_half_in_a_new_topic(site: Site, re
             producer.send_message_in_transaction(Message(site.topic("orders"), "refused", key_of(0)))
         assert listener.executed == []
         producer.send_message_in_transaction(Message(site.topic("orders"), "goes on", key_of(0)))
-        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "200"})
+        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "200"})
         assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
 
 
 def test_row_of_a_former_half_topic_needs_somebody(site: Site, recreated: Outbox) -> None:
     """The application has not seen that half partition before, so that neither id nor offset shows the new topic."""
     publish(site, recreated, "not delivered", 1)
-    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "200"})
+    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "200"})
     port = free_port()
     checker = site.checker(extra={"OUTBOX_HTTP_PORT": str(port)})
     wait_until(lambda: verdicts(port).get("ELSEWHERE", 0) > 0, explain=site.logs)

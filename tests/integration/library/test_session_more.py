@@ -484,7 +484,7 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     ):
         lost.ping()
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
-    with Outbox("orders", nowhere, publish_timeout=0.5) as outbox, pytest.raises(PublishFailed):
+    with Outbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
         outbox.ping()
 
 
@@ -512,7 +512,7 @@ def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: S
     site.create("orders")
     kafka = {"bootstrap.servers": "127.0.0.1:1"}
     with (
-        Outbox("orders", kafka, channel=site.name, tables=site.tables, publish_timeout=0.5) as outbox,
+        Outbox("orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5) as outbox,
         Session(site.engine()) as session,
     ):
         for _ in range(2):

@@ -167,14 +167,14 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         _settings(kafka={**KAFKA, "security.protocol": "ssl", "ssl.ca.location": "/none"}),
         "Correct the path or its permissions",
     ),
-    "seconds out of range": (_settings(publish_timeout=0.0), " must be from "),
+    "seconds out of range": (_settings(publish_timeout_seconds=0.0), " must be from "),
     "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "Use at most 63"),
     "table prefix": (_environment(OUTBOX_TABLE_PREFIX="a;b"), "Use at most 50"),
     "no group": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_GROUP"),
     "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
-    "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT="soon"), "Write seconds, such as 5 or 0.5"),
+    "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT_SECONDS="soon"), "Write seconds, such as 5 or 0.5"),
     "no truth": (_environment(OUTBOX_EAGER="maybe"), "Use true, false, yes, no, 1 or 0"),
     "no file": (_environment(OUTBOX_CONFIG="/none.toml"), ", cannot be read: "),
     # --- messages -----------------------------------------------------------------------------------------------
@@ -595,7 +595,7 @@ def world(servers: Any) -> Iterator[World]:
     """A site, shared by the cases."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         site.create("orders")
-        with site.outbox(publish_timeout=20.0) as outbox:
+        with site.outbox(publish_timeout_seconds=20.0) as outbox:
             yield World(site, outbox)
 
 

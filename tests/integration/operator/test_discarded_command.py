@@ -18,9 +18,9 @@ from tests.support.commands import run_command
 from tests.support.harness import Site, wait_until
 
 QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT": "200",
-    "OUTBOX_CHECK_INTERVAL": "200",
-    "OUTBOX_TOPIC_MISSING_MAX_AGE": "300",
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "200",
+    "OUTBOX_CHECK_INTERVAL_MS": "200",
+    "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300",
 }
 
 
@@ -28,7 +28,7 @@ QUICK = {
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site of one partition, whose topic `gone` will be deleted."""
     site.create("orders", "gone", partitions=1)
-    with site.outbox(publish_timeout=20.0) as made:
+    with site.outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -72,7 +72,7 @@ def test_what_lies_there_is_listed_and_shown_without_its_content(site: Site, out
 
 def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: Outbox) -> None:
     first, second = _refused(site, outbox, "one", "two")
-    early = run_command(site, "discarded", "deliver", first, "--yes", "--wait", "1")
+    early = run_command(site, "discarded", "deliver", first, "--yes", "--wait-seconds", "1")
     assert early.returncode == Exit.FINDINGS
     assert "0 of 1 have left" in early.stdout
     assert "still there" in early.stdout
@@ -107,7 +107,7 @@ def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: Outbox) -
 
 @pytest.mark.parametrize("verb", ["deliver", "drop"])
 def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outbox: Outbox, verb: str) -> None:
-    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
+    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     _wait_for(site, 1)
     result = run_command(site, "discarded", verb, entry.transaction_id, "--yes")

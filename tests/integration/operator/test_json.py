@@ -73,7 +73,7 @@ def test_what_lies_in_the_discard_topic(place: Site) -> None:
     halves = [{"position": 0, "half_offset": 7, "target": None, "has_key": None, "bytes": None}]
     assert (code, shown["transaction"], shown["halves"]) == (Exit.OK, refused, halves)
     for verb, kind in (("deliver", "DELIVER"), ("drop", "ROLLBACK")):
-        words = (verb, refused, undecided, "--yes", "--wait", "0")
+        words = (verb, refused, undecided, "--yes", "--wait-seconds", "0")
         code, decided = call_for_json(discarded.app, place, *words)
         outcomes = {one["transaction"]: one["outcome"] for one in decided["transactions"]}
         assert (code, decided["decision"]) == (Exit.FINDINGS, kind)

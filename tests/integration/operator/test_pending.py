@@ -22,13 +22,13 @@ from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200"}
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
 
 
 @pytest.fixture
 def outbox(site: Site) -> Outbox:
     site.create("orders", "other", partitions=2)
-    return site.outbox(publish_timeout=20.0)
+    return site.outbox(publish_timeout_seconds=20.0)
 
 
 def _messages(site: Site, count: int) -> list[Message]:
@@ -87,7 +87,7 @@ def _partitions(by_id: dict[str, Any]) -> set[int]:
 def test_what_a_relay_has_settled_above_an_undecided_one_is_not_listed(site: Site, outbox: Outbox) -> None:
     """The checkpoint names what is unsettled; only that is fetched."""
     (undecided,) = send_halves(site, outbox, _messages(site, 1))
-    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300"})  # nobody answers
+    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "300"})  # nobody answers
     publish_bulk(site, outbox, [Message(site.topic("other"), "v", f"k{number}") for number in range(50)])
     site.wait_visible(50, "other")
     (last,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "another")])
@@ -119,7 +119,7 @@ def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: Outb
 
 def test_what_is_parked_is_listed_as_such(site: Site, outbox: Outbox) -> None:
     (entry,) = send_halves(site, outbox, _messages(site, 1))
-    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
+    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     channel = verify_channel(site.admin, site.channel)
     wait_until(lambda: bool(list(read_manifests(site.kafka(), channel))), explain=site.logs)
     (one,) = _pending(site)["transactions"]

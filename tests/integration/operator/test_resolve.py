@@ -39,8 +39,8 @@ from tests.support.listeners import UNKNOWN, Scripted
 from tests.support.servers import Servers
 from tests.support.shop import Shop
 
-AT_ONCE = ("--yes", "--min-age", "0", "--reason", "the test says so")
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200"}
+AT_ONCE = ("--yes", "--min-age-ms", "0", "--reason", "the test says so")
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def still(servers: Servers) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def outbox(still: Site) -> Outbox:
-    return still.outbox(publish_timeout=20.0)
+    return still.outbox(publish_timeout_seconds=20.0)
 
 
 def _undecided(site: Site, outbox: Outbox) -> OpEntry:
@@ -116,7 +116,7 @@ def test_a_decision_becomes_the_row_and_then_an_op_marker(still: Site, outbox: O
 
 def test_what_an_operator_decides_is_what_a_relay_does(site: Site) -> None:
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout=20.0)
+    outbox = site.outbox(publish_timeout_seconds=20.0)
     wanted, unwanted = _undecided(site, outbox), _undecided(site, outbox)
     assert call_command(app, site, wanted.transaction_id, "--commit", *AT_ONCE)[0] == Exit.OK
     assert call_command(app, site, unwanted.transaction_id, "--rollback", *AT_ONCE)[0] == Exit.OK
@@ -130,7 +130,7 @@ def test_what_an_operator_decides_is_what_a_relay_does(site: Site) -> None:
 
 def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: Outbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
-    words = (id_, "--rollback", "--min-age", "0", "--reason", "r")
+    words = (id_, "--rollback", "--min-age-ms", "0", "--reason", "r")
     code, printed = call_command(app, still, *words, typed="n\n")
     assert code == Exit.OK
     assert "its local transaction can no longer commit. Go on?" in printed
@@ -142,7 +142,7 @@ def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: Outbox) -> None:
 def test_a_kill_between_row_and_op_marker_is_harmless(site: Site) -> None:
     """The row is the decision: check-back finds it."""
     site.create("orders", partitions=1)
-    id_ = _undecided(site, site.outbox(publish_timeout=20.0)).transaction_id
+    id_ = _undecided(site, site.outbox(publish_timeout_seconds=20.0)).transaction_id
     died = run_command(site, "resolve", id_, "--commit", *AT_ONCE, environ={FAILPOINT: "resolve.marking"})
     assert died.returncode == -signal.SIGKILL
     assert (site.rows()[id_], _said(site, id_)) == ("C", [])
@@ -283,7 +283,7 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
 
 def test_what_is_young_is_left_to_its_application(still: Site, outbox: Outbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
-    assert "so young" in _refused(still, id_, "--commit", "--min-age", "60000")["why"]
+    assert "so young" in _refused(still, id_, "--commit", "--min-age-ms", "60000")["why"]
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox
     entry, today = _undecided(still, outbox), str(uuid.uuid4())
     query = f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'"
     document = call_for_json(
-        app, still, entry.transaction_id, "--rollback", "--min-age", "60000", *AT_ONCE[:1], "--reason", "r"
+        app, still, entry.transaction_id, "--rollback", "--min-age-ms", "60000", *AT_ONCE[:1], "--reason", "r"
     )[1]
     before = document["incarnation"]
     _execute(still, query, today)
@@ -427,7 +427,7 @@ def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
     assert plain.flush(10) == 0
     refusal = _refused(site, told, "--rollback")
     assert (refusal["standing"], refusal["database"]) == ("listener committed", None)
-    code, printed = call_command(app, site, wanted, "--commit", "--min-age", "0", "--reason", "r", typed="y\n")
+    code, printed = call_command(app, site, wanted, "--commit", "--min-age-ms", "0", "--reason", "r", typed="y\n")
     assert code == Exit.OK
     assert "without a row, this op marker is the only record of it. Go on?" in printed
     site.relay()
@@ -438,9 +438,9 @@ def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
 def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     """Its row is never purged while it lies in the discard topic."""
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout=20.0)
+    outbox = site.outbox(publish_timeout_seconds=20.0)
     entries = [_undecided(site, outbox) for _ in range(2)]
-    relay = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"}
+    relay = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
     site.relay(extra=relay)
     channel = verify_channel(site.admin, site.channel)
 
@@ -479,7 +479,9 @@ def test_without_kafka_it_is_one_sentence(still: Site) -> None:
 def _of_group(site: Site, group: str, count: int) -> list[str]:
     """Ids of undecided transactions of a group."""
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
-    return [entry.transaction_id for entry in send_halves(site, site.outbox(group, publish_timeout=20.0), messages)]
+    return [
+        entry.transaction_id for entry in send_halves(site, site.outbox(group, publish_timeout_seconds=20.0), messages)
+    ]
 
 
 def _all_of(group: str, *words: str) -> tuple[str, ...]:
@@ -490,7 +492,7 @@ def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: Outbox) -> 
     ids = _of_group(still, "dead", 30)
     other = _undecided(still, outbox).transaction_id
     committed = publish_bulk(
-        still, still.outbox("dead", publish_timeout=20.0), [Message(still.topic("orders"), "v", "k")], ops=False
+        still, still.outbox("dead", publish_timeout_seconds=20.0), [Message(still.topic("orders"), "v", "k")], ops=False
     )
     code, document = call_for_json(app, still, *_all_of("dead", "--dry-run"))
     assert (code, document["found"], document["possible"], document["decided"]) == (Exit.FINDINGS, 31, 30, 0)
@@ -521,7 +523,7 @@ def test_resolve_all_leaves_open_and_young_alone(still: Site) -> None:
 
 def test_resolve_all_asks_before_it_decides(still: Site) -> None:
     (id_,) = _of_group(still, "asked", 1)
-    words = ("--all", "--group", "asked", "--rollback", "--min-age", "0", "--reason", "x")
+    words = ("--all", "--group", "asked", "--rollback", "--min-age-ms", "0", "--reason", "x")
     code, printed = call_command(app, still, *words, typed="n\n", environ={"COLUMNS": "80"})
     assert (code, "1 transactions will be rolled back for good" in printed) == (Exit.OK, True), printed
     assert id_ not in still.rows()
@@ -546,7 +548,7 @@ def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch:
 def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -> None:
     site.create("orders", partitions=1)
     ids = _of_group(site, "dead", 3)
-    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"})
+    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     channel = verify_channel(site.admin, site.channel)
     wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == 3, explain=site.logs)
     _execute(site, f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
@@ -557,7 +559,7 @@ def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -
 
 
 def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
-    outbox = still.outbox("silent", publish_timeout=20.0)
+    outbox = still.outbox("silent", publish_timeout_seconds=20.0)
     producer = TransactionalProducer(outbox, Scripted(UNKNOWN), serve_checks=False)
     result = producer.send_message_in_transaction(Message(still.topic("orders"), "v", "k"))
     code, document = call_for_json(app, still, *_all_of("silent"))

@@ -21,14 +21,14 @@ from tests.support.commands import run_command
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.probes import free_port, get, metric
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200", "OUTBOX_BATCH_MESSAGES": "100"}
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200", "OUTBOX_BATCH_MESSAGES": "100"}
 
 
 @pytest.fixture
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout=20.0) as made:
+    with site.outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -156,7 +156,7 @@ def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site,
 
 def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(site: Site, outbox: Outbox) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
-    verbose = {**QUICK, "OUTBOX_LOG_LEVEL": "debug", "OUTBOX_LOG_FORMAT": "json", "OUTBOX_UNDECIDED_MAX_AGE": "3000"}
+    verbose = {**QUICK, "OUTBOX_LOG_LEVEL": "debug", "OUTBOX_LOG_FORMAT": "json", "OUTBOX_UNDECIDED_MAX_AGE_MS": "3000"}
     secrets = {"OUTBOX_KAFKA": json.dumps({"sasl.password": "marked-password", "sasl.username": "marked-user"})}
     services = [site.relay(extra={**verbose, **secrets}), site.checker(extra={**verbose, **secrets})]
     marked = [
@@ -238,7 +238,7 @@ def test_metrics_say_what_was_delivered_rolled_back_held_and_asked(site: Site, o
 
 
 def test_metrics_say_what_was_parked_discarded_and_came_late(site: Site, outbox: Outbox) -> None:
-    relay, port = _measured(site, OUTBOX_UNDECIDED_MAX_AGE="400")
+    relay, port = _measured(site, OUTBOX_UNDECIDED_MAX_AGE_MS="400")
     parked = send_halves(site, outbox, numbered(site, 0, 4))
     _becomes(port, 4, "discards_total", reason="UNDECIDED")
     _becomes(port, 4, "parked_halves_total")

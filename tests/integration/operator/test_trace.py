@@ -18,7 +18,7 @@ from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "200", "OUTBOX_CHECK_INTERVAL": "200"}
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
 
 
 def _trace(site: Site, id_: str, *words: str, environ: dict[str, str | None] | None = None, code: int = Exit.OK) -> Any:
@@ -66,7 +66,7 @@ def test_the_story_of_a_delivered_transaction_and_of_one_message_of_it(shop: Sho
 
 def test_the_story_of_what_the_checker_rolled_back(site: Site) -> None:
     site.create("orders", partitions=2)
-    (entry,) = send_halves(site, site.outbox(publish_timeout=20.0), [Message(site.topic("orders"), "v", "k")])
+    (entry,) = send_halves(site, site.outbox(publish_timeout_seconds=20.0), [Message(site.topic("orders"), "v", "k")])
     assert _trace(site, entry.transaction_id)["state"] == "undecided"
     site.relay(extra=QUICK)
     site.checker()
@@ -87,7 +87,7 @@ def test_the_story_of_what_cannot_be_delivered(site: Site) -> None:
             id_ = shop.publish(session, topic, "v").transaction_id
         for future in site.admin.delete_topics([site.topic(topic)]).values():
             future.result(20)
-        site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"})
+        site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"})
         wait_until(lambda: _trace(site, id_)["state"] == "discarded", explain=site.logs)
         document = _trace(site, id_)
         (discarded,) = [event for event in document["timeline"] if event["what"] == "discarded"]
@@ -99,7 +99,7 @@ def test_the_story_of_what_cannot_be_delivered(site: Site) -> None:
 
 def test_what_was_not_read_is_never_called_empty(site: Site) -> None:
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout=20.0)
+    outbox = site.outbox(publish_timeout_seconds=20.0)
     entries = send_halves(site, outbox, [Message(site.topic("orders"), "v", f"k{number}") for number in range(30)])
     last = entries[-1].transaction_id
     cut = _trace(site, last, "--records", "10", code=Exit.FINDINGS)

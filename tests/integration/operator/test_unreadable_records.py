@@ -20,14 +20,14 @@ from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
 from tests.support.probes import free_port, metric
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"}
-AT_ONCE = ("--min-age", "0", "--reason", "the test says so", "--yes")
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"}
+AT_ONCE = ("--min-age-ms", "0", "--reason", "the test says so", "--yes")
 
 
 @pytest.fixture
 def outbox(site: Site) -> Outbox:
     site.create("orders", partitions=2)
-    return site.outbox(publish_timeout=20.0)
+    return site.outbox(publish_timeout_seconds=20.0)
 
 
 def _undecided(site: Site, outbox: Outbox) -> list[OpEntry]:

@@ -25,7 +25,7 @@ from tests.support.harness import Service, Site, wait_until
 from tests.support.shop import Shop
 from tests.torture.log import read_to_end
 
-IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE": "300"}
+IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"}
 """A topic that is missing is not looked for for long."""
 TOLERANT = {"OUTBOX_DISTRUSTED_CHECKPOINT": "deliver_again"}
 

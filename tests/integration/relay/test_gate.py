@@ -157,7 +157,7 @@ def test_one_bad_transaction_of_each_kind_among_thousands_keeps_nobody(own: Site
             expected[log.commit(*messages, group=group, listed=listed)] = (reason, messages)
     log.flush()
     assert len(expected) == len(bad)
-    allowed = {"OUTBOX_ALLOWED_TOPICS": json.dumps({"orders": ["*"]}), "OUTBOX_TOPIC_MISSING_MAX_AGE": "500"}
+    allowed = {"OUTBOX_ALLOWED_TOPICS": json.dumps({"orders": ["*"]}), "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "500"}
     relay = own.relay(extra=allowed)
     own.wait_visible(2 * GOOD, "a", "b")
     own.wait_settled()
@@ -247,7 +247,7 @@ def test_a_right_that_is_taken_while_the_relay_knows_the_topic_stops_nobody_for_
     """The broker refuses the message then, and with it the whole Kafka transaction."""
     description = own.create("closed", "there", partitions=1)
     log = RawLog(own, description.half.id)
-    relay = own.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE": "1000"})
+    relay = own.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "1000"})
     log.commit(RawMessage(own.topic("closed"), value=b"before"))
     log.flush()
     own.wait_visible(1, "closed")
@@ -304,7 +304,7 @@ def test_describe_on_the_relays_group_is_enough_to_look(own: Site) -> None:
             done = run_command(own, *words)
             assert done.returncode == Exit.OK, done.stdout + done.stderr
         port = free_port()
-        own.checker(extra={"OUTBOX_SETTLEMENT_INTERVAL": "500", "OUTBOX_HTTP_PORT": str(port)})
+        own.checker(extra={"OUTBOX_SETTLEMENT_INTERVAL_MS": "500", "OUTBOX_HTTP_PORT": str(port)})
         for name in ("settlement_completed_seconds", "purge_completed_seconds"):
             wait_until(partial(_is_known, port, f"outbox_checker_{name}"), explain=own.logs)
         with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):

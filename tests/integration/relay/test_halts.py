@@ -27,7 +27,7 @@ def key_of(partition: int, partitions: int = 2, group: str = "orders") -> str:
 
 def publish(site: Site, values: Sequence[str], partition: int) -> None:
     """Publish and commit messages through one half partition."""
-    with site.outbox(publish_timeout=20.0) as outbox:
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
         key = key_of(partition)
         publish_bulk(site, outbox, [Message(site.topic("orders"), value, key) for value in values])
 
@@ -123,7 +123,7 @@ def test_lost_ops_are_decided_by_checks(site: Site) -> None:
     delete_before(site, site.channel.op_topic, 0, 1)
     site.checker()
     port = free_port()
-    relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_TRANSACTION_TIMEOUT": "500"})
+    relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
     wait_until(lambda: values(site) == ["first", "second"], explain=site.logs)
     assert "Unread ops are gone" in relay.output()
     assert metric(port, "outbox_relay_lost_ops_total") >= 1

@@ -71,7 +71,7 @@ def _create_orders(site: Site, node: int) -> None:
 
 def _publish(site: Site) -> None:
     messages = [Message(site.topic("orders"), str(n), f"key{n % 40}") for n in range(COUNT)]
-    with site.outbox(publish_timeout=20.0) as outbox:
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, messages)
 
 

@@ -33,7 +33,7 @@ QUICK = {
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout=20.0) as made:
+    with site.outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -246,7 +246,7 @@ def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbo
 @pytest.mark.long
 def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
     site.create("orders", partitions=1)
-    with site.outbox(publish_timeout=30.0) as outbox:
+    with site.outbox(publish_timeout_seconds=30.0) as outbox:
         ids = publish_bulk(site, outbox, numbered(site, 0, 30_000))
         site.relay()
         site.wait_settled()

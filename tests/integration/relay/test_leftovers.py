@@ -43,7 +43,7 @@ def site(own: Stack) -> Iterator[Site]:
 
 
 def _publish(site: Site) -> None:
-    with site.outbox(publish_timeout=20.0) as outbox:
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, [Message(site.topic("orders"), str(n), f"key{n % 40}") for n in range(COUNT)])
 
 

@@ -28,11 +28,11 @@ from tests.support.probes import free_port, metric
 # A dead relay is missed soon; transactions are overdue at once.
 QUICK = {
     "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
-    "OUTBOX_TRANSACTION_TIMEOUT": "200",
-    "OUTBOX_CHECK_INTERVAL": "200",
-    "OUTBOX_TOPIC_MISSING_MAX_AGE": "300",
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "200",
+    "OUTBOX_CHECK_INTERVAL_MS": "200",
+    "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300",
 }
-BY_AGE = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE": "400"}
+BY_AGE = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
 """Whatever is undecided is parked soon."""
 
 
@@ -102,7 +102,7 @@ def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: Outbo
     port = free_port()
     limits = {"OUTBOX_GROUP_PENDING_MAX": "10", "OUTBOX_PENDING_MAX": "20", "OUTBOX_HTTP_PORT": str(port)}
     first = site.relay(extra={**QUICK, **limits})
-    flooding = site.outbox("flood", publish_timeout=20.0)
+    flooding = site.outbox("flood", publish_timeout_seconds=20.0)
     send_halves(site, flooding, [Message(site.topic("orders"), "undecided", "same") for _ in range(200)])
     wanted = publish_bulk(site, outbox, _messages(site, ["other"]))
     assert [record.message_id for record in site.wait_visible(1, "orders")] == wanted
@@ -122,7 +122,7 @@ def test_a_dead_group_never_fills_its_partition(site: Site, outbox: Outbox) -> N
     small = {**QUICK, "OUTBOX_PENDING_MAX": "16000"}
     relay = site.relay(extra=small)
     ids: list[str] = []
-    with site.outbox("dead", publish_timeout=20.0) as dead:
+    with site.outbox("dead", publish_timeout_seconds=20.0) as dead:
         for start in range(0, 24_000, 4_000):
             send_halves(site, dead, _messages(site, range(start, start + 4_000)))
             ids += publish_bulk(site, outbox, _messages(site, range(start, start + 100)))
@@ -154,7 +154,7 @@ def test_dead_listener_frees_its_key_after_its_own_age(site: Site, outbox: Outbo
     producer = TransactionalProducer(outbox, Scripted(execute=UNKNOWN), serve_checks=False)
     first = producer.send_message_in_transaction(Message(site.topic("orders"), "first", "same", check_immunity=0))
     (second,) = publish_bulk(site, outbox, [Message(site.topic("orders"), "second", "same")])
-    site.relay(extra={**QUICK, "OUTBOX_LISTENER_MAX_AGE": "400"})
+    site.relay(extra={**QUICK, "OUTBOX_LISTENER_MAX_AGE_MS": "400"})
     assert [record.message_id for record in site.wait_visible(1, "orders")] == [second]
     (manifest,) = _wait_for_manifests(site, 1)
     assert (manifest.transaction_id, manifest.truth) == (first.transaction_id, Truth.LISTENER)

@@ -44,7 +44,7 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
     """Delivered, or parked and delivered from there: each with its own key, value and headers."""
     site.create("orders", partitions=1)
     relay = site.relay(
-        extra={"OUTBOX_BODY_AGE": "0", "OUTBOX_UNDECIDED_MAX_AGE": "5000", "OUTBOX_TRANSACTION_TIMEOUT": "500"}
+        extra={"OUTBOX_BODY_AGE_MS": "0", "OUTBOX_UNDECIDED_MAX_AGE_MS": "5000", "OUTBOX_TRANSACTION_TIMEOUT_MS": "500"}
     )
     wait_until(lambda: "Partition restored" in relay.output(), explain=site.logs)
     messages = [Message(site.topic("orders"), f"value {number}", f"key {number}") for number in range(50)]
@@ -75,9 +75,9 @@ def _head(site: Site) -> int:
 def test_nothing_is_delivered_after_a_restart_before_what_was_read_long_ago_is_known(site: Site) -> None:
     """An undecided half far below the head keeps those of its key back, although they are read first."""
     site.create("orders", partitions=1)
-    slow = {"OUTBOX_TRANSACTION_TIMEOUT": "60000"}
+    slow = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "60000"}
     relay = site.relay(extra=slow)
-    with site.outbox(publish_timeout=20.0) as outbox:
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
         (first,) = send_halves(site, outbox, [Message(site.topic("orders"), "first", "same")])
         publish_bulk(site, outbox, [Message(site.topic("orders"), str(number), str(number)) for number in range(3_000)])
         assert len(site.wait_visible(3_000, "orders")) == 3_000

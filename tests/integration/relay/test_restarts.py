@@ -123,7 +123,7 @@ def _services(site: Site) -> list[Service]:
 def _restart_under_load(own: Stack, site: Site, kill: Callable[[], None], start: Callable[[], None]) -> Counter[str]:
     """The errors of the application while a server was killed and started again."""
     services = _services(site)
-    with Shop(site, publish_timeout=3.0) as shop:
+    with Shop(site, publish_timeout_seconds=3.0) as shop:
         with Load(shop) as load:
             load.wait_for_more()
             kill()
@@ -158,7 +158,7 @@ def test_the_broker_is_stopped_in_good_order_and_comes_back(own: Stack, site: Si
 @pytest.mark.timeout(1_200)
 def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
     services = _services(site)
-    with Shop(site, publish_timeout=3.0) as shop:
+    with Shop(site, publish_timeout_seconds=3.0) as shop:
         with Load(shop) as load:
             for _ in range(5):
                 load.wait_for_more()
@@ -249,7 +249,7 @@ def test_a_relay_whose_transaction_timed_out_goes_on_by_itself(site: Site) -> No
     shorter = {"message.timeout.ms": "1500", "socket.timeout.ms": "1500"}
     extra = {"OUTBOX_KAFKA": json.dumps({**patient, **shorter}), "OUTBOX_BATCH_MESSAGES": "100"}
     relay, _ = site.relay(failpoint="relay.flushed:2:stop", extra=extra), site.checker()
-    with site.outbox(publish_timeout=20.0) as outbox:
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
         ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
         wait_until(lambda: is_stopped(relay), explain=site.logs)
         wait_until(lambda: not _has_open_transactions(site))  # the coordinator aborted them

@@ -50,7 +50,7 @@ def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(site: Site
     port = next(number for number in range(first, first + 500) if is_free(number) and is_free(number + 1))
     relay = site.relay(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
     wait_until(lambda: _answers(port) and _answers(port + 1), explain=site.logs)
-    with site.outbox(publish_timeout=20.0) as outbox:
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
         ids = publish_bulk(site, outbox, _messages(site, 0, 2_000))
         victim, other = _children(relay)
         os.kill(victim, signal.SIGKILL)

@@ -25,7 +25,7 @@ from tests.support.shop import Shop
 
 MESSAGES = 100_000
 SETTLED_SECONDS = 400.0
-UNORDERED = {"OUTBOX_ORDERING": "none", "OUTBOX_TRANSACTION_TIMEOUT": "3600000"}
+UNORDERED = {"OUTBOX_ORDERING": "none", "OUTBOX_TRANSACTION_TIMEOUT_MS": "3600000"}
 """So that the relay itself lets one message pass another, and asks nobody while many halves wait for their rows."""
 
 WINDOWS = 3
@@ -123,7 +123,7 @@ def test_windows_under_load_have_no_false_finding(site: Site, tmp_path: Path) ->
     site.create("orders", "stock", partitions=4)
     relay = site.relay(extra=QUICK)
     site.checker(extra=QUICK)
-    with Shop(site, publish_timeout=30) as shop:
+    with Shop(site, publish_timeout_seconds=30) as shop:
         load = Load(shop)
         with load.on():
             site.wait_visible(1, "orders", "stock")

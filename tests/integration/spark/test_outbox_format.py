@@ -50,7 +50,7 @@ class Filled:
         producer.produce(site.channel.half_topic, b"no half", partition=1)
         producer.produce(site.channel.op_topic, b"no op", partition=1)
         assert producer.flush(20) == 0
-        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "600000"})
+        site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "600000"})
         site.wait_visible(2 * TRANSACTIONS, "orders")
         site.wait_visible(4, "discard")  # message and manifest of what cannot be delivered, and of what is no half
         producer.produce(site.channel.discard_topic, b"no manifest", manifest_key(self.ids[0]), partition=1)

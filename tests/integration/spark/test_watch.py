@@ -53,12 +53,17 @@ ROLLED_BACK = 2
 ROUNDS = 7
 """Alerts one after the other, each of a record that is written once the one before was told."""
 
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT": "60000"}
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "60000"}
 """The relay asks about nothing while a test runs."""
 
 SPARK = {"OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json"}
 
-EAGER = {"OUTBOX_DANGLING": "1000", "OUTBOX_UNDELIVERED": "1000", "OUTBOX_HUNG": "500", "OUTBOX_RELAY_LAG": "600000"}
+EAGER = {
+    "OUTBOX_DANGLING_MS": "1000",
+    "OUTBOX_UNDELIVERED_MS": "1000",
+    "OUTBOX_HUNG_MS": "500",
+    "OUTBOX_RELAY_LAG_MS": "600000",
+}
 """What waits for a second is worth an alert."""
 
 
@@ -265,7 +270,7 @@ def test_a_relay_that_stands_is_told_where_no_topic_is_watched(watched: Watched)
     wait_until(lambda: len(watched.site.ops()) > TRANSACTIONS + ROLLED_BACK)
     [partition] = {record.partition for record in watched.site.halves()}  # they have one key
     for _ in range(2):
-        watched.run("--topics", "", extra={"OUTBOX_RELAY_LAG": "1000"})
+        watched.run("--topics", "", extra={"OUTBOX_RELAY_LAG_MS": "1000"})
     half = watched.site.channel.half_topic
     assert watched.states() == {f"RELAY_BEHIND/{half}/{partition}": "firing"}
     lags = [
@@ -279,7 +284,7 @@ def test_a_relay_that_stands_is_told_where_no_topic_is_watched(watched: Watched)
 @pytest.mark.long
 def test_checks_and_discards_are_counted_and_told(watched: Watched) -> None:
     site = watched.site
-    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT": "300", "OUTBOX_CHECK_INTERVAL": "300"})
+    site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"})
     with watched.open_transaction():  # there is no checker that answers
         wait_until(lambda: len(read_committed(site.kafka(), [site.channel.check_topic])) > 1)
         discarded = watched.discard(_transaction())

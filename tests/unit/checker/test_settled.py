@@ -111,9 +111,9 @@ def test_the_time_before_the_first_id_has_none() -> None:
 
 
 def test_rows_are_old_by_both_clocks() -> None:
-    old = old_enough(1_000_000, keep_settled=1_000, keep_tombstones=5_000)
+    old = old_enough(1_000_000, keep_settled_ms=1_000, keep_tombstones_ms=5_000)
     assert (old.committed_ms, old.tombstones_ms, old.before) == (999_000, 995_000, first_id_of(999_000))
-    assert old_enough(1_000_000, keep_settled=5_000, keep_tombstones=1_000).before == first_id_of(999_000)
+    assert old_enough(1_000_000, keep_settled_ms=5_000, keep_tombstones_ms=1_000).before == first_id_of(999_000)
 
 
 @given(st.lists(st.integers(0, 30), unique=True), st.integers(0, 30), st.integers(0, 30))

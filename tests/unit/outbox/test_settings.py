@@ -239,14 +239,14 @@ def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["publish_timeout", "close_timeout", "eager_idle_timeout"])
+@pytest.mark.parametrize("name", ["publish_timeout_seconds", "close_timeout_seconds", "eager_idle_timeout_seconds"])
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2_147_484.0])
 def test_seconds_that_cannot_be_are_refused(name: str, seconds: float) -> None:
     with pytest.raises(ConfigurationError, match=name):
         Settings("orders", SERVERS, **{name: seconds})  # type: ignore[arg-type]  # the name decides
 
 
-@pytest.mark.parametrize("name", ["publish_timeout", "eager_idle_timeout"])
+@pytest.mark.parametrize("name", ["publish_timeout_seconds", "eager_idle_timeout_seconds"])
 def test_a_time_that_would_round_to_none_at_all_is_refused(name: str) -> None:
     """0 ms is "for ever" to librdkafka and to Postgres."""
     with pytest.raises(ConfigurationError, match=name):
@@ -267,11 +267,11 @@ def test_everything_from_the_environment() -> None:
             "OUTBOX_CHANNEL": "shop",
             "OUTBOX_SCHEMA": "messages",
             "OUTBOX_TABLE_PREFIX": "shop",
-            "OUTBOX_PUBLISH_TIMEOUT": "2.5",
-            "OUTBOX_CLOSE_TIMEOUT": "0",
+            "OUTBOX_PUBLISH_TIMEOUT_SECONDS": "2.5",
+            "OUTBOX_CLOSE_TIMEOUT_SECONDS": "0",
             "OUTBOX_EAGER": "yes",
             "OUTBOX_REJECT_TRANSACTIONS": "1",
-            "OUTBOX_EAGER_IDLE_TIMEOUT": "60",
+            "OUTBOX_EAGER_IDLE_TIMEOUT_SECONDS": "60",
             "OUTBOX_HTTP_PORT": "8080",
         }
     )
@@ -282,7 +282,11 @@ def test_everything_from_the_environment() -> None:
         "socket.keepalive.enable": "true",
     }
     assert (found.channel.name, found.tables.schema, found.tables.prefix) == ("shop", "messages", "shop")
-    assert (found.publish_timeout, found.close_timeout, found.eager_idle_timeout) == (2.5, 0.0, 60.0)
+    assert (found.publish_timeout_seconds, found.close_timeout_seconds, found.eager_idle_timeout_seconds) == (
+        2.5,
+        0.0,
+        60.0,
+    )
     assert (found.eager, found.reject_transactions) == (True, True)
 
 
@@ -294,8 +298,8 @@ TOML = """
 group = "orders"
 eager = true
 reject_transactions = false
-eager_idle_timeout = 60
-check_interval = 500
+eager_idle_timeout_seconds = 60
+check_interval_ms = 500
 
 [kafka]
 bootstrap.servers = "127.0.0.1:1"
@@ -322,7 +326,7 @@ def test_everything_from_a_file(tmp_path: Path) -> None:
         "socket.keepalive.enable": "true",
         "linger.ms": "2",
     }
-    assert (found.eager, found.reject_transactions, found.eager_idle_timeout) == (True, False, 60.0)
+    assert (found.eager, found.reject_transactions, found.eager_idle_timeout_seconds) == (True, False, 60.0)
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
@@ -348,8 +352,8 @@ def test_neither_true_nor_false(name: str, text: str) -> None:
 
 
 def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="publish_timeout is not a number"):
-        from_file(tmp_path, "publish_timeout = [5]\n" + TOML)
+    with pytest.raises(ConfigurationError, match="publish_timeout_seconds is not a number"):
+        from_file(tmp_path, "publish_timeout_seconds = [5]\n" + TOML)
 
 
 @pytest.mark.parametrize("value", [[1], None])
@@ -360,7 +364,7 @@ def test_a_property_that_is_neither_text_nor_number_is_named(value: object) -> N
 
 def test_a_slip_in_the_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from_file(tmp_path, "publish_timout = 1.0\n" + TOML)
-    assert [record.args for record in caplog.records] == [("publish_timout", "publish_timeout")]
+    assert [record.args for record in caplog.records] == [("publish_timout", "publish_timeout_seconds")]
 
 
 def test_what_the_services_read_from_the_same_file_is_no_slip(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -368,7 +372,7 @@ def test_what_the_services_read_from_the_same_file_is_no_slip(tmp_path: Path, ca
     from_file(
         tmp_path,
         "".join(f'{name} = "x"\n' for name in sorted(theirs - set(settings._NAMES)))
-        + TOML.replace("check_interval", "other"),
+        + TOML.replace("check_interval_ms", "other"),
     )
     assert caplog.records == []
 
@@ -419,7 +423,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"oauth_cb": "no function"}, {}),
     ({"security.protocol": "sasl_ssl", "ssl.ca.location": "/nowhere"}, {}),
     ({"bootstrap.servers": ""}, {}),
-    ({}, {"publish_timeout": 0.0}),
+    ({}, {"publish_timeout_seconds": 0.0}),
     ({}, {"group": "not a group"}),
 ]
 
@@ -446,7 +450,7 @@ def test_no_secret_when_the_environment_is_wrong(secret: str) -> None:
         {"OUTBOX_KAFKA": f'{{"sasl.password": "{secret}"'},
         {"OUTBOX_KAFKA": f'{{"sasl.password": ["{secret}"]}}'},
         {"OUTBOX_KAFKA": f'["{secret}"]'},
-        {"OUTBOX_PUBLISH_TIMEOUT": secret},
+        {"OUTBOX_PUBLISH_TIMEOUT_SECONDS": secret},
         {"OUTBOX_EAGER": secret},
     ):
         assert secret not in told(lambda environ=environ: Settings.from_env({**ENVIRON, **environ}))  # type: ignore[misc]

@@ -41,7 +41,7 @@ FILE = {
     "postgres_url_file": "/run/secrets/url",
     "schema": "sales",
     "table_prefix": "shop",
-    "transaction_timeout": 777,
+    "transaction_timeout_ms": 777,
     "sink": "parquet",
     "output": "tables",
     "checkpoint": "checkpoints",
@@ -172,9 +172,9 @@ def test_age_of_resolve_is_that_of_the_first_check_unless_it_is_given(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del file
-    assert _known(_load(monkeypatch, "resolve"), {"transaction_timeout": 0}) == {"transaction_timeout": "777"}
-    given = _load(monkeypatch, "resolve", "--min-age", "5")
-    assert _known(given, {"transaction_timeout": 0}) == {"transaction_timeout": "5"}
+    assert _known(_load(monkeypatch, "resolve"), {"transaction_timeout_ms": 0}) == {"transaction_timeout_ms": "777"}
+    given = _load(monkeypatch, "resolve", "--min-age-ms", "5")
+    assert _known(given, {"transaction_timeout_ms": 0}) == {"transaction_timeout_ms": "5"}
 
 
 def test_subcommands_without_settings_exist() -> None:

@@ -848,9 +848,9 @@ def test_what_was_due_before_a_restart_is_due_at_once_after_it() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, time=1_000)])
     again = restored(ledger)
-    again.overdue.ops_read_until(1_000 + POLICY.transaction_timeout)
+    again.overdue.ops_read_until(1_000 + POLICY.transaction_timeout_ms)
     again.read_halves([half(0, 1, time=1_000)])
-    assert overdue(again, 1_000 + POLICY.transaction_timeout) == [transaction_id(1)]
+    assert overdue(again, 1_000 + POLICY.transaction_timeout_ms) == [transaction_id(1)]
 
 
 def test_order_is_kept_across_a_crash() -> None:
@@ -909,7 +909,7 @@ def test_a_crash_between_the_halves_of_a_transaction_keeps_it_whole() -> None:
 def test_nobody_is_asked_before_time_and_op_partition_are_past_the_timeout() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, time=1_000)])
-    due = 1_000 + POLICY.transaction_timeout
+    due = 1_000 + POLICY.transaction_timeout_ms
     assert ledger.overdue.next_due() == due
     assert not ledger.take_due(LATE)
     ledger.read_ops([op(0, commit(9, 90), time=due - 1)])

@@ -13,7 +13,7 @@ from relay.state.message_transaction import State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import transaction_id
 
-POLICY = CheckPolicy(transaction_timeout=6_000, check_interval=30_000, check_interval_max=600_000)
+POLICY = CheckPolicy(transaction_timeout_ms=6_000, check_interval_ms=30_000, check_interval_max_ms=600_000)
 
 
 def pending(number: int, due: int) -> Transaction:

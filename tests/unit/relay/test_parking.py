@@ -244,7 +244,7 @@ def test_a_group_with_too_many_halves_is_brought_below_its_limit() -> None:
 
 def test_a_group_with_too_many_bytes_is_brought_below_its_limit() -> None:
     size = half(0, 0).size()
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_bytes_max=10 * size))
+    ledger = new_ledger(parking=ParkingPolicy(group_pending_max_bytes=10 * size))
     ledger.read_halves(half(number, number) for number in range(11))
     assert (len(ledger.deferred), parked(ledger, NOW + HOUR)) == (1, [0])
 
@@ -366,8 +366,8 @@ def test_what_is_settled_weighs_nothing() -> None:
 
 
 def test_the_settings_say_the_same() -> None:
-    given = {"group_pending_max": 1, "group_pending_bytes_max": 2, "undecided_max_age": 3, "check_max": 4}
-    given |= {"pending_max": 5, "listener_max_age": 6}
+    given = {"group_pending_max": 1, "group_pending_max_bytes": 2, "undecided_max_age_ms": 3, "check_max": 4}
+    given |= {"pending_max": 5, "listener_max_age_ms": 6}
     kafka = {"bootstrap_servers": "kafka:9092"}
     assert RelaySettings.model_validate(kafka).parking_policy() == DEFAULT
     assert RelaySettings.model_validate(kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4, 5, 6)
@@ -377,7 +377,7 @@ def test_the_settings_say_the_same() -> None:
 
 
 def test_what_waited_too_long_is_parked() -> None:
-    age = DEFAULT.undecided_max_age
+    age = DEFAULT.undecided_max_age_ms
     ledger = new_ledger()
     ledger.read_halves([half(0, 0, time=NOW), half(1, 1, time=NOW), half(2, 2, time=NOW + age)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0-1", 1, 9))])
@@ -392,12 +392,12 @@ def _asked(ledger: Ledger, now: int, times: int) -> None:
     read_all_ops(ledger, now)
     for _ in range(times):
         assert ledger.take_due(now)
-        now += POLICY.check_interval_max * 2
+        now += POLICY.check_interval_max_ms * 2
         read_all_ops(ledger, now)
 
 
 def test_listener_without_answer_is_parked_after_its_own_age() -> None:
-    age = DEFAULT.listener_max_age
+    age = DEFAULT.listener_max_age_ms
     ledger = new_ledger()
     ledger.read_halves([half(0, 0, truth=Truth.LISTENER, key=b"k"), half(1, 1), half(2, 2, key=b"k")])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 2, "0", 2, 2))])
@@ -411,15 +411,15 @@ def test_listener_without_answer_is_parked_after_its_own_age() -> None:
 @pytest.mark.parametrize("times", [0, 1])
 def test_listener_that_had_no_time_to_answer_is_not_parked(times: int) -> None:
     """A relay comes back after an outage that was longer than the limit."""
-    ledger, now = new_ledger(), NOW + 2 * DEFAULT.listener_max_age
+    ledger, now = new_ledger(), NOW + 2 * DEFAULT.listener_max_age_ms
     ledger.read_halves([half(0, 0, truth=Truth.LISTENER)])
     _asked(ledger, now, times)
     assert parked(ledger, now + HOUR) == []
-    assert parked(ledger, NOW + DEFAULT.undecided_max_age + HOUR) == [0], "at the latest"
+    assert parked(ledger, NOW + DEFAULT.undecided_max_age_ms + HOUR) == [0], "at the latest"
 
 
 def test_listener_age_never_exceeds_that_of_rows() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(undecided_max_age=HOUR))
+    ledger = new_ledger(parking=ParkingPolicy(undecided_max_age_ms=HOUR))
     ledger.read_halves([half(0, 0, truth=Truth.LISTENER)])
     _asked(ledger, NOW + HOUR // 2, 2)
     assert parked(ledger, NOW + 2 * HOUR) == [0]

@@ -67,7 +67,7 @@ def test_schemas_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_fewest_offsets_hold_back_a_job_that_goes_on_but_not_one_that_ends() -> None:
-    given = {"max_offsets_per_trigger": 9, "min_offsets_per_trigger": 5, "max_trigger_delay": 60}
+    given = {"max_offsets_per_trigger": 9, "min_offsets_per_trigger": 5, "max_trigger_delay_seconds": 60}
     options = {"maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "60s"}
     assert settings(**given).rate_options() == options
     assert settings(**given, available_now=True).rate_options() == {"maxOffsetsPerTrigger": "9"}

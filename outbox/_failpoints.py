@@ -2,7 +2,8 @@
 
 `OUTBOX_FAILPOINT=relay.flushed:3` kills the process the third time that it passes `relay.flushed`;
 `relay.flushed:3:stop` stops it there until it receives SIGCONT. Failpoints are passed per batch or per transaction,
-never per message.
+never per message. The signal goes to the thread that passes: sent to the process, another thread may take it, and
+this one would run on for a while.
 """
 
 from __future__ import annotations
@@ -31,4 +32,4 @@ def _hit() -> None:
     with _lock:
         _left -= 1
         if _left == 0:
-            os.kill(os.getpid(), _signal)
+            signal.pthread_kill(threading.get_ident(), _signal)

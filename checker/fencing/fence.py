@@ -4,6 +4,9 @@ Rows that are there decide. For the others: advisory locks first, so that an ope
 id; then tombstones for those whose lock was free; then a separate read (R8); then one synchronous write, so that a
 COMMITTED that is published is durable (R9). A transaction below the purge watermark is fenced only while it is in the
 discard topic (R11).
+
+No statement is sent in a pipeline: between the commands of a pipeline the server waits without any time limit, so a
+process that freezes there would keep its locks (R41).
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ BATCH = 500
 PATIENCE_SECONDS = 30.0
 """Time limit for retrying a failed batch split in two, in seconds; the rest is UNREACHABLE, and checked again."""
 
-_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-_LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '1500ms'"
+_BEGIN: LiteralString = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {DURABLE}; SET LOCAL lock_timeout = '1500ms'"
+"""One message of the simple protocol, and so one round trip."""
+
 _TRY_LOCKS: LiteralString = (
     "SELECT id FROM unnest(%s::uuid[], %s::bigint[]) AS asked (id, number) WHERE pg_try_advisory_xact_lock(number)"
 )
@@ -153,11 +157,8 @@ class Fence:
 
     def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Look:
         """Begin the fencing transaction, and read the incarnation and the rows."""
-        with connection.pipeline():
-            connection.execute(_BEGIN, prepare=False)
-            connection.execute(DURABLE, prepare=False)
-            connection.execute(_LOCK_TIMEOUT, prepare=False)
-            return Look.at(connection, self._table, [request.transaction_id for request in batch])
+        connection.execute(_BEGIN)
+        return Look.at(connection, self._table, [request.transaction_id for request in batch])
 
     def _lock(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> set[str]:
         """Try the advisory locks; the ids whose lock was free: no local transaction of theirs is open."""
@@ -216,11 +217,8 @@ class Fence:
     def _write(self, connection: psycopg.Connection[Any]) -> None:
         """Commit a transaction synchronously: once it is acknowledged, all earlier ones are durable, too (R9)."""
         try:
-            with connection.pipeline():
-                connection.execute(_BEGIN, prepare=False)
-                connection.execute(DURABLE, prepare=False)
-                connection.execute(_LOCK_TIMEOUT, prepare=False)
-                connection.execute(self._table.compose(_WRITE), prepare=False)
+            connection.execute(_BEGIN)
+            connection.execute(self._table.compose(_WRITE))
         except BaseException:
             roll_back(connection)
             raise

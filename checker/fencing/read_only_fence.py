@@ -64,11 +64,10 @@ class ReadOnlyFence:
             psycopg.Error: The database does not answer, or refuses.
         """
         try:
-            with connection.pipeline():
-                connection.execute(_BEGIN, prepare=False)
-                look = Look.at(connection, self._table, [request.transaction_id for request in requests])
-                below = connection.execute(self._table.compose(_BELOW), _places(requests), prepare=False).fetchall()
-                connection.execute("COMMIT", prepare=False)
+            connection.execute(_BEGIN)
+            look = Look.at(connection, self._table, [request.transaction_id for request in requests])
+            below = connection.execute(self._table.compose(_BELOW), _places(requests)).fetchall()
+            connection.execute("COMMIT")
         except BaseException:
             roll_back(connection)
             raise

@@ -33,11 +33,9 @@ class Look:
 
     @classmethod
     def at(cls, connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> Self:
-        """Look for the rows of these transactions; in a pipeline it is one round trip."""
-        incarnation = connection.execute(table.compose(_INCARNATION), prepare=False)
-        rows = connection.execute(table.compose(_READ), (list(ids),), prepare=False)
-        found = incarnation.fetchone()
-        return cls(None if found is None else found[0], _parsed(rows))
+        """Look up the incarnation and the rows of these transactions."""
+        found = connection.execute(table.compose(_INCARNATION)).fetchone()
+        return cls(None if found is None else found[0], read_rows(connection, table, ids))
 
 
 def read_rows(connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> dict[str, Row]:

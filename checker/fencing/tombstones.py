@@ -11,14 +11,15 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 
-WAIT_MS = 10
-"""To wait longer gains nothing: who is in flight is asked about again."""
-
 PATIENCE = 150
 """Waits in one batch; what is left then counts as in flight."""
+
+WAIT_MS = 10
+"""Wait for one open transaction. A longer wait gains nothing: who is in flight is asked again."""
 
 _LOCK_TIMEOUT: LiteralString = "SELECT set_config('lock_timeout', %s, true)"
 _INSERT: LiteralString = """
@@ -99,16 +100,14 @@ def _insert(
 
     The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
     there; but a second look sees the watermark of that purge.
-
-    Do not prepare statements in a pipeline: after an error psycopg would wrongly consider them prepared.
     """
+    known = [request.transaction_id for request in requests] if in_discard_topic else []
+    connection.execute("SAVEPOINT tombstones")
+    connection.execute(_LOCK_TIMEOUT, (f"{WAIT_MS}ms",))
     try:
-        with connection.pipeline():
-            connection.execute("SAVEPOINT tombstones", prepare=False)
-            connection.execute(_LOCK_TIMEOUT, (f"{WAIT_MS}ms",), prepare=False)
-            known = [request.transaction_id for request in requests] if in_discard_topic else []
-            placed = connection.execute(table.compose(_INSERT), (channel, *_columns(requests), known), prepare=False)
-            connection.execute("RELEASE tombstones", prepare=False)
+        placed = connection.execute(table.compose(_INSERT), (channel, *_columns(requests), known))
+        failpoint("checker.placed")
+        connection.execute("RELEASE tombstones")
     except psycopg.errors.LockNotAvailable:
         connection.execute("ROLLBACK TO tombstones")
         return False

@@ -42,6 +42,7 @@ FAILPOINTS: dict[str, dict[str, int]] = {
     },
     "checker": {
         "checker.locked": 15,
+        "checker.placed": 15,
         "checker.fenced": 15,
         "checker.decided": 15,
         "checker.answering": 15,
@@ -56,7 +57,7 @@ STOPPED_SECONDS = {"application": (1.0, 12.0), "relay": (8.0, 12.0), "checker": 
 OPEN = {"application.begun", "application.sent", "outbox.half_acked", "outbox.sealed"}
 """Steps inside a local transaction: an application that stops there keeps it open."""
 
-IN_FENCE = {"checker.locked", "checker.fenced"}
+IN_FENCE = {"checker.locked", "checker.placed", "checker.fenced"}
 """Steps inside a fence: a checker that stops there holds the advisory locks of its transactions."""
 
 OPEN_SECONDS = 60.0

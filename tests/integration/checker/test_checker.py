@@ -27,8 +27,8 @@ from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.probes import free_port, metric
 from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
 
-LATER = ["fenced", "decided", "answering", "answered"]
-FAILPOINTS = ["checker.locked", *(f"checker.{name}" for name in LATER)]
+LATER = ["locked", "fenced", "decided", "answering", "answered"]
+FAILPOINTS = ["checker.placed", *(f"checker.{name}" for name in LATER)]
 LIMITS_MS = {
     "client_connection_check_interval": 5_000,
     "idle_in_transaction_session_timeout": 5_000,
@@ -160,10 +160,10 @@ def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: Outbox,
 
 
 @pytest.mark.parametrize(
-    "place", ["checker.locked", *(pytest.param(f"checker.{name}", marks=pytest.mark.long) for name in LATER)]
+    "place", ["checker.placed", *(pytest.param(f"checker.{name}", marks=pytest.mark.long) for name in LATER)]
 )
 def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: Outbox, place: str) -> None:
-    """The server ends a session that is idle inside a fence, so that its advisory locks are free (R41)."""
+    """The server ends a session that is idle inside a fence, between any two statements (R41)."""
     orphans = send_halves(site, outbox, _messages(site, 20))
     stopped = site.checker(failpoint=f"{place}:1:stop", extra=QUICK)
     site.relay(extra=QUICK)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from typing import Any
 
 import confluent_kafka
 import psycopg
-import sqlalchemy
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -40,10 +40,10 @@ _WAY_ON_OP = "start the relay: check-back decides instead; then raise the op top
 
 def examine_versions() -> Iterator[Finding]:
     """Yield the libraries that this process runs on."""
-    version = tuple(int(part) for part in str(confluent_kafka.__version__).split(".")[:2])
+    installed = tuple(int(part) for part in str(confluent_kafka.__version__).split(".")[:2])
     kafka = f"confluent-kafka {confluent_kafka.__version__}"
-    found = f"{kafka}, SQLAlchemy {sqlalchemy.__version__}, psycopg {psycopg.__version__}"
-    problem = "" if version >= _MIN_CONFLUENT_KAFKA else f"{kafka} is too old"
+    found = f"{kafka}, SQLAlchemy {metadata.version('sqlalchemy')}, psycopg {psycopg.__version__}"
+    problem = "" if installed >= _MIN_CONFLUENT_KAFKA else f"{kafka} is too old"
     yield Finding("versions", problem, "pip install 'confluent-kafka>=2.15'" if problem else found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,9 @@ from stack.processes import Command, Processes
 
 READY_SECONDS = 180.0
 """A node that has not answered by then has failed; on a quiet machine one is up in 3 s."""
+
+JVM_OPTIONS = "KAFKA_JVM_PERFORMANCE_OPTS"
+"""Variable with options of a node's JVM, as Kafka's own start script names it."""
 
 _STOP_SECONDS = 20.0
 LOG4J = Path(__file__).with_name("log4j2.xml")
@@ -112,7 +117,8 @@ class Kafka:
         nodes = self._cluster.nodes
         self._format(nodes[node])
         heap = "-Xmx1g" if len(nodes) == 1 else "-Xmx512m"
-        self._processes.start(self._command(nodes[node], "kafka.Kafka", [], [heap]))
+        options = [heap, *shlex.split(os.environ.get(JVM_OPTIONS, ""))]
+        self._processes.start(self._command(nodes[node], "kafka.Kafka", [], options))
         self._wait_until_ready(nodes[node])
 
     def stop(self, node: int = 0) -> None:

@@ -19,14 +19,6 @@ def _tortured(name: str, seconds: float, seed: int, round_seconds: float) -> Res
     return result
 
 
-@pytest.mark.timeout(480)
-def test_a_little_torture() -> None:
-    """Two minutes with everything that comes before and after."""
-    result = _tortured("test", 60, seed=20, round_seconds=60)
-    assert result.transactions > 50
-    assert result.faults.total() > 20
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
 def test_torture_loses_doubles_invents_and_reorders_nothing() -> None:

@@ -415,13 +415,20 @@ def _has_no_thread(visibility: Visibility) -> Callable[[], bool]:
 
 
 FORK = """
-import os, sys, psycopg
+import os, pathlib, sys, time, psycopg
 from outbox import Message, Outbox
+
+def sleeping():
+    # No other thread runs: none holds the lock of glibc's resolver, which the child would inherit for ever.
+    others = [task for task in pathlib.Path("/proc/self/task").iterdir() if int(task.name) != os.getpid()]
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "S" for task in others)
 
 outbox = Outbox.from_env()
 with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection, outbox.transaction(connection) as tx:
     receipt = tx.publish(Message(sys.argv[1], b"v"))
 place = receipt.wait_visible(60)
+while not (sleeping() and time.sleep(0.02) is None and sleeping()):
+    pass
 if os.fork() == 0:
     os._exit(0 if receipt.wait_visible(60) == place else 1)
 assert os.wait()[1] == 0

@@ -143,7 +143,7 @@ def test_two_checkers_at_once(site: Site, outbox: Outbox) -> None:
     assert [checker.terminate() for checker in checkers] == [0, 0]
 
 
-@pytest.mark.parametrize("ahead", ["7200", "-7200"])
+@pytest.mark.parametrize("ahead", [pytest.param("7200", marks=pytest.mark.long), "-7200"])
 def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: Outbox, ahead: str) -> None:
     """More is fenced than the circuit breaker's limit, but the group has committed since."""
     orphans = send_halves(site, outbox, _messages(site, 20))

@@ -278,7 +278,7 @@ def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
     _commit(site, [TopicPartition(half.topic, 0, offset, other if foreign else ";".join(fields[:-1]))])
 
 
-@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("foreign", [pytest.param(False, marks=pytest.mark.long), True])
 def test_an_operator_may_accept_duplicates_where_a_checkpoint_cannot_be_trusted(site: Site, *, foreign: bool) -> None:
     site.create(partitions=1)
     with Shop(site) as shop:

@@ -56,7 +56,7 @@ def test_a_relay_that_was_fenced_leaves_the_new_owner_alone(site: Site) -> None:
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"v"]
 
 
-@pytest.mark.parametrize("count", [1, 2, 1_000])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(1_000, marks=pytest.mark.long)])
 def test_a_producer_that_is_fenced_while_its_messages_are_on_their_way(site: Site, count: int) -> None:
     """confluent-kafka ends its flush in more than one way then; the relay must hear that it was fenced."""
     site.create("orders")

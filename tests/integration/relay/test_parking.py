@@ -163,7 +163,10 @@ def test_dead_listener_frees_its_key_after_its_own_age(site: Site, outbox: Outbo
     assert [record.value for record in late] == [b"first"]
 
 
-DEATHS = ["relay.late_fetched", "relay.produced", "relay.offsets_sent", "relay.committed", "relay.late_committed"]
+DEATHS = [
+    *(pytest.param(f"relay.{name}", marks=pytest.mark.long) for name in ("late_fetched", "produced", "offsets_sent")),
+    *("relay.committed", "relay.late_committed"),
+]
 
 
 @pytest.mark.parametrize("failpoint", DEATHS)

@@ -217,6 +217,7 @@ def test_kafka_runs_on_the_java_of_the_wheel(monkeypatch: pytest.MonkeyPatch) ->
         assert records(running, topic, 1) == [b"served"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers under another account")
 def test_programs_in_a_closed_folder_are_copied_for_the_account(
     tmp_path_factory: pytest.TempPathFactory,

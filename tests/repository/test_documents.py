@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,63 @@ def test_each_test_that_is_named_for_a_behaviour_of_rocketmq_exists() -> None:
 def test_the_pictures_of_the_audit_are_those_of_its_report(picture: str) -> None:
     audit = ROOT / "docs/audit"
     assert (audit / picture).read_text() in (audit / "report.html").read_text()
+
+
+PACKAGES = "benchmarks|checker|examples|outbox|relay|spark_jobs|stack|tests"
+MODULE = rf"((?:{PACKAGES})\b[\w.]*)"
+IMPORT = re.compile(rf"^\s*from {MODULE} import ([\w, ]+)|\bimport {MODULE}", re.MULTILINE)
+RUN = re.compile(rf"python3? -m {MODULE}")
+WRITTEN_NOW = [one for one in DOCUMENTS if one.name != "CHANGELOG.md"]
+
+
+def _module(name: str) -> Path | None:
+    """Return the file of a module of ours; None if there is none."""
+    path = ROOT / name.replace(".", "/")
+    return next((found for found in (path.with_suffix(".py"), path / "__init__.py") if found.exists()), None)
+
+
+def _names(path: Path) -> set[str]:
+    """Return the names that a module has, without running it: definitions, assignments, imports and `__all__`."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.ImportFrom(names=names):
+                found |= {one.asname or one.name for one in names}
+            case ast.Constant(value=str(name)) if path.name == "__init__.py":
+                found.add(name)
+    return found
+
+
+def _missing(text: str) -> Iterator[str]:
+    """Yield what a document imports or runs, and what is not there."""
+    for module, names, plain in IMPORT.findall(text):
+        path = _module(module or plain)
+        if path is None:
+            yield module or plain
+            continue
+        for name in filter(None, map(str.strip, names.split(","))):
+            if name not in _names(path) and _module(f"{module}.{name}") is None:
+                yield f"{module}.{name}"
+    yield from (name for name in RUN.findall(text) if _module(name) is None)
+
+
+@pytest.mark.parametrize(
+    "document", [one for one in DOCUMENTS if one.name != "CHANGELOG.md"], ids=lambda path: path.name
+)
+def test_imports_in_documents_exist(document: Path) -> None:
+    assert list(_missing(document.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("from spark_jobs.table import read_table", "spark_jobs.table"),
+        ("from outbox import Message, Nothing", "outbox.Nothing"),
+        ("    import relay.nowhere", "relay.nowhere"),
+        ("$ python -m benchmarks.nowhere --part x", "benchmarks.nowhere"),
+    ],
+)
+def test_import_that_leads_nowhere_is_found(text: str, missing: str) -> None:
+    assert list(_missing(text)) == [missing]

@@ -152,7 +152,7 @@ TIMED_OUT = Counter(
     "Kafka transactions that failed because records were not acknowledged in time; each next one is half as large",
     registry=REGISTRY,
 )
-LEFTOVERS = Counter(
+HANGING_ENDED = Counter(
     "outbox_relay_leftovers",
     "Partitions of real topics on which an ended Kafka transaction may have left records open, by its outcome",
     ["outcome"],
@@ -197,7 +197,7 @@ for _outcome in ("delivered", "late", "rolled_back", "removed"):
 for _reason in DiscardReason:
     DISCARDS.labels(_reason)
 for _outcome in ("aborted", "committed"):
-    LEFTOVERS.labels(_outcome)
+    HANGING_ENDED.labels(_outcome)
     HANGING.labels(_outcome)
 for _kind in ("op_lost", "contradiction", "op_contradicts_settled"):
     EVENTS.labels(_kind)

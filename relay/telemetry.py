@@ -14,10 +14,10 @@ from outbox.protocol.op import OpSource
 from relay import metrics
 from relay.batching.batch import Batch, Outcome
 from relay.batching.pacing import BatchPolicy
-from relay.batching.topic_gate import News
+from relay.batching.topic_gate import TopicStatusChange
 from relay.kafka.producer import DeliveryError
 from relay.ledger.ledger import Ledger
-from relay.state.discard_index import Move
+from relay.state.discard_index import ParkedHalves
 from relay.state.message_transaction import Finding, Transaction
 from relay.state.obeyed import Contradiction
 
@@ -31,7 +31,7 @@ _SOURCES = frozenset(OpSource)
 log = structlog.get_logger()
 
 
-def written(batch: Batch, outcome: Outcome, partition: int) -> None:
+def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
     """Report a committed Kafka transaction in one line, with one of its ids."""
     for transaction, finding in outcome.refused:
         _refused(transaction, finding)
@@ -81,7 +81,7 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
         metrics.TIMED_OUT.inc()
 
 
-def at_gate(news: Sequence[News], partition: int) -> None:
+def at_gate(news: Sequence[TopicStatusChange], partition: int) -> None:
     """Transactions begin to wait for real topics, or wait no longer."""
     for topic, detail in news:
         if detail:
@@ -102,8 +102,8 @@ def _refused(transaction: Transaction, finding: Finding) -> None:
     metrics.DISCARDS.labels(finding.reason).inc()
 
 
-def _parked(moves: Sequence[Move], partition: int) -> None:
-    groups: defaultdict[tuple[str, str], list[Move]] = defaultdict(list)
+def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
+    groups: defaultdict[tuple[str, str], list[ParkedHalves]] = defaultdict(list)
     for move in moves:
         finding = move.transaction.discarded
         groups[move.transaction.group, finding.detail if finding else ""].append(move)
@@ -155,7 +155,7 @@ def deferring(before: Collection[str], now: Collection[str], partition: int) -> 
         log.info("Halves no longer deferred", partition=partition, group=group)
 
 
-def waiting(ledger: Ledger, now: int) -> None:
+def set_waiting_figures(ledger: Ledger, now: int) -> None:
     """Set the figures of what waits in a half partition.
 
     Args:

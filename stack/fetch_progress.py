@@ -35,7 +35,7 @@ def _bar(console: Console) -> Progress:
 
 
 def _on_bar(bar: Progress, what: str) -> maven.Watch:
-    def watch(progress: maven.Progress) -> None:
+    def watch(progress: maven.FetchProgress) -> None:
         # Added at the first report only: nothing is shown when there is nothing to fetch.
         task = bar.task_ids[0] if bar.task_ids else bar.add_task(f"fetching {what}")
         bar.update(task, completed=progress.done, total=progress.total)
@@ -46,7 +46,7 @@ def _on_bar(bar: Progress, what: str) -> maven.Watch:
 def _in_lines(console: Console, what: str) -> maven.Watch:
     said = float("-inf")
 
-    def watch(progress: maven.Progress) -> None:
+    def watch(progress: maven.FetchProgress) -> None:
         nonlocal said
         if progress.done == progress.total or time.monotonic() - said >= _LINE_SECONDS:
             said = time.monotonic()

@@ -14,7 +14,7 @@ import psycopg
 from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
 from checker.connection import connect
-from checker.rules.settlement import LAST_ID, HalfPartition, Old, Progress
+from checker.rules.settlement import LAST_ID, ChannelProgress, HalfPartition, Old
 from checker.settings import DatabaseSettings
 from checker.upkeep import purge
 from checker.upkeep import settlement_audit as settlement
@@ -108,7 +108,7 @@ def measure_audit(site: Site, rounds: int, rows: int) -> list[Figure]:
         rows: Rows that are looked at.
     """
     partition = HalfPartition(0, rows + 1, HalfCheckpoint(rows + 1, rows + 1))
-    progress = Progress(_ANOTHER_TOPIC, dict.fromkeys(range(4), partition), {})
+    progress = ChannelProgress(_ANOTHER_TOPIC, dict.fromkeys(range(4), partition), {})
     audit = Audit(CallbackTable(site.tables), site.name, 0, lambda: progress)
     _fill(site, rows)
     audited, scanned = [], []

@@ -19,7 +19,7 @@ import psycopg
 import structlog
 
 from checker.durable import DURABLE, commit, roll_back
-from checker.fencing.row_lookup import Look, foreign, read_rows
+from checker.fencing.row_lookup import RowLookup, foreign, read_rows
 from checker.fencing.tombstones import OvertakenError, place_tombstones
 from checker.rules.verdicts import Answers, Row, Verdict, of_row
 from outbox._failpoints import failpoint
@@ -155,10 +155,10 @@ class Fence:
             answers[id_] = (verdict, rows.get(id_))
         return answers
 
-    def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Look:
+    def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> RowLookup:
         """Begin the fencing transaction, and read the incarnation and the rows."""
         connection.execute(_BEGIN)
-        return Look.at(connection, self._table, [request.transaction_id for request in batch])
+        return RowLookup.at(connection, self._table, [request.transaction_id for request in batch])
 
     def _lock(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> set[str]:
         """Try the advisory locks; the ids whose lock was free: no local transaction of theirs is open."""

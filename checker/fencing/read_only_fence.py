@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from checker.durable import roll_back
-from checker.fencing.row_lookup import Look, foreign
+from checker.fencing.row_lookup import RowLookup, foreign
 from checker.rules.verdicts import Answers, Row, Verdict, of_row
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
@@ -65,7 +65,7 @@ class ReadOnlyFence:
         """
         try:
             connection.execute(_BEGIN)
-            look = Look.at(connection, self._table, [request.transaction_id for request in requests])
+            look = RowLookup.at(connection, self._table, [request.transaction_id for request in requests])
             below = connection.execute(self._table.compose(_BELOW), _places(requests)).fetchall()
             connection.execute("COMMIT")
         except BaseException:
@@ -96,7 +96,7 @@ class ReadOnlyFence:
         return []
 
 
-def _answers(requests: Sequence[CheckRequest], look: Look, below: set[str]) -> Answers:
+def _answers(requests: Sequence[CheckRequest], look: RowLookup, below: set[str]) -> Answers:
     mismatched = foreign(requests, look.incarnation)
     answers: Answers = {}
     for request in requests:

@@ -20,7 +20,7 @@ _READ: LiteralString = (
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RowLookup:
     """Result of one look at a database.
 
     Args:

@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Any
 
 from checker.operator.channel_reader import ChannelReader, Unread
-from checker.operator.database_view import Rows, database_of
-from checker.operator.options import RECORDS, Desk
+from checker.operator.database_view import DatabaseView, database_of
+from checker.operator.options import RECORDS, OperatorContext
 from checker.operator.resolution import JUST_ENDED
-from checker.operator.rulings import RULINGS, Standing, Step, of_listener
+from checker.operator.rulings import RULINGS, DecisionStep, SourceState, of_listener
 from checker.operator.undecided import Choice, Gathering, Unsettled
 from checker.rules.verdicts import Answers, Verdict, op_entry
 from checker.upkeep.delivery_progress import DeliveryReader
@@ -22,7 +22,7 @@ from outbox._failpoints import failpoint
 from outbox._kafka.admin import admin_client
 from outbox._operations.decisions import send_decisions
 from outbox._service.exit_codes import Exit, fail
-from outbox._service.output import signed, told_reading, utc
+from outbox._service.output import show_records_read, signed, utc
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
@@ -34,13 +34,13 @@ AT_ONCE = 5_000
 """Transactions whose op markers are sent after their rows are durable, before the next ones are decided."""
 
 _STANDINGS = {
-    Verdict.FENCED: Standing.ROLLED_BACK,
-    Verdict.COMMITTED: Standing.COMMITTED,
-    Verdict.IN_FLIGHT: Standing.OPEN,
-    Verdict.MISMATCH: Standing.MISMATCH,
-    Verdict.ELSEWHERE: Standing.ELSEWHERE,
-    Verdict.DAMAGED: Standing.DAMAGED,
-    Verdict.PURGED: Standing.PURGED,
+    Verdict.FENCED: SourceState.ROLLED_BACK,
+    Verdict.COMMITTED: SourceState.COMMITTED,
+    Verdict.IN_FLIGHT: SourceState.OPEN,
+    Verdict.MISMATCH: SourceState.MISMATCH,
+    Verdict.ELSEWHERE: SourceState.ELSEWHERE,
+    Verdict.DAMAGED: SourceState.DAMAGED,
+    Verdict.PURGED: SourceState.PURGED,
 }
 """State of a transaction by its verdict after the fence; any other verdict means a failed statement."""
 
@@ -56,14 +56,14 @@ class Bulk:
         gone: An incarnation of its database that the operator confirms as lost for good.
     """
 
-    desk: Desk
+    desk: OperatorContext
     group: str
     min_age: int
     gone: str | None
 
     found: Sequence[Unsettled] = ()
     unread: Sequence[Unread] = ()
-    standings: Counter[Standing | None] = field(default_factory=Counter)
+    standings: Counter[SourceState | None] = field(default_factory=Counter)
     sent: int = 0
 
     def find(self) -> None:
@@ -75,7 +75,7 @@ class Bulk:
         now = time.time_ns() // 1_000_000
         most = -(-HALVES // self.desk.channel.partitions)
         gathering = Gathering(most, Choice(None, self.group, now - self.min_age))
-        with told_reading() as passed:
+        with show_records_read() as passed:
             self.unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
         self.found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
         listeners = {one.partition for one in self.found if one.truth is Truth.LISTENER}
@@ -126,12 +126,12 @@ class Bulk:
     def _chunks(self) -> Iterator[Sequence[Unsettled]]:
         return (self.found[start : start + AT_ONCE] for start in range(0, len(self.found), AT_ONCE))
 
-    def _look(self, some: Sequence[Unsettled]) -> Iterable[Standing]:
+    def _look(self, some: Sequence[Unsettled]) -> Iterable[SourceState]:
         """Return the states of transactions, in any order."""
         requests = self._requests(some)
         absent = self._absent(requests)
         if absent is not None:
-            rows: Iterable[Standing] = [absent] * len(requests)
+            rows: Iterable[SourceState] = [absent] * len(requests)
         else:
             parked = frozenset(one.id for one in some if one.parked)
             rows = [seen.standing for seen in self._rows(requests).look(requests, parked, self.gone).values()]
@@ -141,14 +141,14 @@ class Bulk:
         """Return the questions about the transactions that have rows."""
         return [one.request(self.desk.channel.half.id) for one in some if of_listener(one) is None]
 
-    def _absent(self, requests: Sequence[CheckRequest]) -> Standing | None:
+    def _absent(self, requests: Sequence[CheckRequest]) -> SourceState | None:
         """Return why no database can be asked; None if one can, or need not. A group has one database."""
         name = database_of(requests[0], self.desk.databases) if requests else None
         if name is None:
-            return Standing.UNMAPPED
-        return Standing.READ_ONLY if self.desk.databases[name].read_only else None
+            return SourceState.UNMAPPED
+        return SourceState.READ_ONLY if self.desk.databases[name].read_only else None
 
-    def _rows(self, requests: Sequence[CheckRequest]) -> Rows:
+    def _rows(self, requests: Sequence[CheckRequest]) -> DatabaseView:
         name = database_of(requests[0], self.desk.databases)
         if name is None:
             raise RuntimeError("an unmapped group has no rows")
@@ -184,9 +184,9 @@ class Bulk:
         return OpEntry(OpKind.ROLLBACK, request.transaction_id, *place)
 
 
-def _refused(standing: Standing | None) -> bool:
-    return standing is None or RULINGS[OpKind.ROLLBACK, standing].step is Step.REFUSE
+def _refused(standing: SourceState | None) -> bool:
+    return standing is None or RULINGS[OpKind.ROLLBACK, standing].step is DecisionStep.REFUSE
 
 
-def _why(standing: Standing | None) -> str:
+def _why(standing: SourceState | None) -> str:
     return (RULINGS[OpKind.ROLLBACK, standing] if standing else JUST_ENDED).why

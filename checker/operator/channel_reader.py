@@ -32,7 +32,7 @@ ASKED_MS = 900_000
 """Check requests are looked at so far back; the relay's longest pause between two is 10 minutes by default."""
 
 
-class Progress(NamedTuple):
+class RelayProgress(NamedTuple):
     """How far a relay has come in a half and an op partition."""
 
     half: HalfCheckpoint
@@ -58,7 +58,7 @@ class Unread:
 
 def read_progress(
     kafka: Mapping[str, str], channel: ChannelDescription
-) -> tuple[Mapping[int, Progress], Sequence[Unread]]:
+) -> tuple[Mapping[int, RelayProgress], Sequence[Unread]]:
     """Read the committed checkpoints of all partitions; the relay's group is not joined.
 
     Returns:
@@ -71,7 +71,7 @@ def read_progress(
     half, op, numbers = channel.half, channel.op, range(channel.partitions)
     places = [(topic.name, number) for topic in (half, op) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
-    progress: dict[int, Progress] = {}
+    progress: dict[int, RelayProgress] = {}
     unread: list[Unread] = []
     for number in numbers:
         try:
@@ -85,7 +85,7 @@ def read_progress(
 
 def _progress(
     channel: ChannelDescription, number: int, committed: Mapping[tuple[str, int], TopicPartition]
-) -> Progress:
+) -> RelayProgress:
     half, op, names = channel.half, channel.op, channel.channel
     missing = [f"{topic.name}/{number}" for topic in (half, op) if (topic.name, number) not in committed]
     if missing:
@@ -94,7 +94,7 @@ def _progress(
             f"settled there: for a new channel run `outbox channel create --channel {names.name}`"
         )
     ours, theirs = committed[half.name, number], committed[op.name, number]
-    return Progress(
+    return RelayProgress(
         parse_half_checkpoint(_metadata(ours.metadata), ours.offset, half.id, number),
         parse_op_checkpoint(_metadata(theirs.metadata), theirs.offset, op.id, number),
     )
@@ -193,7 +193,7 @@ class ChannelReader:
         else:
             self._gathering.add_half(half)
 
-    def _read_ops(self, reader: SpanReader, progress: Mapping[int, Progress]) -> None:
+    def _read_ops(self, reader: SpanReader, progress: Mapping[int, RelayProgress]) -> None:
         op = self._channel.op
         spans = [
             self._cut(span, progress[number].op.offset)

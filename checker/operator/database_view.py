@@ -16,7 +16,7 @@ import psycopg
 from checker.connection import connect
 from checker.database import by_database
 from checker.fencing.fence import DiscardLookup, Fence
-from checker.operator.rulings import Standing, of_row
+from checker.operator.rulings import SourceState, of_row
 from checker.rules.verdicts import Answers, Row, read_row
 from checker.settings import DatabaseSettings
 from outbox._failpoints import failpoint
@@ -53,7 +53,7 @@ _WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DatabaseStatus:
     """State of a transaction in a database.
 
     Args:
@@ -66,7 +66,7 @@ class Seen:
         placed: Whether the row is the operator's, placed just now.
     """
 
-    standing: Standing
+    standing: SourceState
     database: str
     row: Row | None = None
     created_ms: int = 0
@@ -81,7 +81,7 @@ def database_of(request: CheckRequest, databases: Mapping[str, DatabaseSettings]
     return next(iter(mapped), None)
 
 
-class Rows:
+class DatabaseView:
     """The callback tables of one database, for one operator's command.
 
     Args:
@@ -98,7 +98,7 @@ class Rows:
 
     def look(
         self, requests: Sequence[CheckRequest], alive: frozenset[str] = frozenset(), gone: str | None = None
-    ) -> dict[str, Seen]:
+    ) -> dict[str, DatabaseStatus]:
         """Return the present state of transactions; write nothing and take no lock.
 
         Args:
@@ -139,7 +139,9 @@ class Rows:
             ]
             return Fence(self._table, self._channel, in_discard_topic=in_discard_topic).check(connection, known)
 
-    def decide(self, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
+    def decide(
+        self, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None
+    ) -> DatabaseStatus:
         """Make an operator's decision the row, unless there is one, or the local transaction is open.
 
         The row is on the disk, and on the synchronous standbys, when this returns. Its decision counts.
@@ -157,7 +159,7 @@ class Rows:
         with self._connect(writes=True) as connection:
             incarnation = self._incarnation(connection)
             if _foreign(request, incarnation, gone):
-                return Seen(Standing.MISMATCH, self._name, incarnation=incarnation)
+                return DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=incarnation)
             placed = self._place(connection, request, kind, alive)
             failpoint("resolve.placed")
             holders = _holders(connection)
@@ -165,7 +167,7 @@ class Rows:
             known = frozenset([request.transaction_id] if not rows and alive() else [])
             purged = self._watermarks(connection, [request])
             seen = self._seen(request, rows, holders, purged, incarnation, known, gone)
-            if seen.standing is Standing.COMMITTED:
+            if seen.standing is SourceState.COMMITTED:
                 self._write(connection)
             return replace(seen, placed=placed)
 
@@ -224,20 +226,20 @@ class Rows:
         incarnation: str | None,
         alive: frozenset[str],
         gone: str | None,
-    ) -> Seen:
+    ) -> DatabaseStatus:
         if _foreign(request, incarnation, gone):
-            return Seen(Standing.MISMATCH, self._name, incarnation=incarnation)
+            return DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=incarnation)
         if request.transaction_id in rows:
             row, created = rows[request.transaction_id]
             standing = of_row(row, request.topic_id)
-            return Seen(standing, self._name, row, created, incarnation=incarnation)
+            return DatabaseStatus(standing, self._name, row, created, incarnation=incarnation)
         holder = holders.get(lock_number(request.transaction_id))
         if holder is not None:
-            return Seen(Standing.OPEN, self._name, holder=holder, incarnation=incarnation)
+            return DatabaseStatus(SourceState.OPEN, self._name, holder=holder, incarnation=incarnation)
         if request.transaction_id not in alive and _is_purged(request, purged):
-            return Seen(Standing.PURGED, self._name, incarnation=incarnation)
-        absent = Standing.READ_ONLY if self._settings.read_only else Standing.NO_ROW
-        return Seen(absent, self._name, incarnation=incarnation)
+            return DatabaseStatus(SourceState.PURGED, self._name, incarnation=incarnation)
+        absent = SourceState.READ_ONLY if self._settings.read_only else SourceState.NO_ROW
+        return DatabaseStatus(absent, self._name, incarnation=incarnation)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         """Return the rows of transactions, with their creation times, ms since 1970.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from checker.operator.database_view import Rows
+from checker.operator.database_view import DatabaseView
 from checker.settings import CheckerSettings
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
@@ -44,7 +44,7 @@ class ResolveSettings(CheckAge, CheckerSettings):
     ] = Field(6_000, ge=0, description="What is younger is not decided. The relay's setting, unless it is given here.")
 
 
-class Desk:
+class OperatorContext:
     """The databases of the settings, and the channel as it is.
 
     Args:
@@ -59,9 +59,9 @@ class Desk:
         self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
         self.databases = settings.all_databases()
 
-    def rows(self, database: str) -> Rows:
+    def rows(self, database: str) -> DatabaseView:
         """Return the callback tables of a database, by its name in the settings."""
-        return Rows(database, self.databases[database], self.channel.channel.name)
+        return DatabaseView(database, self.databases[database], self.channel.channel.name)
 
 
 def parse_id(text: str) -> tuple[str, int | None]:

@@ -17,7 +17,7 @@ from checker.operator.options import (
     RECORDS,
     SITE_OPTIONS,
     UNITS,
-    Desk,
+    OperatorContext,
     Records,
     parse_duration,
 )
@@ -25,7 +25,7 @@ from checker.operator.undecided import Choice, Gathering, Unsettled
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Json, PlainConsole, print_entry, print_json, told_reading
+from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import Truth
 
@@ -49,10 +49,10 @@ def pending(
 ) -> None:
     """List unsettled transactions, the oldest first. It joins no group, commits nothing, and decides nothing."""
     age = parse_duration(older_than)
-    desk, now = Desk(CheckerSettings(**given)), time.time_ns() // 1_000_000
+    desk, now = OperatorContext(CheckerSettings(**given)), time.time_ns() // 1_000_000
     most = -(-HALVES // desk.channel.partitions)
     gathering = Gathering(most, Choice(None, group, now - age), limit)
-    with told_reading() as passed:
+    with show_records_read() as passed:
         unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
     shown = gathering.oldest()[:limit]
     rows = _look(desk, shown) if look else {}
@@ -77,7 +77,7 @@ def pending(
         raise SystemExit(Exit.UNPROVABLE)
 
 
-def _look(desk: Desk, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:
+def _look(desk: OperatorContext, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:
     """Return the databases' views of transactions; report a database that does not answer with its transactions."""
     by_name: dict[str | None, list[Unsettled]] = defaultdict(list)
     for one in shown:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from checker.operator.channel_reader import ChannelReader, Unread
-from checker.operator.database_view import Seen, database_of
-from checker.operator.options import RECORDS, Desk
-from checker.operator.rulings import RULINGS, Ruling, Standing, Step, of_listener
+from checker.operator.database_view import DatabaseStatus, database_of
+from checker.operator.options import RECORDS, OperatorContext
+from checker.operator.rulings import RULINGS, DecisionStep, Ruling, SourceState, of_listener
 from checker.operator.undecided import Choice, Gathering, Unsettled
 from checker.rules.verdicts import Verdict, op_entry
 from outbox._failpoints import failpoint
 from outbox._operations.decisions import send_decisions
 from outbox._operations.discard_topic import read_discarded
 from outbox._service.exit_codes import Exit, fail
-from outbox._service.output import signed, told_reading, utc
+from outbox._service.output import show_records_read, signed, utc
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
@@ -37,13 +37,14 @@ _LISTENER_CONSEQUENCES = {
     OpKind.ROLLBACK: "its messages will never be delivered; there is no row, and its local transaction may yet commit",
 }
 _YOUNG = Ruling(
-    Step.REFUSE, "it is so young that its application may be about to write its row: try again, see --min-age-ms"
+    DecisionStep.REFUSE,
+    "it is so young that its application may be about to write its row: try again, see --min-age-ms",
 )
-JUST_ENDED = Ruling(Step.REFUSE, "its local transaction was open a moment ago: try again")
+JUST_ENDED = Ruling(DecisionStep.REFUSE, "its local transaction was open a moment ago: try again")
 
 
 @dataclass
-class Case:
+class RequestedDecision:
     """One transaction, and what is to become of it.
 
     Args:
@@ -54,14 +55,14 @@ class Case:
         min_age: What is younger, in ms, is left to its application.
     """
 
-    desk: Desk
+    desk: OperatorContext
     id: str
     kind: OpKind
     gone: str | None
     min_age: int
 
     found: Unsettled | None = None
-    seen: Seen | None = None
+    seen: DatabaseStatus | None = None
     ruling: Ruling = JUST_ENDED
     sent: OpEntry | None = None
 
@@ -73,7 +74,7 @@ class Case:
         """
         gathering = Gathering(MOST, Choice(self.id))
         now = time.time_ns() // 1_000_000
-        with told_reading() as passed:
+        with show_records_read() as passed:
             unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
         self.found = self._taken_from(gathering, unread)
         left = [one for one in unread if one.partition == self.found.partition]
@@ -83,7 +84,7 @@ class Case:
             self._look(lambda name: self.desk.rows(name).look([self._request()], self._alive(), self.gone)[self.id])
         )
         young = now - self.found.first_append_time < self.min_age
-        if young and self._standing() in {Standing.NO_ROW, Standing.LISTENER}:
+        if young and self._standing() in {SourceState.NO_ROW, SourceState.LISTENER}:
             self.ruling = _YOUNG
 
     def _taken_from(self, gathering: Gathering, unread: Sequence[Unread]) -> Unsettled:
@@ -121,12 +122,12 @@ class Case:
                 )
             )
         )
-        if self.ruling.step is Step.PLACE:  # no row, and none could be placed
+        if self.ruling.step is DecisionStep.PLACE:  # no row, and none could be placed
             self.ruling = JUST_ENDED
-        if self.ruling.step is Step.REFUSE:
+        if self.ruling.step is DecisionStep.REFUSE:
             return
         if self.seen is not None and self.seen.placed:
-            self.ruling = RULINGS[self.kind, Standing.NO_ROW]
+            self.ruling = RULINGS[self.kind, SourceState.NO_ROW]
         entry = self._entry()
         failpoint("resolve.marking")
         text = f"{signed(reason)} ({utc(time.time_ns() // 1_000_000)}, by hand)"
@@ -143,7 +144,7 @@ class Case:
 
     def is_refused(self) -> bool:
         """Return whether the decision is refused, as far as was seen."""
-        return self.ruling.step is Step.REFUSE
+        return self.ruling.step is DecisionStep.REFUSE
 
     def consequence(self) -> str:
         """Return what would happen, for the confirmation prompt."""
@@ -155,7 +156,7 @@ class Case:
     def document(self) -> dict[str, Any]:
         """All of it, under stable names."""
         found, request, seen = self._found(), self._request(), self.seen
-        refused = self.ruling.step is Step.REFUSE
+        refused = self.ruling.step is DecisionStep.REFUSE
         return {
             "transaction": found.id,
             "decision": self.kind.name,
@@ -179,25 +180,25 @@ class Case:
             "reason": self.sent.reason if self.sent else None,
         }
 
-    def _look(self, ask: Callable[[str], Seen]) -> Standing:
+    def _look(self, ask: Callable[[str], DatabaseStatus]) -> SourceState:
         """Return its state, with its listener or in its group's database."""
         standing = of_listener(self._found())
         if standing is not None:
             return standing
         name = database_of(self._request(), self.desk.databases)
         if name is None:
-            self.seen = Seen(Standing.UNMAPPED, "")
+            self.seen = DatabaseStatus(SourceState.UNMAPPED, "")
         elif self.desk.databases[name].read_only:
-            self.seen = Seen(Standing.READ_ONLY, name)
+            self.seen = DatabaseStatus(SourceState.READ_ONLY, name)
         else:
             self.seen = ask(name)
         return self.seen.standing
 
-    def _judge(self, standing: Standing) -> None:
+    def _judge(self, standing: SourceState) -> None:
         self.ruling = RULINGS[self.kind, standing]
 
-    def _standing(self) -> Standing:
-        return self.seen.standing if self.seen else of_listener(self._found()) or Standing.NO_ROW
+    def _standing(self) -> SourceState:
+        return self.seen.standing if self.seen else of_listener(self._found()) or SourceState.NO_ROW
 
     def _entry(self) -> OpEntry:
         """Return the op entry; a row takes precedence, if there is one."""

@@ -9,8 +9,15 @@ from rich.table import Table
 
 from checker.operator.bulk import Bulk
 from checker.operator.database_view import NO_INCARNATION
-from checker.operator.options import ONE_COMMAND, SITE_OPTIONS, Desk, ResolveSettings, parse_duration, parse_id
-from checker.operator.resolution import Case
+from checker.operator.options import (
+    ONE_COMMAND,
+    SITE_OPTIONS,
+    OperatorContext,
+    ResolveSettings,
+    parse_duration,
+    parse_id,
+)
+from checker.operator.resolution import RequestedDecision
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
@@ -56,7 +63,9 @@ def resolve(
         _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
     else:
         kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
-        _resolve_one(Case(desk, _id(transaction), kind, incarnation, settings.transaction_timeout_ms), manner)
+        _resolve_one(
+            RequestedDecision(desk, _id(transaction), kind, incarnation, settings.transaction_timeout_ms), manner
+        )
 
 
 class _Manner(NamedTuple):
@@ -76,7 +85,7 @@ class _Arguments(NamedTuple):
     group: str | None
     rollback: bool
 
-    def desk(self, settings: CheckerSettings) -> Desk:
+    def desk(self, settings: CheckerSettings) -> OperatorContext:
         """Check them, then connect.
 
         Raises:
@@ -88,7 +97,7 @@ class _Arguments(NamedTuple):
             raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
         if self.transaction is not None:
             _id(self.transaction)
-        return Desk(settings)
+        return OperatorContext(settings)
 
 
 def _id(transaction: str) -> str:
@@ -98,7 +107,7 @@ def _id(transaction: str) -> str:
     return id_
 
 
-def _resolve_one(case: Case, manner: _Manner) -> None:
+def _resolve_one(case: RequestedDecision, manner: _Manner) -> None:
     case.find()
     if not case.is_refused() and not manner.dry_run:
         if not manner.yes:

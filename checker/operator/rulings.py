@@ -15,7 +15,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 
 
-class Standing(enum.StrEnum):
+class SourceState(enum.StrEnum):
     """State of a transaction at its source of truth: callback row or listener."""
 
     NO_ROW = "no row"  # of a transaction that is not open
@@ -33,7 +33,7 @@ class Standing(enum.StrEnum):
     LISTENER_ROLLED_BACK = "listener rolled back"
 
 
-class Step(enum.Enum):
+class DecisionStep(enum.Enum):
     """What a decision takes."""
 
     PLACE = "place the row, then send the op marker"
@@ -49,43 +49,43 @@ class Ruling(NamedTuple):
         why: One sentence on why it is so, and for a refusal what to do.
     """
 
-    step: Step
+    step: DecisionStep
     why: str
 
 
 _OPEN = Ruling(
-    Step.REFUSE,
+    DecisionStep.REFUSE,
     "its local transaction is open and decides by itself: wait for it, or end its backend (pg_terminate_backend), then "
     "try again",
 )
 _PURGED = Ruling(
-    Step.REFUSE,
+    DecisionStep.REFUSE,
     "its last half is below the purge watermark: its row may have existed, and was purged after it had its "
     "effect; look with `outbox trace`. Once it is parked in the discard topic it can be decided",
 )
 _MISMATCH = Ruling(
-    Step.REFUSE,
+    DecisionStep.REFUSE,
     "its halves name another incarnation of the database than the one that is configured for its group: correct the "
     "mapping; if that incarnation is gone for good (restored from a backup), give it with --incarnation, and the "
     "database of today is the truth",
 )
 _UNMAPPED = Ruling(
-    Step.REFUSE,
+    DecisionStep.REFUSE,
     "no database is configured for its producer group: only there can it be decided; name it in the "
     "checker's databases",
 )
 _READ_ONLY = Ruling(
-    Step.REFUSE,
+    DecisionStep.REFUSE,
     "its database is read_only in the checker's settings, and a decision is a row there: run this with settings that "
     "name its primary and may write",
 )
 _ELSEWHERE = Ruling(
-    Step.REFUSE,
+    DecisionStep.REFUSE,
     "its committed row names another half topic: this topic is a copy, or was recreated; what was delivered cannot be "
     "seen from here",
 )
 _DAMAGED = Ruling(
-    Step.REFUSE,
+    DecisionStep.REFUSE,
     "its committed row cannot be read (positions or offsets are damaged): correct the row in the callback table; until "
     "then it is not delivered",
 )
@@ -93,57 +93,57 @@ _AGAIN = "the row is already decided this way: the op marker is sent again"
 _NO_ROW = "the local transaction is not open and has no row: your decision becomes the row"
 _LISTENER = "only its listener can answer, and is not asked: the op marker alone is the decision"
 
-RULINGS: dict[tuple[OpKind, Standing], Ruling] = {
-    (OpKind.COMMIT, Standing.NO_ROW): Ruling(Step.PLACE, _NO_ROW),
-    (OpKind.COMMIT, Standing.OPEN): _OPEN,
-    (OpKind.COMMIT, Standing.COMMITTED): Ruling(Step.MARK, _AGAIN),
-    (OpKind.COMMIT, Standing.ROLLED_BACK): Ruling(
-        Step.REFUSE,
+RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
+    (OpKind.COMMIT, SourceState.NO_ROW): Ruling(DecisionStep.PLACE, _NO_ROW),
+    (OpKind.COMMIT, SourceState.OPEN): _OPEN,
+    (OpKind.COMMIT, SourceState.COMMITTED): Ruling(DecisionStep.MARK, _AGAIN),
+    (OpKind.COMMIT, SourceState.ROLLED_BACK): Ruling(
+        DecisionStep.REFUSE,
         "it has a rollback row: it was decided ROLLBACK, and its application got the error; publish its messages again",
     ),
-    (OpKind.COMMIT, Standing.ELSEWHERE): _ELSEWHERE,
-    (OpKind.COMMIT, Standing.DAMAGED): _DAMAGED,
-    (OpKind.COMMIT, Standing.PURGED): _PURGED,
-    (OpKind.COMMIT, Standing.MISMATCH): _MISMATCH,
-    (OpKind.COMMIT, Standing.UNMAPPED): _UNMAPPED,
-    (OpKind.COMMIT, Standing.READ_ONLY): _READ_ONLY,
-    (OpKind.COMMIT, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
-    (OpKind.COMMIT, Standing.LISTENER_COMMITTED): Ruling(Step.MARK, "its listener answered the same"),
-    (OpKind.COMMIT, Standing.LISTENER_ROLLED_BACK): Ruling(
-        Step.REFUSE, "its listener answered ROLLBACK, and no answer differs; publish its messages again"
+    (OpKind.COMMIT, SourceState.ELSEWHERE): _ELSEWHERE,
+    (OpKind.COMMIT, SourceState.DAMAGED): _DAMAGED,
+    (OpKind.COMMIT, SourceState.PURGED): _PURGED,
+    (OpKind.COMMIT, SourceState.MISMATCH): _MISMATCH,
+    (OpKind.COMMIT, SourceState.UNMAPPED): _UNMAPPED,
+    (OpKind.COMMIT, SourceState.READ_ONLY): _READ_ONLY,
+    (OpKind.COMMIT, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
+    (OpKind.COMMIT, SourceState.LISTENER_COMMITTED): Ruling(DecisionStep.MARK, "its listener answered the same"),
+    (OpKind.COMMIT, SourceState.LISTENER_ROLLED_BACK): Ruling(
+        DecisionStep.REFUSE, "its listener answered ROLLBACK, and no answer differs; publish its messages again"
     ),
-    (OpKind.ROLLBACK, Standing.NO_ROW): Ruling(Step.PLACE, _NO_ROW),
-    (OpKind.ROLLBACK, Standing.OPEN): _OPEN,
-    (OpKind.ROLLBACK, Standing.COMMITTED): Ruling(
-        Step.REFUSE, "it has committed: it has a row; it is delivered once a relay reads an op marker or asks"
+    (OpKind.ROLLBACK, SourceState.NO_ROW): Ruling(DecisionStep.PLACE, _NO_ROW),
+    (OpKind.ROLLBACK, SourceState.OPEN): _OPEN,
+    (OpKind.ROLLBACK, SourceState.COMMITTED): Ruling(
+        DecisionStep.REFUSE, "it has committed: it has a row; it is delivered once a relay reads an op marker or asks"
     ),
-    (OpKind.ROLLBACK, Standing.ROLLED_BACK): Ruling(Step.MARK, _AGAIN),
-    (OpKind.ROLLBACK, Standing.ELSEWHERE): _ELSEWHERE,
-    (OpKind.ROLLBACK, Standing.DAMAGED): _DAMAGED,
-    (OpKind.ROLLBACK, Standing.PURGED): _PURGED,
-    (OpKind.ROLLBACK, Standing.MISMATCH): _MISMATCH,
-    (OpKind.ROLLBACK, Standing.UNMAPPED): _UNMAPPED,
-    (OpKind.ROLLBACK, Standing.READ_ONLY): _READ_ONLY,
-    (OpKind.ROLLBACK, Standing.LISTENER): Ruling(Step.MARK, _LISTENER),
-    (OpKind.ROLLBACK, Standing.LISTENER_COMMITTED): Ruling(
-        Step.REFUSE, "its listener answered COMMIT, and no answer differs: it is about to be delivered"
+    (OpKind.ROLLBACK, SourceState.ROLLED_BACK): Ruling(DecisionStep.MARK, _AGAIN),
+    (OpKind.ROLLBACK, SourceState.ELSEWHERE): _ELSEWHERE,
+    (OpKind.ROLLBACK, SourceState.DAMAGED): _DAMAGED,
+    (OpKind.ROLLBACK, SourceState.PURGED): _PURGED,
+    (OpKind.ROLLBACK, SourceState.MISMATCH): _MISMATCH,
+    (OpKind.ROLLBACK, SourceState.UNMAPPED): _UNMAPPED,
+    (OpKind.ROLLBACK, SourceState.READ_ONLY): _READ_ONLY,
+    (OpKind.ROLLBACK, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
+    (OpKind.ROLLBACK, SourceState.LISTENER_COMMITTED): Ruling(
+        DecisionStep.REFUSE, "its listener answered COMMIT, and no answer differs: it is about to be delivered"
     ),
-    (OpKind.ROLLBACK, Standing.LISTENER_ROLLED_BACK): Ruling(Step.MARK, "its listener answered the same"),
+    (OpKind.ROLLBACK, SourceState.LISTENER_ROLLED_BACK): Ruling(DecisionStep.MARK, "its listener answered the same"),
 }
 """Every case there is."""
 
 
-def of_listener(found: Unsettled) -> Standing | None:
+def of_listener(found: Unsettled) -> SourceState | None:
     """Return the state of a transaction without a row; None: it has, or will have, one."""
     if found.truth is not Truth.LISTENER:
         return None
     if found.decision is None or found.disputed:
-        return Standing.LISTENER
+        return SourceState.LISTENER
     committed = found.decision.kind is OpKind.COMMIT
-    return Standing.LISTENER_COMMITTED if committed else Standing.LISTENER_ROLLED_BACK
+    return SourceState.LISTENER_COMMITTED if committed else SourceState.LISTENER_ROLLED_BACK
 
 
-def of_row(row: Row, topic_id: str) -> Standing:
+def of_row(row: Row, topic_id: str) -> SourceState:
     """Return the state of a transaction with a row.
 
     Args:
@@ -151,7 +151,7 @@ def of_row(row: Row, topic_id: str) -> Standing:
         topic_id: Id of the half topic.
     """
     if not row.committed:
-        return Standing.ROLLED_BACK
+        return SourceState.ROLLED_BACK
     if row.damage:
-        return Standing.DAMAGED
-    return Standing.COMMITTED if row.topic_id == topic_id else Standing.ELSEWHERE
+        return SourceState.DAMAGED
+    return SourceState.COMMITTED if row.topic_id == topic_id else SourceState.ELSEWHERE

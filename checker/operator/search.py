@@ -8,12 +8,12 @@ from contextlib import closing
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from checker.operator.channel_reader import to_half, to_ops
-from checker.operator.database_view import Rows
-from checker.operator.timeline import Event, Findings, Searched, What, needed
+from checker.operator.database_view import DatabaseView
+from checker.operator.timeline import EventKind, Findings, Searched, TimelineEvent, needed
 from checker.rules.verdicts import Row
 from checker.settings import DatabaseSettings
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.range_reader import Span, SpanReader, cut
+from outbox._kafka.range_reader import Span, SpanReader, cut_spans
 from outbox._kafka.record_headers import headers_of
 from outbox._service.output import utc
 from outbox.errors import ConfigurationError
@@ -66,7 +66,7 @@ class Search:
         """Look up its row in all databases; report each that does not answer."""
         for name, settings in databases.items():
             try:
-                rows = Rows(name, settings, self._channel.channel.name).rows_of([self._found.transaction_id])
+                rows = DatabaseView(name, settings, self._channel.channel.name).rows_of([self._found.transaction_id])
             except ConfigurationError as error:
                 self._found.unread.append((f"database {name}", str(error)))
                 continue
@@ -119,13 +119,13 @@ class Search:
 
     def _all_are_visible(self) -> bool:
         wanted = set(needed(self._found))
-        return bool(wanted) and wanted <= {event.position for event in self._found.of(What.VISIBLE)}
+        return bool(wanted) and wanted <= {event.position for event in self._found.of(EventKind.VISIBLE)}
 
     def _read(
         self, reader: SpanReader, spans: list[Span], take: Take, enough: Callable[[], bool] = lambda: False
     ) -> None:
         """Read spans, as much as is allowed, until there is enough; and note what was read."""
-        allowed = cut(spans, self._most)
+        allowed = cut_spans(spans, self._most)
         reached = {(span.topic, span.partition): span.start for span in allowed}
         broken_off = False
         with closing(reader.read(allowed, self._passed)) as records:
@@ -163,7 +163,7 @@ class Search:
         what = "C, committed" if row.committed else "R, a tombstone"
         what += f", damaged: {row.damage}" if row.damage else ""
         detail = f"{what}; half partition {row.partition}, offsets {row.first_offset} to {row.last_offset}"
-        self._found.note(Event(created, What.ROW, database, None, None, None, detail, kind, row.positions))
+        self._found.note(TimelineEvent(created, EventKind.ROW, database, None, None, None, detail, kind, row.positions))
         self._found.committed_row = row.committed or bool(self._found.committed_row)
         if row.topic_id == self._channel.half.id:
             self._know(row.partition, row.first_offset, row.last_offset)
@@ -191,7 +191,7 @@ class Search:
         ]
         kind = entry.kind if ours else None
         counts = entry.positions if entry.kind is OpKind.COMMIT else None
-        self._found.note(Event(*_place_of(message, What.OP), None, "; ".join(words), kind, counts))
+        self._found.note(TimelineEvent(*_place_of(message, EventKind.OP), None, "; ".join(words), kind, counts))
         if ours and entry.kind is not OpKind.UNKNOWN:
             self._know(entry.partition, entry.first_offset, entry.last_offset)
 
@@ -205,18 +205,18 @@ class Search:
         stamped = half.append_time if own is None else min(own, half.append_time)
         self._real_since = stamped if self._real_since is None else min(stamped, self._real_since)
         detail = f"for {control.topic}, group {control.group}, truth {control.truth}"
-        self._found.note(Event(*_place_of(message, What.HALF), control.position, detail))
+        self._found.note(TimelineEvent(*_place_of(message, EventKind.HALF), control.position, detail))
 
     def _take_discard(self, message: Message) -> None:
         if message.key() != manifest_key(self._found.transaction_id):
             return
-        place = _place_of(message, What.DISCARDED)
+        place = _place_of(message, EventKind.DISCARDED)
         if message.value() is None:
-            self._found.note(Event(*place, None, "delivered or removed")._replace(what=What.LEFT))
+            self._found.note(TimelineEvent(*place, None, "delivered or removed")._replace(what=EventKind.LEFT))
             return
         manifest = parse_manifest(message.value())
         detail = f"{manifest.reason}: {manifest.detail}"
-        self._found.note(Event(*place, None, detail, manifest.decision, manifest.positions))
+        self._found.note(TimelineEvent(*place, None, detail, manifest.decision, manifest.positions))
         self._know(manifest.partition, *_ends([offset for _, offset in manifest.offsets]))
 
     def _take_check(self, message: Message) -> None:
@@ -228,7 +228,7 @@ class Search:
             return  # the checker counts it as malformed
         if request.transaction_id == self._found.transaction_id:
             detail = f"check {request.check}, of group {request.group}, truth {request.truth}"
-            self._found.note(Event(*_place_of(message, What.CHECK), None, detail))
+            self._found.note(TimelineEvent(*_place_of(message, EventKind.CHECK), None, detail))
 
     def _take_real(self, message: Message) -> None:
         headers = dict(headers_of(message))
@@ -237,13 +237,13 @@ class Search:
             late = headers.get(LATE_HEADER)
             kind, ms = message.timestamp()
             detail = f"read_committed readers see it; timestamp {utc(ms)}"
-            event = Event(*_place_of(message, What.VISIBLE), int(position), detail)
+            event = TimelineEvent(*_place_of(message, EventKind.VISIBLE), int(position), detail)
             if late:
                 event = event._replace(detail=f"{detail}; late: {late.decode(errors='replace')}")
             self._found.note(event if kind == TIMESTAMP_LOG_APPEND_TIME else event._replace(time_ms=None))
 
 
-def _place_of(message: Message, what: What) -> tuple[int, What, str, int, int]:
+def _place_of(message: Message, what: EventKind) -> tuple[int, EventKind, str, int, int]:
     return message.timestamp()[1], what, message.topic() or "", message.partition() or 0, message.offset() or 0
 
 

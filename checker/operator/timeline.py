@@ -17,7 +17,7 @@ from outbox.protocol.positions import Positions
 _VERSION_7 = 7
 
 
-class What(enum.StrEnum):
+class EventKind(enum.StrEnum):
     """A kind of event, in the order in which events of one moment are shown."""
 
     HALF = "half stored"
@@ -29,10 +29,10 @@ class What(enum.StrEnum):
     VISIBLE = "visible"
 
 
-_ORDER = {what: number for number, what in enumerate(What)}
+_ORDER = {what: number for number, what in enumerate(EventKind)}
 
 
-class Event(NamedTuple):
+class TimelineEvent(NamedTuple):
     """Something that happened to a transaction.
 
     Args:
@@ -49,7 +49,7 @@ class Event(NamedTuple):
     """
 
     time_ms: int | None
-    what: What
+    what: EventKind
     place: str
     partition: int | None
     offset: int | None
@@ -90,34 +90,34 @@ class Findings:
     transaction_id: str
     position: int | None = None
     committed_row: bool | None = None
-    events: list[Event] = field(default_factory=list)
+    events: list[TimelineEvent] = field(default_factory=list)
     searched: list[Searched] = field(default_factory=list)
     databases: list[str] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
 
-    def of(self, what: What) -> list[Event]:
+    def of(self, what: EventKind) -> list[TimelineEvent]:
         """Return the events of a kind, in the order in which they were found."""
         return [event for event in self.events if event.what is what]
 
-    def note(self, event: Event) -> None:
+    def note(self, event: TimelineEvent) -> None:
         """Take an event, unless it is of another message than that which is of interest."""
         if event.position is None or self.position is None or event.position == self.position:
             self.events.append(event)
 
-    def decisions(self) -> list[Event]:
+    def decisions(self) -> list[TimelineEvent]:
         """COMMIT and ROLLBACK of rows and ops."""
         return [event for event in self.events if event.kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
 
-    def timeline(self) -> list[Event]:
+    def timeline(self) -> list[TimelineEvent]:
         """All events in the order of their times; those whose time is not known come last."""
         return sorted(self.events, key=_moment)
 
 
-def _moment(event: Event) -> tuple[bool, int, int, int]:
+def _moment(event: TimelineEvent) -> tuple[bool, int, int, int]:
     return event.time_ms is None, event.time_ms or 0, _ORDER[event.what], event.offset or 0
 
 
-class State(enum.StrEnum):
+class Status(enum.StrEnum):
     """What became of a transaction, as far as was read."""
 
     VISIBLE = "visible"
@@ -139,96 +139,99 @@ class Conclusion(NamedTuple):
         sentence: In a sentence.
     """
 
-    state: State
+    state: Status
     sentence: str
 
 
 def conclude(found: Findings) -> Conclusion:
     """Return the outcome of a transaction; unread topics are never taken for empty."""
     if not found.events:
-        return Conclusion(State.NOT_FOUND, "nothing of it was found in what was read")
-    visible = found.of(What.VISIBLE)
+        return Conclusion(Status.NOT_FOUND, "nothing of it was found in what was read")
+    visible = found.of(EventKind.VISIBLE)
     if visible:
         return _visible(found, visible)
-    discarded = _last(found.events, {What.DISCARDED, What.LEFT})
-    if discarded is not None and discarded.what is What.DISCARDED:
+    discarded = _last(found.events, {EventKind.DISCARDED, EventKind.LEFT})
+    if discarded is not None and discarded.what is EventKind.DISCARDED:
         return _discarded(discarded)
     return _decided(found)
 
 
-def _visible(found: Findings, visible: Sequence[Event]) -> Conclusion:
+def _visible(found: Findings, visible: Sequence[TimelineEvent]) -> Conclusion:
     if found.committed_row is False:
-        return Conclusion(State.CONTRADICTION, "messages of it are visible, and its row is a tombstone")
+        return Conclusion(Status.CONTRADICTION, "messages of it are visible, and its row is a tombstone")
     seen = {event.position for event in visible if event.position is not None}
     if len(visible) > len(seen):
-        return Conclusion(State.CONTRADICTION, "a message of it is visible more than once")
+        return Conclusion(Status.CONTRADICTION, "a message of it is visible more than once")
     missing = set(needed(found)) - seen
     if missing:
-        return Conclusion(State.PARTLY_VISIBLE, f"messages {Positions.of(missing)} are not visible in what was read")
-    return Conclusion(State.VISIBLE, "readers see every message of it that counts")
+        return Conclusion(Status.PARTLY_VISIBLE, f"messages {Positions.of(missing)} are not visible in what was read")
+    return Conclusion(Status.VISIBLE, "readers see every message of it that counts")
 
 
-def _discarded(manifest: Event) -> Conclusion:
+def _discarded(manifest: TimelineEvent) -> Conclusion:
     if manifest.detail.startswith(f"{DiscardReason.UNDECIDED}:"):
-        return Conclusion(State.PARKED, "it is parked in the discard topic, and check-back goes on")
-    return Conclusion(State.DISCARDED, "it is in the discard topic: `outbox discarded` delivers or drops it")
+        return Conclusion(Status.PARKED, "it is parked in the discard topic, and check-back goes on")
+    return Conclusion(Status.DISCARDED, "it is in the discard topic: `outbox discarded` delivers or drops it")
 
 
 def _decided(found: Findings) -> Conclusion:
     """Return the decision of the row, else that of ops which agree."""
-    ops = {event.kind for event in found.decisions() if event.what is What.OP}
+    ops = {event.kind for event in found.decisions() if event.what is EventKind.OP}
     if found.committed_row is not None:
         contradicts = _OPPOSITES[found.committed_row] in ops
         return Conclusion(*(_CONTRADICTED if contradicts else _BY_ROW)[found.committed_row])
     kinds = {event.kind for event in found.decisions()}
     if len(kinds) > 1:
         return Conclusion(
-            State.CONTRADICTION, "op markers contradict each other, and no row was found: it is looked up"
+            Status.CONTRADICTION, "op markers contradict each other, and no row was found: it is looked up"
         )
     if kinds:
         return Conclusion(*_BY_OP[kinds == {OpKind.COMMIT}])
-    return Conclusion(State.UNDECIDED, "neither a row nor an op marker that decides it was found in what was read")
+    return Conclusion(Status.UNDECIDED, "neither a row nor an op marker that decides it was found in what was read")
 
 
 _BY_ROW = {
-    True: (State.COMMITTED, "it has a row of state C; it is not visible in what was read"),
-    False: (State.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered"),
+    True: (Status.COMMITTED, "it has a row of state C; it is not visible in what was read"),
+    False: (Status.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered"),
 }
 _OPPOSITES = {True: OpKind.ROLLBACK, False: OpKind.COMMIT}
 _CONTRADICTED = {
     True: (
-        State.CONTRADICTION,
+        Status.CONTRADICTION,
         "it has a row of state C and a ROLLBACK op marker; it is not visible in what was read",
     ),
     False: (
-        State.CONTRADICTION,
+        Status.CONTRADICTION,
         "it has a rollback row and a COMMIT op marker; it is not visible in what was read",
     ),
 }
 _BY_OP = {
-    True: (State.COMMITTED, "it has a COMMIT op marker; it is not visible in what was read"),
-    False: (State.ROLLED_BACK, "it has a ROLLBACK op marker and no row; it is not visible in what was read"),
+    True: (Status.COMMITTED, "it has a COMMIT op marker; it is not visible in what was read"),
+    False: (
+        Status.ROLLED_BACK,
+        "it has a ROLLBACK op marker and no row; it is not visible in what was read",
+    ),
 }
 
 
 def needed(found: Findings) -> Iterable[int]:
     """Return the positions that should be visible: those a row or an op counts, else all with a half."""
     counted = [event.counts for event in found.decisions() if event.kind is OpKind.COMMIT and event.counts is not None]
-    positions = set(counted[-1]) if counted else {event.position for event in found.of(What.HALF)}
+    positions = set(counted[-1]) if counted else {event.position for event in found.of(EventKind.HALF)}
     return sorted(position for position in positions if position is not None and found.position in {None, position})
 
 
-def _last(events: Iterable[Event], kinds: set[What]) -> Event | None:
+def _last(events: Iterable[TimelineEvent], kinds: set[EventKind]) -> TimelineEvent | None:
     chosen = [event for event in events if event.what in kinds]
     return max(chosen, key=lambda event: event.offset or 0) if chosen else None
 
 
-def folded(events: Sequence[Event]) -> list[Event]:
+def folded(events: Sequence[TimelineEvent]) -> list[TimelineEvent]:
     """Format a timeline; of consecutive check requests show the first, and the last with their number."""
-    told: list[Event] = []
+    told: list[TimelineEvent] = []
     for what, group in groupby(events, key=lambda event: event.what):
         some = list(group)
-        if what is What.CHECK and len(some) > 2:  # noqa: PLR2004 - two are the first and the last
+        if what is EventKind.CHECK and len(some) > 2:  # noqa: PLR2004 - two are the first and the last
             some = [some[0], some[-1]._replace(detail=f"{some[-1].detail}; {len(some) - 2} times in between, too")]
         told += some
     return told

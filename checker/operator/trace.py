@@ -9,13 +9,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from checker.operator.options import ONE_COMMAND, RECORDS, SITE_OPTIONS, Desk, Records, parse_id
+from checker.operator.options import ONE_COMMAND, RECORDS, SITE_OPTIONS, OperatorContext, Records, parse_id
 from checker.operator.search import SKEW_MS, Search
-from checker.operator.timeline import Conclusion, Event, Findings, State, born_ms, conclude, folded
+from checker.operator.timeline import Conclusion, Findings, Status, TimelineEvent, born_ms, conclude, folded
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Json, PlainConsole, print_json, told_reading, utc
+from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._service.redaction import visible
 from outbox.errors import UsageError
 
@@ -42,10 +42,10 @@ def trace(
     """
     transaction_id, position = parse_id(id_)
     start = _start(transaction_id, since)
-    desk, found = Desk(CheckerSettings(**given)), Findings(transaction_id, position)
+    desk, found = OperatorContext(CheckerSettings(**given)), Findings(transaction_id, position)
     if not desk.databases:
         found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
-    with told_reading() as passed:
+    with show_records_read() as passed:
         search = Search(desk.kafka, desk.channel, found, start, records, passed)
         search.databases(desk.databases)
         search.topics(topic or ())
@@ -54,9 +54,9 @@ def trace(
         print_json(_document(found, conclusion, start))
     else:
         _show(found, conclusion, start)
-    if conclusion.state is State.NOT_FOUND:
+    if conclusion.state is Status.NOT_FOUND:
         raise SystemExit(Exit.FINDINGS)
-    if conclusion.state is State.CONTRADICTION:
+    if conclusion.state is Status.CONTRADICTION:
         raise SystemExit(Exit.CONTRADICTION)
 
 
@@ -112,7 +112,7 @@ def _document(found: Findings, conclusion: Conclusion, start: int) -> dict[str, 
     }
 
 
-def _time(event: Event) -> str:
+def _time(event: TimelineEvent) -> str:
     if event.time_ms is None:
         return "not known"
     return datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "milliseconds")

@@ -36,7 +36,7 @@ class Half(NamedTuple):
     ordering_key: bytes | None = None
 
 
-class Said(NamedTuple):
+class RecordedDecision(NamedTuple):
     """Decision that an op entry records.
 
     Args:
@@ -81,7 +81,7 @@ class Unsettled:
     offsets: dict[int, int] = field(default_factory=dict)
     targets: set[str] = field(default_factory=set)
     parked: bool = False
-    said: list[Said] = field(default_factory=list)
+    said: list[RecordedDecision] = field(default_factory=list)
     checks: int = 0
     last_asked: int = 0
     place: int = 0
@@ -102,7 +102,7 @@ class Unsettled:
         return Positions.of(self.offsets)
 
     @property
-    def decision(self) -> Said | None:
+    def decision(self) -> RecordedDecision | None:
         """Return the last recorded decision, or None."""
         return self.said[-1] if self.said else None
 
@@ -160,7 +160,7 @@ class Sum:
     oldest: int
 
 
-Place = tuple[str, int]
+GroupPartition = tuple[str, int]
 """Producer group and half partition."""
 
 Lane = tuple[str, int, bytes]
@@ -191,12 +191,12 @@ class Gathering:
         self._taken: Counter[int] = Counter()
         self._kept: Counter[int] = Counter()
         self._parked: list[tuple[int, str]] = []  # heap, the youngest first
-        self._others: dict[str, Place] = {}  # undecided, and not kept in full
+        self._others: dict[str, GroupPartition] = {}  # undecided, and not kept in full
         self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
         self._lane_of: dict[str, Lane] = {}  # of those
         self.malformed = 0
         self.found: dict[str, Unsettled] = {}
-        self.sums: dict[Place, Sum] = {}
+        self.sums: dict[GroupPartition, Sum] = {}
         self.refused: DiscardReason | None = None
 
     def is_full(self, partition: int) -> bool:
@@ -242,7 +242,7 @@ class Gathering:
             self._lane_of[control.transaction_id] = lane
             self.found[control.transaction_id].place = self._lanes[lane]
 
-    def _count(self, group: str, partition: int, append_time: int) -> Place:
+    def _count(self, group: str, partition: int, append_time: int) -> GroupPartition:
         place = sys.intern(group), partition
         sum_ = self.sums.setdefault(place, Sum(0, 0, append_time))
         sum_.undecided += 1
@@ -296,7 +296,7 @@ class Gathering:
             if transaction is None:
                 del self._others[entry.transaction_id]
             else:
-                transaction.said.append(Said(entry.kind, source, offset, append_time))
+                transaction.said.append(RecordedDecision(entry.kind, source, offset, append_time))
         elif transaction is not None and entry.kind is OpKind.UNKNOWN:
             transaction.checks = max(transaction.checks, entry.checks)
 

@@ -41,7 +41,7 @@ class HalfPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ChannelProgress:
     """State of a channel's delivery when it was read.
 
     Args:
@@ -134,7 +134,7 @@ def old_enough(now_ms: int, keep_settled_ms: int, keep_tombstones_ms: int) -> Ol
     return Old(committed, tombstones, first_id_of(max(committed, tombstones)))
 
 
-def settled_below(progress: Progress) -> dict[int, int]:
+def settled_below(progress: ChannelProgress) -> dict[int, int]:
     """Return by half partition the offset below which all halves are settled; omit unknown partitions.
 
     A transaction whose last half is below it is delivered, rolled back, or in the discard topic.
@@ -146,7 +146,7 @@ def settled_below(progress: Progress) -> dict[int, int]:
     }
 
 
-def why_undelivered(row: CommittedRow, progress: Progress) -> Delay | None:
+def why_undelivered(row: CommittedRow, progress: ChannelProgress) -> Delay | None:
     """Why a committed transaction is not delivered, None if it is, or if none of its messages counts."""
     if row.topic_id != progress.topic_id:
         return Delay.DELETED_TOPIC

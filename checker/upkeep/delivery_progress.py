@@ -16,7 +16,7 @@ import structlog
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from checker.rules.settlement import HalfPartition, Progress
+from checker.rules.settlement import ChannelProgress, HalfPartition
 from checker.upkeep.discarded_ids import DiscardIndex
 from checker.upkeep.rollbacks import Rollbacks
 from outbox._kafka.admin import end_offsets, start_offsets
@@ -63,9 +63,9 @@ class DeliveryReader:
         self._rollbacks = Rollbacks(kafka, channel)
         self._reading = threading.Lock()
         self._indexing = threading.Lock()
-        self._last: tuple[float, Progress] | None = None
+        self._last: tuple[float, ChannelProgress] | None = None
 
-    def progress(self) -> Progress:
+    def progress(self) -> ChannelProgress:
         """How far the channel is delivered, as of a few seconds ago at most.
 
         Raises:
@@ -77,7 +77,7 @@ class DeliveryReader:
                 self._last = (time.monotonic(), self.read())
             return self._last[1]
 
-    def read(self) -> Progress:
+    def read(self) -> ChannelProgress:
         """How far the channel is delivered now. As `progress()`."""
         checkpoints = self._read_checkpoints()
         discards = self._read_discards()
@@ -128,7 +128,7 @@ class DeliveryReader:
         with self._indexing:
             return _Discards(self._index.read_on(), self._index.reasons(), self._index.malformed())
 
-    def _progress(self, checkpoints: Mapping[int, HalfCheckpoint | str], discards: _Discards) -> Progress:
+    def _progress(self, checkpoints: Mapping[int, HalfCheckpoint | str], discards: _Discards) -> ChannelProgress:
         name, counts = self.channel.half.name, {self.channel.half.name: self.channel.partitions}
         starts, ends = start_offsets(self._admin, counts).get(name), end_offsets(self._admin, counts).get(name)
         if starts is None or ends is None:
@@ -143,7 +143,7 @@ class DeliveryReader:
             )
             for number, checkpoint in credible.items()
         }
-        return Progress(self.channel.half.id, partitions, discards.reasons, discards.malformed)
+        return ChannelProgress(self.channel.half.id, partitions, discards.reasons, discards.malformed)
 
     def _problem(self, number: int, checkpoint: HalfCheckpoint | str, known: Collection[int]) -> str:
         if isinstance(checkpoint, str):

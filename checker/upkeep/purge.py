@@ -20,7 +20,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from checker.rules.settlement import Old, Progress, between, first_id_of, places, settled_below, time_of
+from checker.rules.settlement import ChannelProgress, Old, between, first_id_of, places, settled_below, time_of
 from checker.upkeep.pages import BY_KEY, database_ms, pages
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
@@ -87,7 +87,7 @@ class Settled:
     malformed: Collection[tuple[int, int]] = ()
 
 
-def what_may_go(channel: str, progress: Progress) -> Settled:
+def what_may_go(channel: str, progress: ChannelProgress) -> Settled:
     """Return which rows of a channel's present half topic may be purged.
 
     Args:

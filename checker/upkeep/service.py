@@ -13,7 +13,7 @@ import structlog
 
 from checker import metrics
 from checker.connection import connect
-from checker.rules.settlement import Delay, Progress, old_enough
+from checker.rules.settlement import ChannelProgress, Delay, old_enough
 from checker.settings import CheckerSettings, DatabaseSettings
 from checker.upkeep import purge
 from checker.upkeep import settlement_audit as settlement
@@ -113,7 +113,7 @@ class DatabaseUpkeep:
             reason = str(error).strip().partition("\n")[0]  # a DETAIL line may quote data
             log.warning("Upkeep of a database failed, it is repeated", database=self._name, what=what, reason=reason)
 
-    def _purge_now(self, progress: Progress) -> None:
+    def _purge_now(self, progress: ChannelProgress) -> None:
         settled = what_may_go(self._channel, progress)
         total = Purged()
 
@@ -130,7 +130,7 @@ class DatabaseUpkeep:
         if ended and not progress.problems:
             self._show(lambda: metrics.PURGE_COMPLETED.labels(self._name).set_to_current_time())
 
-    def _audit_now(self, progress: Progress) -> None:
+    def _audit_now(self, progress: ChannelProgress) -> None:
         with connect(self._database, "settlement", f"{settlement.OPTIONS} {_STATEMENT_TIMEOUT}") as connection:
             self._table.verify(connection)
             found = self._audit.run(connection, progress)
@@ -144,7 +144,7 @@ class DatabaseUpkeep:
             if not self._stopped.is_set():
                 tell()
 
-    def _tell_problems(self, progress: Progress) -> None:
+    def _tell_problems(self, progress: ChannelProgress) -> None:
         problems = progress.problems
         if problems and problems != self._problems:
             log.warning("Rows not purged", database=self._name, reasons=problems)

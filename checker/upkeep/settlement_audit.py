@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from checker.rules.settlement import LAST_ID, CommittedRow, Delay, Progress, between, places, why_undelivered
+from checker.rules.settlement import LAST_ID, ChannelProgress, CommittedRow, Delay, between, places, why_undelivered
 from checker.upkeep.pages import BY_KEY, database_ms, pages
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.discard import DiscardReason
@@ -95,7 +95,7 @@ class Audit:
         table: CallbackTable,
         channel: str,
         max_age: int,
-        read: Callable[[], Progress],
+        read: Callable[[], ChannelProgress],
         rolled_back: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._table = table
@@ -104,7 +104,7 @@ class Audit:
         self._read = read
         self._rolled_back = rolled_back
 
-    def run(self, connection: psycopg.Connection[Any], progress: Progress) -> list[Undelivered]:
+    def run(self, connection: psycopg.Connection[Any], progress: ChannelProgress) -> list[Undelivered]:
         """Walk once over all rows that are old enough.
 
         Args:
@@ -139,7 +139,7 @@ class Audit:
         connection: psycopg.Connection[Any],
         found: dict[tuple[str, Delay, str], Undelivered],
         fixed: Mapping[str, Any],
-        progress: Progress,
+        progress: ChannelProgress,
     ) -> None:
         """Count committed rows that are settled despite a ROLLBACK op marker (R42)."""
         ids, query = self._rolled_back(), self._table.compose(_CONTRADICTED)
@@ -148,12 +148,12 @@ class Audit:
             _count(found, rows, partial(_why_contradicted, progress=progress), progress)
 
 
-def _why_contradicted(row: CommittedRow, progress: Progress) -> Delay | None:
+def _why_contradicted(row: CommittedRow, progress: ChannelProgress) -> Delay | None:
     """Return ROLLED_BACK for a row that is settled; what is not settled is found anyway, and may be looked up."""
     return Delay.ROLLED_BACK if row.last_offset >= 0 and why_undelivered(row, progress) is None else None
 
 
-def _page(progress: Progress, discarded: Sequence[str], after: str, to: str) -> Mapping[str, Any]:
+def _page(progress: ChannelProgress, discarded: Sequence[str], after: str, to: str) -> Mapping[str, Any]:
     checkpoints = {number: partition.checkpoint for number, partition in progress.partitions.items()}
     below = {number: checkpoint.offset for number, checkpoint in checkpoints.items() if checkpoint is not None}
     return {
@@ -171,7 +171,7 @@ def _count(
     found: dict[tuple[str, Delay, str], Undelivered],
     rows: Iterable[tuple[Any, ...]],
     judge: Callable[[CommittedRow], Delay | None],
-    progress: Progress,
+    progress: ChannelProgress,
 ) -> None:
     for *fields, created_at in rows:
         row = CommittedRow(*fields)
@@ -186,7 +186,7 @@ def _count(
             one.examples.append(row.transaction_id)
 
 
-def _detail(row: CommittedRow, delay: Delay, progress: Progress) -> str:
+def _detail(row: CommittedRow, delay: Delay, progress: ChannelProgress) -> str:
     if delay is Delay.DISCARDED:
         return progress.discarded.get(row.transaction_id, str(DiscardReason.MALFORMED))
     if delay is Delay.DELETED_TOPIC:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from checker.connection import connect
-from checker.rules.settlement import MEANINGS, Progress
+from checker.rules.settlement import MEANINGS, ChannelProgress
 from checker.settings import CheckerSettings, DatabaseSettings
 from checker.upkeep import settlement_audit as settlement
 from checker.upkeep.delivery_progress import DeliveryReader
@@ -82,7 +82,7 @@ def show_settlement(settings: CheckerSettings, *, as_json: bool) -> None:
 
 
 def _audit(
-    name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, progress: Progress
+    name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, progress: ChannelProgress
 ) -> Sequence[Undelivered]:
     table = CallbackTable(database.tables())
     audit = Audit(table, settings.channel, settings.settlement_max_age_ms, reader.read, reader.rolled_back)
@@ -95,7 +95,7 @@ def _audit(
         raise ConfigurationError(f"database {name!r} cannot be audited: {reason}") from error
 
 
-def _as_json(found: Found, progress: Progress) -> Mapping[str, Any]:
+def _as_json(found: Found, progress: ChannelProgress) -> Mapping[str, Any]:
     return {
         "undelivered": [
             {
@@ -114,7 +114,7 @@ def _as_json(found: Found, progress: Progress) -> Mapping[str, Any]:
     }
 
 
-def _print(found: Found, progress: Progress, settings: CheckerSettings) -> None:
+def _print(found: Found, progress: ChannelProgress, settings: CheckerSettings) -> None:
     console = PlainConsole()
     if any(found.values()):
         title = f"committed transactions of channel {settings.channel} that are not delivered"

@@ -21,7 +21,7 @@ _WORK_PREFIX = ".fetching-"
 
 
 @dataclass(frozen=True)
-class Progress:
+class FetchProgress:
     """How far a fetch has come.
 
     Attributes:
@@ -35,7 +35,7 @@ class Progress:
     name: str
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[FetchProgress], None]
 
 
 def jar_cache() -> Path:
@@ -94,10 +94,10 @@ def _fetch_missing(missing: list[Coordinate], sha256: Mapping[Coordinate, str], 
     def report(name: str) -> None:
         nonlocal arrived
         arrived += 1
-        watch(Progress(arrived, len(missing), name))
+        watch(FetchProgress(arrived, len(missing), name))
 
     java = find_java()
-    watch(Progress(0, len(missing), ""))
+    watch(FetchProgress(0, len(missing), ""))
     with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK_PREFIX) as work:
         failure: FetchError | None = None
         try:
@@ -166,5 +166,5 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _unwatched(_: Progress) -> None:
+def _unwatched(_: FetchProgress) -> None:
     """No progress is shown."""

@@ -15,13 +15,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties, refused
 from outbox._kafka.client_log import logged
 from outbox.errors import KafkaUnreachable
+from outbox.protocol.names import Place
 
 _READ_AT_ONCE = 1_000
 _POLL_SECONDS = 0.2
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}  # noqa: SLF001
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ class SpanReader:
                 self._consumer.pause([TopicPartition(*place)])
 
 
-def cut(spans: Sequence[Span], most: int) -> list[Span]:
+def cut_spans(spans: Sequence[Span], most: int) -> list[Span]:
     """Cut spans from their ends until they have at most so many offsets together; short ones stay whole."""
     kept: dict[Span, int] = {}
     for index, span in enumerate(sorted(spans, key=len)):

@@ -10,10 +10,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from outbox.protocol.names import Place
 
-Place = tuple[str, int]
-"""A topic-partition."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True)

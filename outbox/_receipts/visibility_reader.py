@@ -18,12 +18,12 @@ from outbox._kafka.admin import checked_properties
 from outbox._kafka.client_log import logged
 from outbox._kafka.record_headers import headers_of
 from outbox._receipts.receipt import Receipt, VisibleAt
-from outbox._receipts.seen import Place, Sightings
+from outbox._receipts.seen import Sightings
 from outbox._receipts.transaction_end import LocalState
 from outbox.errors import Discarded, OutboxError, RolledBack
 from outbox.protocol.discard import is_manifest_key, manifest_key, parse_manifest
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import MESSAGE_ID_HEADER, Channel
+from outbox.protocol.names import MESSAGE_ID_HEADER, Channel, Place
 from outbox.protocol.op import OpKind, OpSource, parse_op
 
 log = logging.getLogger("outbox")

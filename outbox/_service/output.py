@@ -87,7 +87,7 @@ def _to_text(document: Mapping[str, Any], indent: int | None = 2) -> str:
 
 
 @contextmanager
-def told_reading() -> Iterator[Callable[[int], None]]:
+def show_records_read() -> Iterator[Callable[[int], None]]:
     """Show on a terminal how many records were read; the block calls what it gets with further counts."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 @contextmanager
-def told(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[None]:
+def show_progress(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[None]:
     """Show the progress while the block runs.
 
     Args:

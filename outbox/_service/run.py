@@ -14,7 +14,7 @@ from outbox._service.exit_codes import guarded
 from outbox._service.findings import show_findings
 from outbox._service.health import Health, serve_health
 from outbox._service.logs import configure_logs
-from outbox._service.progress import Figures, told
+from outbox._service.progress import Figures, show_progress
 from outbox._service.settings import ServiceSettings
 from outbox._service.signals import stop_on_signals
 
@@ -53,7 +53,7 @@ def run_service(
         if settings.http_port:
             serve_health(settings.http_host, settings.http_port, health, registry)
         service = make(settings, stop_on_signals(), health)
-        with told(progress, terminal) if progress else nullcontext():
+        with show_progress(progress, terminal) if progress else nullcontext():
             service.run()
 
     guarded(serve)

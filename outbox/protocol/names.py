@@ -47,6 +47,9 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LEDGER = ".replay-ledger"
 INTERNAL_SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
 
+Place = tuple[str, int]
+"""Topic and partition number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Channel:

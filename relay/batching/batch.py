@@ -13,7 +13,7 @@ from relay.batching.outgoing_records import deliver, discard, discard_malformed,
 from relay.batching.preflight import RealTopic, inspect
 from relay.batching.topic_gate import Gate
 from relay.ledger.ledger import Ledger
-from relay.state.discard_index import Move, record_keys, to_manifest
+from relay.state.discard_index import ParkedHalves, record_keys, to_manifest
 from relay.state.half_records import Half
 from relay.state.message_transaction import Finding, Transaction
 
@@ -31,7 +31,7 @@ class Batch:
 
     removed: Sequence[Transaction]
     ready: Sequence[Transaction]
-    moves: Sequence[Move]
+    moves: Sequence[ParkedHalves]
     malformed: Sequence[Half]
 
     def __bool__(self) -> bool:
@@ -197,5 +197,5 @@ def _refuse(transaction: Transaction, finding: Finding, ledger: Ledger, channel:
         lies_there = False
     manifest = ledger.refuse(transaction, finding)
     halves = [] if lies_there else list(transaction.halves.values())
-    outcome.records.extend(discard(Move(transaction, halves), manifest, channel.discard_topic))
+    outcome.records.extend(discard(ParkedHalves(transaction, halves), manifest, channel.discard_topic))
     outcome.refused.append((transaction, finding))

@@ -31,7 +31,7 @@ class Written(NamedTuple):
     half_offset: int
 
 
-def written(record: Record, offset: int) -> Written | None:
+def parse_delivered(record: Record, offset: int) -> Written | None:
     """Return a record of a real topic at an offset, if a relay wrote it."""
     headers: dict[str, Any] = dict(record.headers)
     transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]

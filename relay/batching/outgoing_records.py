@@ -10,7 +10,7 @@ from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
-from relay.state.discard_index import Move, all_keys, record_keys
+from relay.state.discard_index import ParkedHalves, all_keys, record_keys
 from relay.state.half_records import Half
 from relay.state.message_transaction import Transaction
 
@@ -36,7 +36,7 @@ def _real(half: Half, control: HalfControl, partition: int) -> Record:
     return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 
-def discard(move: Move, manifest: Manifest, topic: str) -> Iterator[Record]:
+def discard(move: ParkedHalves, manifest: Manifest, topic: str) -> Iterator[Record]:
     """Yield the records of halves that go to the discard topic, then the manifest of their transaction.
 
     Args:

@@ -47,7 +47,7 @@ class GatePolicy:
         return exact + exact * spread // 1_000
 
 
-class News(NamedTuple):
+class TopicStatusChange(NamedTuple):
     """Transactions begin to wait for a real topic, for the reason in `detail`; without one they wait no longer."""
 
     topic: str
@@ -105,7 +105,7 @@ class Gate:
         self._topics: dict[str, RealTopic | None] = {}  # None: it does not exist
         self._unknown: set[str] = set()
         self._closed: dict[str, _Closed] = {}
-        self._news: list[News] = []
+        self._news: list[TopicStatusChange] = []
 
     @property
     def topics(self) -> Mapping[str, RealTopic | None]:
@@ -144,7 +144,7 @@ class Gate:
         name = next(target.topic for target in targets if not self._is_open(target))
         if name not in self._closed:
             self._closed[name] = _Closed(_sight(self._topics[name]), self._now, self._now + self._pause(name, 1))
-            self._news.append(News(name, finding.detail))
+            self._news.append(TopicStatusChange(name, finding.detail))
         return name
 
     def _is_open(self, target: Target) -> bool:
@@ -201,7 +201,7 @@ class Gate:
     def _look(self, name: str, closed: _Closed, looked: Looked, waited_for: Collection[str]) -> None:
         if _sight(self._topics[name]) != closed.seen:
             del self._closed[name]
-            self._news.append(News(name, ""))
+            self._news.append(TopicStatusChange(name, ""))
             looked.opened.add(name)
             return
         if name not in waited_for:
@@ -222,7 +222,7 @@ class Gate:
             closed.looks += 1
             closed.due = self._now + self._pause(name, closed.looks)
 
-    def take_news(self) -> list[News]:
+    def take_news(self) -> list[TopicStatusChange]:
         """Return what has happened since the last call."""
         taken, self._news = self._news, []
         return taken

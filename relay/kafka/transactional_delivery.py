@@ -84,7 +84,7 @@ class Delivery(Protocol):
 class TransactionalDelivery:
     """Exactly once: records and checkpoint in one Kafka transaction.
 
-    Making one fences the former owner and aborts its leftovers at once.
+    Making one fences the former owner and aborts its open transaction at once.
 
     Args:
         kafka: librdkafka properties for the connection.

@@ -22,7 +22,7 @@ from relay.ledger.pending_transactions import Pending
 from relay.state.body_cache import KEEP, Bodies, BodyPolicy
 from relay.state.check_schedule import CheckPolicy, Overdue
 from relay.state.deferred import Deferred
-from relay.state.discard_index import Discards, Move, alive, from_manifest, to_manifest
+from relay.state.discard_index import Discards, ParkedHalves, alive, from_manifest, to_manifest
 from relay.state.early_ops import EarlyOp
 from relay.state.half_records import Half, OpRecord
 from relay.state.message_transaction import Event, Finding, Transaction
@@ -178,7 +178,7 @@ class Ledger:
         self.discards.refuse(manifest)
         return manifest
 
-    def take_parked(self, now: int, messages: int) -> list[Move]:
+    def take_parked(self, now: int, messages: int) -> list[ParkedHalves]:
         """Take halves that go to the discard topic undecided, up to about so many; they count as settled.
 
         Transactions that are handed out afterwards may need them from there, in a later Kafka transaction.
@@ -315,7 +315,7 @@ class Ledger:
         """Return whether pending transactions take room that others need."""
         return self._parking.is_wanted(self._room())
 
-    def _park(self, transaction: Transaction, why: str) -> Move:
+    def _park(self, transaction: Transaction, why: str) -> ParkedHalves:
         """Move an undecided transaction to the discard topic; those of its ordering key may be free then."""
         transaction.move(Event.PARKED)
         transaction.discarded = Finding(DiscardReason.UNDECIDED, why)
@@ -324,4 +324,4 @@ class Ledger:
         transaction.let_bodies_go()
         self.discards.park(transaction)
         self.counts["parked"] += 1
-        return Move(transaction, halves)
+        return ParkedHalves(transaction, halves)

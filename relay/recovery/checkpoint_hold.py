@@ -11,7 +11,7 @@ from outbox._kafka.admin import describe_topics, end_offset
 from outbox._kafka.channel import ChannelDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
-from relay.batching.delivered_record import Written, is_made_of, written
+from relay.batching.delivered_record import Written, is_made_of, parse_delivered
 from relay.kafka.decode import Decoder
 from relay.kafka.half_reader import HalfReader
 from relay.kafka.offset_reader import OffsetReader
@@ -76,7 +76,7 @@ class Hold:
         group = self._channel.channel.relay_group
         reader = OffsetReader(self._kafka, topic, partition, group, isolation="read_uncommitted")
         try:
-            return next((written(as_record(message), offset) for message in reader.read_at([offset])), None)
+            return next((parse_delivered(as_record(message), offset) for message in reader.read_at([offset])), None)
         finally:
             reader.close()
 

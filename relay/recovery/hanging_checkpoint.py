@@ -38,7 +38,7 @@ from relay.recovery.hanging_transactions import backwards
 from relay.recovery.transaction_state import (
     Decision,
     Outcome,
-    State,
+    TransactionalIdState,
     UndecidedError,
     key_of,
     last_decision,
@@ -186,9 +186,9 @@ def _outcome(
     return Outcome.ABORTED
 
 
-def _states(reader: OffsetReader, span: range, key: bytes) -> list[State]:
+def _states(reader: OffsetReader, span: range, key: bytes) -> list[TransactionalIdState]:
     """Return the states of one transactional id at these offsets; none before it expired."""
-    found: list[State] = []
+    found: list[TransactionalIdState] = []
     for message in reader.read_on(span.start):
         if (message.offset() or 0) >= span.stop:
             break

@@ -26,7 +26,7 @@ from outbox._kafka.record_headers import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 from relay import metrics
-from relay.batching.delivered_record import Written, is_made_of, written
+from relay.batching.delivered_record import Written, is_made_of, parse_delivered
 from relay.kafka.half_reader import HalfReader
 from relay.kafka.offset_reader import OffsetReader
 from relay.kafka.transactional_delivery import TransactionalDelivery
@@ -45,7 +45,7 @@ NO_ANSWER = "not every partition of it has a leader that answers"
 log = structlog.get_logger()
 
 
-class Leftovers(Protocol):
+class HangingTransactions(Protocol):
     """What former Kafka transactions of an owner may have left open."""
 
     def take_stale(self) -> Collection[str]:
@@ -69,23 +69,23 @@ class Leftovers(Protocol):
         """Let looks, also later ones, fail at once."""
 
 
-class NoLeftovers:
+class NoHangingTransactions:
     """Of an owner that writes without Kafka transactions: no transaction of its own will end another's."""
 
     def take_stale(self) -> Collection[str]:
-        """See `Leftovers`."""
+        """See `HangingTransactions`."""
         return ()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """See `Leftovers`."""
+        """See `HangingTransactions`."""
         del topics, in_hand
         return {}
 
     def stop(self) -> None:
-        """See `Leftovers`."""
+        """See `HangingTransactions`."""
 
 
-class TransactionalLeftovers:
+class OwnHangingTransactions:
     """Of an owner that writes Kafka transactions.
 
     Args:
@@ -119,7 +119,7 @@ class TransactionalLeftovers:
         self._ends: dict[str, tuple[int, ...]] = {}  # where topics ended at the first look since the last take-over
 
     def take_stale(self) -> Collection[str]:
-        """See `Leftovers`."""
+        """See `HangingTransactions`."""
         if self._take_overs == self._delivery.take_overs:
             return ()
         self._take_overs = self._delivery.take_overs
@@ -128,14 +128,14 @@ class TransactionalLeftovers:
         return stale.keys()
 
     def stop(self) -> None:
-        """See `Leftovers`."""
+        """See `HangingTransactions`."""
         self._stopped = True
         reader = self._reader
         if reader is not None:
             reader.stop()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """See `Leftovers`."""
+        """See `HangingTransactions`."""
         new = {name: count for name, count in topics.items() if self._looked_at.get(name) != count}
         if not new:
             return {}
@@ -175,7 +175,7 @@ class TransactionalLeftovers:
             return
         is_aborted = self._is_owed(last, in_hand)
         outcome = "aborted" if is_aborted else "committed"
-        metrics.LEFTOVERS.labels(outcome).inc()
+        metrics.HANGING_ENDED.labels(outcome).inc()
         log.warning(
             "Records of an unfinished Kafka transaction found",
             topic=place.topic,
@@ -243,7 +243,7 @@ def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
         offset = message.offset() or 0
         if offset >= span.stop:
             return
-        found = written(as_record(message), offset)
+        found = parse_delivered(as_record(message), offset)
         if found is not None:
             yield found
 

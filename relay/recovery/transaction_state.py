@@ -35,7 +35,7 @@ class UndecidedError(OutboxError):
     """Kafka does not record how a hanging transaction was decided."""
 
 
-class State(NamedTuple):
+class TransactionalIdState(NamedTuple):
     """A state of a transactional id.
 
     Args:
@@ -79,7 +79,7 @@ def key_of(transactional_id: str) -> bytes:
     return _KEY.pack(_KEY_VERSION, len(transactional_id)) + transactional_id.encode("ascii")
 
 
-def parse_state(value: bytes) -> State:
+def parse_state(value: bytes) -> TransactionalIdState:
     """Read the value of a record.
 
     Raises:
@@ -93,17 +93,17 @@ def parse_state(value: bytes) -> State:
         ) from error
 
 
-def _state(value: bytes) -> State:
+def _state(value: bytes) -> TransactionalIdState:
     version, producer_id, _, _, status = _HEAD.unpack_from(value)
     if version not in {_PLAIN, _FLEXIBLE}:
         raise ValueError(f"version {version}")
     if status not in _PREPARED:
-        return State(producer_id, _COMPLETED.get(status))
+        return TransactionalIdState(producer_id, _COMPLETED.get(status))
     places = tuple(_Fields(value, _HEAD.size, is_flexible=version == _FLEXIBLE).places())
-    return State(producer_id, _PREPARED[status], places)
+    return TransactionalIdState(producer_id, _PREPARED[status], places)
 
 
-def last_decision(states: Iterable[State]) -> Decision | None:
+def last_decision(states: Iterable[TransactionalIdState]) -> Decision | None:
     """Return how the last decided transaction of a transactional id ended; None if the states do not show it.
 
     Args:
@@ -112,7 +112,7 @@ def last_decision(states: Iterable[State]) -> Decision | None:
     Raises:
         UndecidedError: It has a new producer id since then, which does not end what hangs.
     """
-    newest: State | None = None
+    newest: TransactionalIdState | None = None
     completed: Outcome | None = None
     for state in states:
         newest = newest or state

@@ -20,6 +20,7 @@ from confluent_kafka import (
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.unreadable import is_unreadable
 from outbox._service.rights import refuse_missing_right
+from outbox.protocol.names import Place
 from relay.serving.arrivals import Arrivals
 
 log = structlog.get_logger()
@@ -29,9 +30,6 @@ ARRIVALS = 10_000
 fetched. Each of them takes about a kilobyte."""
 
 _TIMEOUT = 2.0
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class Unreadable(NamedTuple):

@@ -14,6 +14,7 @@ from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable, OutboxError
 from outbox.protocol.errors import ProtocolError
+from outbox.protocol.names import Place
 from relay import metrics
 from relay.kafka.offset_commits import OffsetCommits
 from relay.kafka.producer import DeliveryError
@@ -23,7 +24,7 @@ from relay.partitions.ownership import Ownership
 from relay.partitions.stalls import Stalls
 from relay.recovery.restore import HeldBackError
 from relay.serving.group_metadata import GroupMetadata
-from relay.serving.intake import Intake, Place
+from relay.serving.intake import Intake
 from relay.serving.take_over import TakeOver
 from relay.serving.worker import PartitionWorker
 
@@ -98,7 +99,7 @@ class ServedPartitions:
         try:
             return self._take_over.fence(number)
         except DeliveryError as error:
-            self._take_over.lessons_of(number).volume.be_impatient()
+            self._take_over.feedback_of(number).volume.be_impatient()
             self.try_later(number, str(error))
             if error.fenced:
                 self._give_way(number)

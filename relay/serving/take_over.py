@@ -18,10 +18,10 @@ from relay.kafka.half_reader import HalfReader
 from relay.kafka.offset_commits import OffsetCommits
 from relay.kafka.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.ledger.ledger import Ledger
-from relay.lessons import Lessons
 from relay.recovery.hanging_checkpoint import end_hanging, refuse_undone_end
-from relay.recovery.hanging_transactions import Leftovers, NoLeftovers, TransactionalLeftovers
+from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions, OwnHangingTransactions
 from relay.recovery.restore import read_checkpoints, restore_ledger, verify_discards, why_unreadable
+from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.check_back import CheckBack
 from relay.serving.commits import Commits
 from relay.serving.group_metadata import GroupMetadata
@@ -65,18 +65,18 @@ class TakeOver:
         self._checks = checks
         self._topics = topics
         self._allowed = settings.allow_list()
-        self._lessons: dict[int, Lessons] = {}
+        self._feedback: dict[int, BatchFeedback] = {}
 
-    def lessons_of(self, number: int) -> Lessons:
+    def feedback_of(self, number: int) -> BatchFeedback:
         """Return what failed batches taught about a half partition."""
         settings, topic = self._settings, self._channel.channel.discard_topic
-        return self._lessons.setdefault(
-            number, Lessons(settings.batch_policy(), topic, request_seconds(settings.kafka))
+        return self._feedback.setdefault(
+            number, BatchFeedback(settings.batch_policy(), topic, request_seconds(settings.kafka))
         )
 
     def forget(self, number: int) -> None:
-        """Drop the lessons about a half partition that has another owner."""
-        self._lessons.pop(number, None)
+        """Drop the feedback about a half partition that has another owner."""
+        self._feedback.pop(number, None)
 
     def fence(self, number: int) -> Delivery:
         """Return an initialised producer for a half partition; a former owner cannot write any more.
@@ -85,7 +85,7 @@ class TakeOver:
             DeliveryError: Kafka does not answer, or the former owner's transaction is still being ended.
         """
         kafka, channel = self._settings.polled_connection(), self._channel.channel
-        transactional_id, patience = channel.transactional_id(number), self.lessons_of(number).volume.patience
+        transactional_id, patience = channel.transactional_id(number), self.feedback_of(number).volume.patience
         if self._settings.delivery == "at_least_once":
             commit = self._commits.serve(number)
             return PlainDelivery(kafka, transactional_id, channel.discard_topic, commit, patience)
@@ -138,26 +138,26 @@ class TakeOver:
             began: When the take-over began, monotonic s.
         """
         kafka, channel, number = self._settings.connection(), self._channel, ledger.partition
-        lessons, decoder = self.lessons_of(number), Decoder(channel.discard.max_message_bytes)
+        feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes)
         halves = HalfReader(kafka, channel.channel, number, decoder)
         readers = PartitionReaders(halves, DiscardReader(kafka, channel, number), decoder)
         gate = Gate(self._settings.gate_policy(), channel.channel, number, self._allowed)
-        leftovers = self._leftovers(ledger, delivery, halves)
+        hanging = self._hanging(ledger, delivery, halves)
         return PartitionWorker(
             ledger,
             readers,
-            TopicLookup(ledger, gate, self._topics, leftovers, lessons.refusals),
+            TopicLookup(ledger, gate, self._topics, hanging, feedback.refusals),
             Commits(ledger, channel, delivery, self._group.for_commit),
             CheckBack(ledger, self._checks, readers),
-            lessons,
+            feedback,
             began,
         )
 
-    def _leftovers(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> Leftovers:
+    def _hanging(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> HangingTransactions:
         if not isinstance(delivery, TransactionalDelivery):
-            return NoLeftovers()
+            return NoHangingTransactions()
         kafka, group = self._settings.connection(), self._channel.channel.relay_group
-        return TransactionalLeftovers(kafka, self._admin, group, ledger, delivery, halves)
+        return OwnHangingTransactions(kafka, self._admin, group, ledger, delivery, halves)
 
     def end_hanging(self, number: int) -> None:
         """End a hanging transaction that hides the checkpoint of a half partition (R51).

@@ -14,7 +14,7 @@ from relay.batching.preflight import RealTopic, real_topic, targets
 from relay.batching.topic_gate import Gate, Looked
 from relay.kafka.refusals import Refusals
 from relay.ledger.ledger import Ledger
-from relay.recovery.hanging_transactions import Leftovers
+from relay.recovery.hanging_transactions import HangingTransactions
 from relay.state.message_transaction import Transaction
 
 LEADERS_AWAITED_SECONDS = 2.0
@@ -31,24 +31,24 @@ class TopicLookup:
         ledger: The ledger, in which transactions wait for topics.
         gate: The gate.
         topics: Descriptions of real topics.
-        leftovers: What former transactions of the producer may have left open.
+        hanging: What former transactions of the producer may have left open.
         refusals: Topics that are closed because their records failed.
     """
 
     def __init__(
-        self, ledger: Ledger, gate: Gate, topics: TopicCache, leftovers: Leftovers, refusals: Refusals
+        self, ledger: Ledger, gate: Gate, topics: TopicCache, hanging: HangingTransactions, refusals: Refusals
     ) -> None:
         self.gate = gate
         self._ledger = ledger
         self._topics = topics
-        self._leftovers = leftovers
+        self._hanging = hanging
         self._refusals = refusals
         self._is_stopping = False
 
     def stop(self) -> None:
         """End looks that are under way."""
         self._is_stopping = True
-        self._leftovers.stop()
+        self._hanging.stop()
 
     def look_at_closed(self, now: int) -> None:
         """Look again at closed topics whose pause is over, and release what waits where it takes room of others.
@@ -68,7 +68,7 @@ class TopicLookup:
 
     def look_at_stale(self) -> None:
         """Look at the topics on which something may be open since the last look."""
-        if stale := self._leftovers.take_stale():
+        if stale := self._hanging.take_stale():
             self._learn(stale, self._topics.look_up(stale), ())
 
     def look_at_unknown(self, ready: Sequence[Transaction]) -> bool:
@@ -115,7 +115,7 @@ class TopicLookup:
     def _real_topics(self, found: Mapping[str, TopicDescription], ready: Sequence[Transaction]) -> dict[str, RealTopic]:
         """Return what pre-flight must know of some topics, after what is left open there was ended."""
         partitions = {name: topic.partitions for name, topic in found.items() if not topic.lacks}
-        closed, now = self._leftovers.end(partitions, _offsets(ready)), time.monotonic_ns() // 1_000_000
+        closed, now = self._hanging.end(partitions, _offsets(ready)), time.monotonic_ns() // 1_000_000
         return {
             name: real_topic(topic, closed.get(name) or self._refusals.why_closed(name, now))
             for name, topic in found.items()

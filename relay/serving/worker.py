@@ -24,8 +24,8 @@ from relay.batching.batch import Batch, Outcome, settle_batch, take_batch, take_
 from relay.batching.pacing import Pacing
 from relay.kafka.producer import DeliveryError
 from relay.ledger.ledger import Ledger
-from relay.lessons import Lessons
 from relay.serving.arrivals import Arrivals
+from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.check_back import CheckBack
 from relay.serving.commits import Commits
 from relay.serving.readers import PartitionReaders
@@ -58,7 +58,7 @@ class PartitionWorker(threading.Thread):
         lookup: Looks at real topics.
         commits: Writes Kafka transactions.
         check_back: Sends check requests.
-        lessons: Batch size and closed topics that failed batches of former workers taught.
+        feedback: Batch size and closed topics that failed batches of former workers taught.
         began: When the take-over began, monotonic s.
     """
 
@@ -69,7 +69,7 @@ class PartitionWorker(threading.Thread):
         lookup: TopicLookup,
         commits: Commits,
         check_back: CheckBack,
-        lessons: Lessons,
+        feedback: BatchFeedback,
         began: float,
     ) -> None:
         super().__init__(name=f"partition-{ledger.partition}", daemon=True)
@@ -82,8 +82,8 @@ class PartitionWorker(threading.Thread):
         self._lookup = lookup
         self._commits = commits
         self._check_back = check_back
-        self._lessons = lessons
-        self._pacing = Pacing(lessons.policy)
+        self._feedback = feedback
+        self._pacing = Pacing(feedback.policy)
         self._began = began
         self._clock = BrokerClock()
         self._half_read_at = time.monotonic()
@@ -228,7 +228,7 @@ class PartitionWorker(threading.Thread):
 
     def _write_batch(self, now: int) -> None:
         self._lookup.look_at_stale()
-        batch = take_batch(self._ledger, self._take_ready(), now, self._lessons.volume.limit.messages)
+        batch = take_batch(self._ledger, self._take_ready(), now, self._feedback.volume.limit.messages)
         if batch:
             self._writing = True
             self._write(batch, now)
@@ -238,7 +238,7 @@ class PartitionWorker(threading.Thread):
 
     def _take_ready(self) -> list[Transaction]:
         """Take what may go to its real topics; a topic that is new here is looked at first."""
-        limit, ready = self._lessons.volume.limit, list[Transaction]()
+        limit, ready = self._feedback.volume.limit, list[Transaction]()
         while True:
             messages = limit.messages - sum(len(transaction.halves) for transaction in ready)
             size = limit.bytes - sum(transaction.size for transaction in ready)
@@ -262,7 +262,7 @@ class PartitionWorker(threading.Thread):
         self._deliver(batch, outcome.records)
         if late:
             failpoint("relay.late_committed")
-        report.written(batch, outcome, self.partition)
+        report.report_batch(batch, outcome, self.partition)
 
     def _outcome(self, batch: Batch, now: int) -> Outcome:
         gate = self._lookup.gate
@@ -279,11 +279,11 @@ class PartitionWorker(threading.Thread):
             self._commit(records)
         except DeliveryError as error:
             seconds = time.monotonic() - began
-            closed = self._lessons.failed(batch, records, error, seconds, _ms())
-            report.failed(error, closed, self._lessons.volume.limit, self.partition)
+            closed = self._feedback.failed(batch, records, error, seconds, _ms())
+            report.failed(error, closed, self._feedback.volume.limit, self.partition)
             raise
         timed_out = self._commits.delivery.timed_out
-        self._lessons.delivered(batch, records, time.monotonic() - began, timed_out=timed_out)
+        self._feedback.delivered(batch, records, time.monotonic() - began, timed_out=timed_out)
 
     def _commit(self, records: Sequence[Record]) -> None:
         self._commits.commit(records)
@@ -303,7 +303,7 @@ class PartitionWorker(threading.Thread):
             deferring = ledger.deferred.groups()
             report.deferring(self._deferring, deferring, self.partition)
             self._deferring = deferring
-            report.waiting(ledger, self._clock.now(_ms()))
+            report.set_waiting_figures(ledger, self._clock.now(_ms()))
             self._counted_at = time.monotonic()
 
 

@@ -20,7 +20,7 @@ from relay.state.half_records import Half
 from relay.state.message_transaction import Finding, State, Transaction
 
 
-class Move(NamedTuple):
+class ParkedHalves(NamedTuple):
     """Halves that go to the discard topic, with the transaction that they belong to."""
 
     transaction: Transaction
@@ -78,9 +78,9 @@ class Discards:
         """Whether a transaction is there with all of its halves that were read."""
         return self._parked.get(transaction.id) is transaction and transaction.id not in self._followers
 
-    def take_followers(self) -> list[Move]:
+    def take_followers(self) -> list[ParkedHalves]:
         """Halves that follow their transaction into the discard topic; they count as written from now on."""
-        taken = [Move(self._parked[id_], halves) for id_, halves in self._followers.items()]
+        taken = [ParkedHalves(self._parked[id_], halves) for id_, halves in self._followers.items()]
         self._followers.clear()
         return taken
 

@@ -59,7 +59,7 @@ DEFAULT = ParkingPolicy()
 
 
 @dataclass(slots=True)
-class Weight:
+class PendingSize:
     """What pends of one producer group."""
 
     halves: int = 0
@@ -101,7 +101,7 @@ class Parking:
     def __init__(self, policy: ParkingPolicy) -> None:
         self._policy = policy
         self._most_halves, self._most_bytes = policy.group_pending_max, policy.group_pending_max_bytes
-        self._weights: dict[str, Weight] = {}
+        self._weights: dict[str, PendingSize] = {}
         self._halves = 0
         self._heavy: set[str] = set()
         self._unanswered: deque[Transaction] = deque()
@@ -118,7 +118,7 @@ class Parking:
         self._halves += 1
         weight = self._weights.get(transaction.group)
         if weight is None:
-            weight = self._weights[transaction.group] = Weight()
+            weight = self._weights[transaction.group] = PendingSize()
         weight.halves += 1
         weight.bytes += size
         if weight.halves > self._most_halves or weight.bytes > self._most_bytes:
@@ -238,7 +238,7 @@ class Parking:
                     break
                 self._portion -= len(transaction.halves)
                 yield transaction, "more of its producer group pended than the limit allows"
-            if not self._exceeds(self._weights.get(group, Weight()), 1):
+            if not self._exceeds(self._weights.get(group, PendingSize()), 1):
                 self._heavy.discard(group)
 
     def _in_the_way(
@@ -257,7 +257,7 @@ class Parking:
                 yield transaction, "there was little room left for what pends in its half partition"
         self._look_again_at = now + LOOK_MS
 
-    def _exceeds(self, weight: Weight, part: float) -> bool:
+    def _exceeds(self, weight: PendingSize, part: float) -> bool:
         return weight.halves > self._most_halves * part or weight.bytes > self._most_bytes * part
 
 

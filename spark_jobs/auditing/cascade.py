@@ -20,7 +20,7 @@ from spark_jobs.records.callback_rows import COMMITTED, ROLLED_BACK, is_readable
 from spark_jobs.records.evidence import ORPHAN
 
 
-class Case(NamedTuple):
+class Rule(NamedTuple):
     """A verdict, when it is given, and why.
 
     Args:
@@ -71,94 +71,94 @@ def why_unknown(*, ops_complete: bool) -> Column:
     return f.coalesce(*(f.when(holds, reason) for reason, holds in reasons.items()))
 
 
-def _cases(*, ops_complete: bool) -> Iterator[Case]:
+def _cases(*, ops_complete: bool) -> Iterator[Rule]:
     yield from _without_a_half()
     yield from _malformed()
     yield from _certainly_wrong()
-    yield Case(f.col("unknown").isNotNull(), Verdict.UNPROVABLE, f.col("unknown"))
+    yield Rule(f.col("unknown").isNotNull(), Verdict.UNPROVABLE, f.col("unknown"))
     yield from _visible()
     yield from _committed_but_not_visible()
     yield from _not_committed(ops_complete=ops_complete)
 
 
-def _without_a_half() -> Iterator[Case]:
+def _without_a_half() -> Iterator[Rule]:
     none, other, row = f.col("half").isNull(), f.col("other"), f.col("facts.row")
     visible = f.when(f.col("copies") > 0, "visible, and not in the half topic").otherwise("nowhere")
-    yield Case(none & f.col("listed"), Verdict.ROW_WITHOUT_HALF, visible)
-    yield Case(none & (other["side"] == ORPHAN), Verdict.OP_WITHOUT_HALF, "there is no row that lists it, either")
-    yield Case(none & ~row["here"] & ~_of_outcome(), None)  # of another channel, by its own row
+    yield Rule(none & f.col("listed"), Verdict.ROW_WITHOUT_HALF, visible)
+    yield Rule(none & (other["side"] == ORPHAN), Verdict.OP_WITHOUT_HALF, "there is no row that lists it, either")
+    yield Rule(none & ~row["here"] & ~_of_outcome(), None)  # of another channel, by its own row
     yield from _without_a_half_or_a_row(none & row.isNull())
-    yield Case(none, Verdict.PHANTOM, "no half of it is at the place that its header names")
+    yield Rule(none, Verdict.PHANTOM, "no half of it is at the place that its header names")
 
 
-def _without_a_half_or_a_row(neither: Column) -> Iterator[Case]:
+def _without_a_half_or_a_row(neither: Column) -> Iterator[Rule]:
     """Yield the cases of records that name no channel: those of another channel on the same topic look the same."""
     group, present = f.col("group"), f.col("group_is_present")
     unnamed = group.isNotNull() & f.col("database").isNull()
-    yield Case(neither & unnamed & ~present, Verdict.FOREIGN)
-    yield Case(neither & unnamed, Verdict.UNPROVABLE, "no half of it, and no database for its group")
-    yield Case(neither & f.col("old"), Verdict.UNPROVABLE, "no half of it; it may be another channel's, its row purged")
-    yield Case(neither & ~present, Verdict.UNPROVABLE, "no half of it, nor of its group: it may be another channel's")
+    yield Rule(neither & unnamed & ~present, Verdict.FOREIGN)
+    yield Rule(neither & unnamed, Verdict.UNPROVABLE, "no half of it, and no database for its group")
+    yield Rule(neither & f.col("old"), Verdict.UNPROVABLE, "no half of it; it may be another channel's, its row purged")
+    yield Rule(neither & ~present, Verdict.UNPROVABLE, "no half of it, nor of its group: it may be another channel's")
 
 
-def _malformed() -> Iterator[Case]:
+def _malformed() -> Iterator[Rule]:
     malformed, manifest = f.col("half.truth").isNull(), f.col("facts.manifest")
-    yield Case(malformed & manifest.isNotNull(), Verdict.DISCARDED, manifest["reason"])
-    yield Case(malformed & _unsettled(), Verdict.DANGLING, "its control headers cannot be read; not settled")
-    yield Case(malformed, Verdict.DISCARDED, "its control headers cannot be read; it is no longer in the discard topic")
+    yield Rule(malformed & manifest.isNotNull(), Verdict.DISCARDED, manifest["reason"])
+    yield Rule(malformed & _unsettled(), Verdict.DANGLING, "its control headers cannot be read; not settled")
+    yield Rule(malformed, Verdict.DISCARDED, "its control headers cannot be read; it is no longer in the discard topic")
 
 
-def _certainly_wrong() -> Iterator[Case]:
+def _certainly_wrong() -> Iterator[Rule]:
     """Yield what is visible and wrong; but for the first, whether it is committed or that is unknown."""
     visible, half, real, last = f.col("copies") > 0, f.col("half"), f.col("real"), f.col("last_copy")
     unknown = f.coalesce(f.concat(f.lit("; is it committed? "), f.col("unknown")), f.lit(""))
-    yield Case(visible & ~f.col("counted") & f.col("unknown").isNull(), Verdict.PHANTOM, _why_not_committed())
+    yield Rule(visible & ~f.col("counted") & f.col("unknown").isNull(), Verdict.PHANTOM, _why_not_committed())
     places = f.concat_ws("/", last["topic"], last["partition"], last["offset"])
     times = f.concat(f.col("copies").cast("string"), f.lit(" times, the last one at "), places, unknown)
-    yield Case(f.col("copies") > 1, Verdict.DUPLICATE, times)
+    yield Rule(f.col("copies") > 1, Verdict.DUPLICATE, times)
     aimed = f.concat_ws(":", half["topic"], half["target"])
     off = (real["topic"] != half["topic"]) | ((half["target"] != ANY_PARTITION) & (real["partition"] != half["target"]))
-    yield Case(visible & off, Verdict.WRONG_TARGET, f.concat(f.lit("its half names "), aimed, unknown))
+    yield Rule(visible & off, Verdict.WRONG_TARGET, f.concat(f.lit("its half names "), aimed, unknown))
     differences = _differences(half, real)
-    yield Case(visible & (differences != ""), Verdict.WRONG_CONTENT, f.concat(differences, unknown))
+    yield Rule(visible & (differences != ""), Verdict.WRONG_CONTENT, f.concat(differences, unknown))
 
 
-def _visible() -> Iterator[Case]:
+def _visible() -> Iterator[Rule]:
     visible, facts = f.col("copies") > 0, f.col("facts")
-    yield Case(visible & _contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
-    yield Case(visible & f.col("real.late"), Verdict.LATE, "by way of the discard topic")
-    yield Case(visible & f.col("decided_late"), Verdict.LATE, "decided after the grace")
-    yield Case(visible & facts.isNotNull(), Verdict.DELIVERED_ONCE)
+    yield Rule(visible & _contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
+    yield Rule(visible & f.col("real.late"), Verdict.LATE, "by way of the discard topic")
+    yield Rule(visible & f.col("decided_late"), Verdict.LATE, "decided after the grace")
+    yield Rule(visible & facts.isNotNull(), Verdict.DELIVERED_ONCE)
 
 
-def _committed_but_not_visible() -> Iterator[Case]:
+def _committed_but_not_visible() -> Iterator[Rule]:
     counted, facts = f.col("counted"), f.col("facts")
-    yield Case(counted & facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
-    yield Case(counted & (facts["dropped"] > 0), Verdict.DISCARDED, "an operator dropped it")
+    yield Rule(counted & facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
+    yield Rule(counted & (facts["dropped"] > 0), Verdict.DISCARDED, "an operator dropped it")
     # A relay that delivers at this moment has one partition's records visible before another's: nothing is torn yet.
-    yield Case(counted & _unsettled(), Verdict.DANGLING, "committed; the relay has not delivered it yet")
-    yield Case(counted & f.col("not_searched"), Verdict.UNPROVABLE, "a topic where it may be was not read as a whole")
-    yield Case(counted & (facts["visible"] > 0), Verdict.TORN, "others of its transaction are visible")
-    yield Case(counted, Verdict.LOST)
+    yield Rule(counted & _unsettled(), Verdict.DANGLING, "committed; the relay has not delivered it yet")
+    yield Rule(counted & f.col("not_searched"), Verdict.UNPROVABLE, "a topic where it may be was not read as a whole")
+    yield Rule(counted & (facts["visible"] > 0), Verdict.TORN, "others of its transaction are visible")
+    yield Rule(counted, Verdict.LOST)
 
 
-def _not_committed(*, ops_complete: bool) -> Iterator[Case]:
+def _not_committed(*, ops_complete: bool) -> Iterator[Rule]:
     facts = f.col("facts")
     row = facts["row"]
     decided = facts["truth"] == Truth.LISTENER
     # The relay looks for halves at the place of the row, and settles any other as a stray one: the message is nowhere.
     misplaced = f.col("listed") & (f.col("half.truth") == Truth.ROW)
-    yield Case(misplaced, Verdict.ROW_WITHOUT_HALF, "a half of it is at another place than the row names")
-    yield Case(_contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
-    yield Case(row["state"] == ROLLED_BACK, Verdict.ROLLED_BACK)
-    yield Case(row["state"] == COMMITTED, Verdict.ROLLED_BACK, "struck: the committed row does not list it")
-    yield Case(facts["rollbacks"] + facts["dropped"] > 0, Verdict.ROLLED_BACK)
-    yield Case(decided & (facts["commits"] > 0), Verdict.ROLLED_BACK, "the op marker does not list it")
-    yield Case(facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
-    yield Case(facts["listing"].isNotNull(), Verdict.ROLLED_BACK, "a copy: the op marker lists nothing")
+    yield Rule(misplaced, Verdict.ROW_WITHOUT_HALF, "a half of it is at another place than the row names")
+    yield Rule(_contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
+    yield Rule(row["state"] == ROLLED_BACK, Verdict.ROLLED_BACK)
+    yield Rule(row["state"] == COMMITTED, Verdict.ROLLED_BACK, "struck: the committed row does not list it")
+    yield Rule(facts["rollbacks"] + facts["dropped"] > 0, Verdict.ROLLED_BACK)
+    yield Rule(decided & (facts["commits"] > 0), Verdict.ROLLED_BACK, "the op marker does not list it")
+    yield Rule(facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
+    yield Rule(facts["listing"].isNotNull(), Verdict.ROLLED_BACK, "a copy: the op marker lists nothing")
     if not ops_complete:
-        yield Case(f.lit(True), Verdict.UNPROVABLE, "op markers of that time could not be read")
-    yield Case(
+        yield Rule(f.lit(True), Verdict.UNPROVABLE, "op markers of that time could not be read")
+    yield Rule(
         f.lit(True), Verdict.DANGLING, f.when(_unsettled(), "undecided").otherwise("settled for an unknown reason")
     )
 

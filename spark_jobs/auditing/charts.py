@@ -9,15 +9,15 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from spark_jobs.records.audit_verdicts import Verdict, Weight
+from spark_jobs.records.audit_verdicts import Proof, Verdict
 
 # Without these each drawing would differ by random ids and by its date; text stays text.
 _STYLE: Any = {"svg.hashsalt": "outbox", "svg.fonttype": "none", "font.size": 9}
 _COLOURS = {
-    Weight.PROVEN: "#4c78a8",
-    Weight.FINDING: "#e45756",
-    Weight.UNPROVABLE: "#bab0ac",
-    Weight.PASSED_OVER: "#d7d3d0",
+    Proof.PROVEN: "#4c78a8",
+    Proof.FINDING: "#e45756",
+    Proof.UNPROVABLE: "#bab0ac",
+    Proof.PASSED_OVER: "#d7d3d0",
 }
 _LEVELS = ("#4c78a8", "#72b7b2", "#f58518", "#e45756")
 

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from outbox.errors import ConfigurationError
-from outbox.protocol.names import Channel
+from outbox.protocol.names import Channel, Place
 from spark_jobs.auditing.window import Inputs, Window
 from spark_jobs.runtime.errors import SourceError
-from spark_jobs.runtime.java_admin import Place
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, KeptTopic, Topic
 from spark_jobs.runtime.spans import Checkpoint, Span
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from outbox._service.exit_codes import Exit
 from spark_jobs.auditing.group_databases import Database
 from spark_jobs.auditing.window import Inputs, text_of
-from spark_jobs.records.audit_verdicts import REPORTED, Verdict, Weight
+from spark_jobs.records.audit_verdicts import REPORTED, Proof, Verdict
 
 FORMAT_VERSION = 1
 
@@ -26,7 +26,7 @@ _ACCURACY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class GroupSummary:
     """The messages of one producer group to one real topic.
 
     Args:
@@ -48,7 +48,7 @@ class Summary:
 
     inputs: Inputs
     databases: Sequence[Database]
-    shares: Sequence[Share]
+    shares: Sequence[GroupSummary]
 
     def counts(self) -> dict[str, int]:
         """Messages by verdict, those verdicts that were given, in the order of `Verdict`."""
@@ -57,15 +57,15 @@ class Summary:
             total.update(share.verdicts)
         return {verdict: total[verdict] for verdict in Verdict if total[verdict]}
 
-    def weighs(self, weight: Weight) -> int:
+    def weighs(self, weight: Proof) -> int:
         """Messages whose verdicts have a weight."""
         return sum(count for verdict, count in self.counts().items() if Verdict[verdict].weight is weight)
 
     def exit_code(self) -> Exit:
         """How the command ends: what is certainly wrong outweighs what cannot be known."""
-        if self.weighs(Weight.FINDING):
+        if self.weighs(Proof.FINDING):
             return Exit.FINDINGS
-        if self.weighs(Weight.UNPROVABLE) or self.inputs.incomplete:
+        if self.weighs(Proof.UNPROVABLE) or self.inputs.incomplete:
             return Exit.UNPROVABLE
         return Exit.OK
 
@@ -104,10 +104,10 @@ def summarize(judged: DataFrame, inputs: Inputs, databases: Sequence[Database]) 
     return Summary(inputs, databases, shares)
 
 
-def _share(row: Row) -> Share:
+def _share(row: Row) -> GroupSummary:
     verdicts = {str(verdict): row[verdict] for verdict in Verdict if row[verdict]}
     latencies = {name: None if row[name] is None else [math.ceil(one) for one in row[name]] for name in LATENCIES}
-    return Share(row.producer_group, row.topic, verdicts, latencies)
+    return GroupSummary(row.producer_group, row.topic, verdicts, latencies)
 
 
 def findings_of(judged: DataFrame) -> DataFrame:

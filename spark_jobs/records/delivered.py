@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from outbox.protocol.names import LATE_HEADER
 from spark_jobs.columns import landed_columns
 from spark_jobs.records.evidence import REAL, inside, lookup, message
-from spark_jobs.records.headers import content, has_header
+from spark_jobs.records.headers import content_hash, has_header
 from spark_jobs.runtime.spans import Span
 
 
@@ -37,7 +37,7 @@ def real_evidence(records: DataFrame, window: Mapping[int, Span], half_ends: Map
             time=f.col("timestamp"),
             time_type=f.col("timestamp_type"),
             producer_group=f.col("producer_group"),
-            content=content(),
+            content_hash=content_hash(),
             origin_partition=f.col("origin_partition"),
             origin_offset=f.col("origin_offset"),
             late=has_header(LATE_HEADER),

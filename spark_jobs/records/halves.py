@@ -15,7 +15,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import UUID_LENGTH, UUID_PATTERN
 from outbox.protocol.names import FORMAT_VERSION, GROUP_HEADER, OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEADER
 from spark_jobs.records.evidence import HALF, malformed_id, message
-from spark_jobs.records.headers import content, has_header, header, is_single
+from spark_jobs.records.headers import content_hash, has_header, header, is_single
 
 _CONTROL = (TARGET_HEADER, TRANSACTION_HEADER, GROUP_HEADER, OPTIONS_HEADER)
 _NUMBER = "(?:0|[1-9][0-9]{0,14})"
@@ -66,7 +66,7 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
             truth=_readable_only(f.substring_index("_group", ";", -1)),
             target=_readable_only(f.substring_index("_target", ":", -1)),
             ordering=_readable_only(_ordering()),
-            content=content(),
+            content_hash=content_hash(),
             sent=f.coalesce(f.timestamp_millis(_option("timestamp").cast("bigint")), f.col("timestamp")),
             incarnation=_option("incarnation"),
             unsettled=f.coalesce(f.col("_unsettled"), f.lit(False)),

@@ -27,7 +27,7 @@ def is_single(name: str) -> Column:
     return f.coalesce((first == 0) | (first + last == f.size(keys) + 1), f.lit(True))
 
 
-def content() -> Column:
+def content_hash() -> Column:
     """Hash of key, value and the user's own headers, in their order; the same for a half and its record.
 
     Hashes pass over null, so each part has a flag whether it is null.

@@ -20,13 +20,13 @@ from rich.console import Console
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import TopicDescription, admin_client, describe_topics
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.progress import Figures, told
+from outbox._service.progress import Figures, show_progress
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.record import Record
 from spark_jobs.replaying.kafka_transaction import FencedError, KafkaTransaction, TransactionFailedError
 from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter, Replay
 from spark_jobs.replaying.lanes import in_order, parts_of, with_lanes
-from spark_jobs.replaying.plan import Lane, Part, Place, Plan, Target
+from spark_jobs.replaying.plan import LandedPlace, Lane, Part, Plan, Target
 from spark_jobs.replaying.progress_log import PARTITION, Entries, Ledger, make_ledger, plan_key
 from spark_jobs.replaying.selection import absent_ids, select, up_to
 from spark_jobs.replaying.settings import ReplaySettings
@@ -243,7 +243,7 @@ def _landed(row: Row) -> LandedRecord:
         (header.key, None if header.value is None else bytes(header.value)) for header in row.headers or ()
     ]
     key, value = (None if found is None else bytes(found) for found in (row.key, row.value))
-    place = Place(row.topic, row.partition, row.offset)
+    place = LandedPlace(row.topic, row.partition, row.offset)
     return LandedRecord(place, row["_hash"], row["_size"], key, value, headers, row["_timestamp"])
 
 
@@ -276,7 +276,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
                 ledger.glance()
             return {"records": prepared.plan.rows, "written": ledger.seen.rows}
 
-        with told(figures, terminal):
+        with show_progress(figures, terminal):
             written = job.write(prepared)
     log.info("Replayed", replay=settings.replay_id, records=prepared.plan.rows, written=written)
     return prepared

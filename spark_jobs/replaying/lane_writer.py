@@ -17,7 +17,7 @@ from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.names import REPLAY_HEADER, REPLAY_SOURCE_HEADER, Channel
 from outbox.protocol.record import Record
 from spark_jobs.replaying.kafka_transaction import FencedError, KafkaTransaction, TransactionFailedError
-from spark_jobs.replaying.plan import Lane, Place, Progress, Share, advanced
+from spark_jobs.replaying.plan import LandedPlace, Lane, LaneProgress, LaneTarget, advanced
 from spark_jobs.replaying.progress_log import PARTITION, Ledger, lane_key
 from spark_jobs.runtime.errors import JobFailedError
 
@@ -38,7 +38,7 @@ class LandedRecord(NamedTuple):
         timestamp: ms since 1970.
     """
 
-    place: Place
+    place: LandedPlace
     hashed: int
     size: int
     key: bytes | None
@@ -66,7 +66,7 @@ class Replay:
     kafka: Mapping[str, str]
     rows: int
     size: int
-    shares: Mapping[Lane, Share]
+    shares: Mapping[Lane, LaneTarget]
     max_message_bytes: Mapping[str, int]
 
 
@@ -84,7 +84,7 @@ class LaneWriter:
         self._lane = lane
         self._ledger = ledger
         self._transactional_id = replay.channel.replay_transactional_id(replay.id, *lane)
-        self._progress: Progress | None = None
+        self._progress: LaneProgress | None = None
 
     def write(self, records: Iterable[LandedRecord]) -> int:
         """Write what the ledger does not show.
@@ -101,10 +101,10 @@ class LaneWriter:
         """
         self._progress = self._ledger.read().progress.get(self._lane)
         before = self._rows()
-        for part in cut(records, self._replay.rows, self._replay.size):
+        for part in split_records(records, self._replay.rows, self._replay.size):
             self._write(part)
         found, planned = self._progress, self._replay.shares[self._lane]
-        if found is None or Share(found.rows, found.checksum) != planned:
+        if found is None or LaneTarget(found.rows, found.checksum) != planned:
             raise JobFailedError(
                 f"replay {self._replay.id} has written {self._rows()} records to {self._lane}, and its plan has "
                 f"{planned.rows}, or others: the table was changed while it ran"
@@ -174,12 +174,12 @@ class LaneWriter:
         ]
         return Record(*self._lane, record.key, record.value, headers, record.timestamp)
 
-    def _entry(self, progress: Progress) -> Record:
+    def _entry(self, progress: LaneProgress) -> Record:
         topic, key = self._replay.channel.replay_ledger_topic, lane_key(self._replay.id, self._lane)
         return Record(topic, PARTITION, key, progress.encode(), [], time.time_ns() // 1_000_000)
 
 
-def cut(records: Iterable[LandedRecord], rows: int, size: int) -> Iterator[list[LandedRecord]]:
+def split_records(records: Iterable[LandedRecord], rows: int, size: int) -> Iterator[list[LandedRecord]]:
     """Yield records in parts, in their order.
 
     Args:

@@ -18,7 +18,7 @@ from spark_jobs.tables.manifest import Checksum
 FORMAT_VERSION = 1
 
 
-class Place(NamedTuple):
+class LandedPlace(NamedTuple):
     """Where a record is that was landed; records of a lane are written in this order."""
 
     topic: str
@@ -84,7 +84,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LaneTarget:
     """What a lane is to have in the end: the number of its records, and the checksum of their places."""
 
     rows: int
@@ -103,18 +103,18 @@ class Plan:
 
     targets: Mapping[str, Target]
     lasts: Mapping[tuple[str, int], int]
-    lanes: Mapping[Lane, Share]
+    lanes: Mapping[Lane, LaneTarget]
 
     @classmethod
     def of(cls, parts: Iterable[Part], targets: Mapping[str, Target]) -> Plan:
         """Return the plan for what was selected."""
         lasts: dict[tuple[str, int], int] = {}
-        lanes: dict[Lane, Share] = {}
+        lanes: dict[Lane, LaneTarget] = {}
         for part in parts:
             source = part.topic, part.partition
             lasts[source] = max(part.last, lasts.get(source, part.last))
-            share = lanes.get(part.lane, Share(0, Checksum()))
-            lanes[part.lane] = Share(share.rows + part.rows, share.checksum + part.checksum)
+            share = lanes.get(part.lane, LaneTarget(0, Checksum()))
+            lanes[part.lane] = LaneTarget(share.rows + part.rows, share.checksum + part.checksum)
         used = {name: targets[name] for name in {lane.topic for lane in lanes}}
         return cls(used, lasts, lanes)
 
@@ -147,7 +147,7 @@ class Plan:
                 {name: Target(**target) for name, target in fields["targets"].items()},
                 {(topic, partition): last for topic, partition, last in fields["lasts"]},
                 {
-                    Lane(topic, partition): Share(rows, Checksum.parse(checksum))
+                    Lane(topic, partition): LaneTarget(rows, Checksum.parse(checksum))
                     for topic, partition, rows, checksum in fields["lanes"]
                 },
             )
@@ -156,7 +156,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LaneProgress:
     """What of a lane is written.
 
     Args:
@@ -167,7 +167,7 @@ class Progress:
 
     rows: int
     checksum: Checksum
-    last: Place
+    last: LandedPlace
 
     def encode(self) -> bytes:
         """As the ledger keeps it."""
@@ -175,7 +175,7 @@ class Progress:
         return _to_json({"version": FORMAT_VERSION, **fields})
 
     @classmethod
-    def parse(cls, value: bytes) -> Progress:
+    def parse(cls, value: bytes) -> LaneProgress:
         """Read what the ledger keeps.
 
         Raises:
@@ -183,12 +183,12 @@ class Progress:
         """
         fields = _from_json(value, "the progress of a lane")
         try:
-            return cls(int(fields["rows"]), Checksum.parse(fields["checksum"]), Place(*fields["last"]))
+            return cls(int(fields["rows"]), Checksum.parse(fields["checksum"]), LandedPlace(*fields["last"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"the replay ledger holds progress that cannot be read: {error}") from error
 
 
-def advanced(before: Progress | None, written: Sequence[tuple[Place, int]]) -> Progress:
+def advanced(before: LaneProgress | None, written: Sequence[tuple[LandedPlace, int]]) -> LaneProgress:
     """Return the progress after more records were written.
 
     Args:
@@ -197,7 +197,7 @@ def advanced(before: Progress | None, written: Sequence[tuple[Place, int]]) -> P
     """
     rows, checksum = (0, Checksum()) if before is None else (before.rows, before.checksum)
     more = Checksum.of(sum(hashed for _, hashed in written))
-    return Progress(rows + len(written), checksum + more, written[-1][0])
+    return LaneProgress(rows + len(written), checksum + more, written[-1][0])
 
 
 def _to_json(fields: Mapping[str, Any]) -> bytes:

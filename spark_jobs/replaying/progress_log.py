@@ -25,7 +25,7 @@ from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.names import Channel
 from spark_jobs.replaying.kafka_transaction import TIMEOUT_MS
-from spark_jobs.replaying.plan import Lane, Plan, Progress
+from spark_jobs.replaying.plan import Lane, LaneProgress, Plan
 
 PARTITION = 0
 """The ledger has one: a few records for each lane are all there is."""
@@ -82,7 +82,7 @@ class Entries:
     """
 
     plan: Plan | None = None
-    progress: dict[Lane, Progress] = field(default_factory=dict)
+    progress: dict[Lane, LaneProgress] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -187,7 +187,7 @@ class Ledger:
         if rest == _PLAN:
             self._entries.plan = Plan.parse(value)
         elif partition.isdigit():
-            self._entries.progress[Lane(topic, int(partition))] = Progress.parse(value)
+            self._entries.progress[Lane(topic, int(partition))] = LaneProgress.parse(value)
         else:
             raise ConfigurationError(
                 f"topic {self._topic} holds a record that is no entry of the ledger: {rest[:80]!r}"

@@ -8,14 +8,12 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
+from outbox.protocol.names import Place
 from spark_jobs.runtime.errors import SourceError, reason, root_name
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE, JavaPackage, jvm
 from spark_jobs.runtime.settings import JobSettings
 
 ANSWER_SECONDS = 10
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class JavaAdmin:

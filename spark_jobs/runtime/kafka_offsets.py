@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_jobs.runtime.java_admin import JavaAdmin, Place
+from outbox.protocol.names import Place
+from spark_jobs.runtime.java_admin import JavaAdmin
 from spark_jobs.runtime.spans import Checkpoint
 
 LOOK_SECONDS = 0.1

@@ -11,12 +11,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from outbox._kafka.range_reader import Span, cut
+from outbox._kafka.range_reader import Span, cut_spans
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.sql.options import Options
 from spark_jobs.sql.pushdown import Bounds, narrowed
-from spark_jobs.sql.schema import What
-from spark_jobs.sql.topic_reader import ChannelReader, Share, missing
+from spark_jobs.sql.schema import OutboxTable
+from spark_jobs.sql.topic_reader import ChannelReader, ReadTask, missing
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -56,7 +56,7 @@ class OutboxDataSource(DataSource):
             SourceError: What is pending is no stream.
         """
         options = self._options()
-        if options.what is What.PENDING:
+        if options.what is OutboxTable.PENDING:
             raise SourceError(
                 "what is pending is no stream: it changes with the relay; read halves and ops, or a batch"
             )
@@ -84,13 +84,13 @@ class OutboxReader(DataSourceReader):
         self._bounds = narrowed(filters)
         return filters
 
-    def partitions(self) -> Sequence[Share]:
+    def partitions(self) -> Sequence[ReadTask]:
         """One task for each partition that can have something."""
         return ChannelReader(self._options).shares(self._bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
-        if not isinstance(partition, Share):  # where there are none, Spark starts a task with one of its own
+        if not isinstance(partition, ReadTask):  # where there are none, Spark starts a task with one of its own
             return
         yield from ChannelReader(self._options).batches(partition, self._schema, self._bounds, whole=True)
 
@@ -126,10 +126,10 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch goes."""
         spans = self._wanted(start, self._end or self._reader.spans())
         if isinstance(limit, ReadMaxRows):
-            spans = cut(spans, limit.max_rows)
+            spans = cut_spans(spans, limit.max_rows)
         return self._offset({span.partition: max(span.start, span.stop) for span in spans})
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ReadTask]:
         """One task for each partition that has something new.
 
         Raises:
@@ -142,11 +142,11 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spans = [span for span in self._wanted(start, ends, there) if span]
         if (gone := missing(spans, there)) is not None:
             raise gone
-        return [Share(span) for span in spans]
+        return [ReadTask(span) for span in spans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
-        assert isinstance(partition, Share)  # noqa: S101 - as `partitions()` made it
+        assert isinstance(partition, ReadTask)  # noqa: S101 - as `partitions()` made it
         yield from ChannelReader(self._options).batches(partition, self._schema, EVERYTHING, whole=False)
 
     def _wanted(self, start: dict[str, Any], ends: list[Span], there: list[Span] | None = None) -> list[Span]:

@@ -17,7 +17,7 @@ from outbox.protocol.half import ANY_PARTITION, HalfControl, Header, parse_half,
 from outbox.protocol.identifiers import check_uuid, message_id
 from outbox.protocol.op import parse_op
 from outbox.protocol.positions import MAX_POSITION
-from spark_jobs.sql.schema import What
+from spark_jobs.sql.schema import OutboxTable
 
 Fields = dict[str, Any]
 """Values by column; a column that is missing is null."""
@@ -54,14 +54,14 @@ def time_of(ms: int) -> datetime | None:
     return _EPOCH + timedelta(milliseconds=ms) if 0 <= ms <= _LAST_MS else None
 
 
-def decode(what: What, record: Stored) -> Iterator[Fields]:
+def decode(what: OutboxTable, record: Stored) -> Iterator[Fields]:
     """Yield the rows of a record: one, but for an op record, which has one for each of its entries."""
     place: Fields = {
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": time_of(record.timestamp),
     }
-    rows = {What.OPS: _ops, What.DISCARDS: _discards}.get(what, _halves)
+    rows = {OutboxTable.OPS: _ops, OutboxTable.DISCARDS: _discards}.get(what, _halves)
     for fields in rows(record):
         yield {**place, **fields}
 
@@ -189,6 +189,6 @@ def _envelope(record: Stored) -> Fields:
     return {**fields, **{name: control[name] for name in shared}}
 
 
-def columns_of(what: What, rows: list[Fields]) -> Mapping[str, list[Any]]:
+def columns_of(what: OutboxTable, rows: list[Fields]) -> Mapping[str, list[Any]]:
     """Rows by column."""
     return {name: [row.get(name) for row in rows] for name in what.names}

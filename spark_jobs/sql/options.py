@@ -10,7 +10,7 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
 from spark_jobs.runtime.spans import BROKER_SKEW_MS
-from spark_jobs.sql.schema import What
+from spark_jobs.sql.schema import OutboxTable
 
 _KAFKA = "kafka."
 _SERVERS = "kafka.bootstrap.servers"
@@ -30,7 +30,7 @@ class Options:
         clock_skew: How far the clocks of two brokers may differ, ms: what is read for a time ends later by it.
     """
 
-    what: What
+    what: OutboxTable
     channel: Channel
     kafka: Mapping[str, str]
     latest: bool = False
@@ -71,11 +71,11 @@ class Options:
         return self.what.topic(self.channel)
 
 
-def _what(text: str) -> What:
+def _what(text: str) -> OutboxTable:
     try:
-        return What(text)
+        return OutboxTable(text)
     except ValueError:
-        raise ConfigurationError(f"option what is one of {', '.join(What)}, not {text!r}") from None
+        raise ConfigurationError(f"option what is one of {', '.join(OutboxTable)}, not {text!r}") from None
 
 
 def _channel(text: str) -> Channel:

@@ -27,7 +27,7 @@ DISCARD_COLUMNS = (
 )
 
 
-class What(enum.StrEnum):
+class OutboxTable(enum.StrEnum):
     """What is read."""
 
     HALVES = "halves"
@@ -38,7 +38,7 @@ class What(enum.StrEnum):
     @property
     def columns(self) -> str:
         """The columns, in Spark's words."""
-        return {What.OPS: OP_COLUMNS, What.DISCARDS: DISCARD_COLUMNS}.get(self, HALF_COLUMNS)
+        return {OutboxTable.OPS: OP_COLUMNS, OutboxTable.DISCARDS: DISCARD_COLUMNS}.get(self, HALF_COLUMNS)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,4 +47,6 @@ class What(enum.StrEnum):
 
     def topic(self, channel: Channel) -> str:
         """Return the topic that holds it."""
-        return {What.OPS: channel.op_topic, What.DISCARDS: channel.discard_topic}.get(self, channel.half_topic)
+        return {OutboxTable.OPS: channel.op_topic, OutboxTable.DISCARDS: channel.discard_topic}.get(
+            self, channel.half_topic
+        )

@@ -26,7 +26,7 @@ from spark_jobs.runtime.errors import SourceError
 from spark_jobs.sql.decoding import Fields, Stored, columns_of, decode
 from spark_jobs.sql.options import Options
 from spark_jobs.sql.pushdown import Bounds
-from spark_jobs.sql.schema import What
+from spark_jobs.sql.schema import OutboxTable
 
 ROWS_AT_ONCE = 2_000
 
@@ -35,7 +35,7 @@ _NO_OFFSET = "_AUTO_OFFSET_RESET"  # librdkafka's name of the error
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class ReadTask(InputPartition):
     """What one task reads.
 
     Args:
@@ -95,18 +95,20 @@ class ChannelReader:
             raise SourceError(f"topic {topic} does not exist: correct the channel, or create it")
         return found
 
-    def shares(self, bounds: Bounds) -> list[Share]:
+    def shares(self, bounds: Bounds) -> list[ReadTask]:
         """Return what must be read for a query.
 
         Raises:
             ConfigurationError: Kafka does not answer, refuses, or does not have what is wanted.
         """
         spans = [span for span in self.spans() if bounds.wants_partition(span.partition)]
-        shares = self._pending(spans) if self._options.what is What.PENDING else [Share(span) for span in spans]
+        shares = (
+            self._pending(spans) if self._options.what is OutboxTable.PENDING else [ReadTask(span) for span in spans]
+        )
         narrow = self._narrowed(bounds, shares)
         return [share for share in narrow if share.span]
 
-    def _pending(self, spans: list[Span]) -> list[Share]:
+    def _pending(self, spans: list[Span]) -> list[ReadTask]:
         """Return the halves that the relay's checkpoint does not call settled."""
         topic, group, topic_id = self._options.topic, self._options.channel.relay_group, self.topic_id()
         places = [(span.topic, span.partition) for span in spans]
@@ -125,16 +127,16 @@ class ChannelReader:
                 checkpoint = parse_half_checkpoint(found.metadata or "", found.offset, topic_id, found.partition)
             except (CheckpointError, NewerFormatError) as error:
                 shares.append(
-                    Share(rest, None, f"the relay's checkpoint cannot be trusted, it may be settled: {error}")
+                    ReadTask(rest, None, f"the relay's checkpoint cannot be trusted, it may be settled: {error}")
                 )
             else:
                 unread = range(checkpoint.head, max(span.stop, checkpoint.head))
-                shares.append(Share(rest, (*checkpoint.unsettled, unread)))
+                shares.append(ReadTask(rest, (*checkpoint.unsettled, unread)))
         return shares
 
-    def _narrowed(self, bounds: Bounds, shares: list[Share]) -> list[Share]:
+    def _narrowed(self, bounds: Bounds, shares: list[ReadTask]) -> list[ReadTask]:
         # The discard topic is read to its end: a later record decides whether a record is alive.
-        open_end = self._options.what is What.DISCARDS
+        open_end = self._options.what is OutboxTable.DISCARDS
         starts, stops = self._times(bounds, [share.span for share in shares])
         found = []
         for share in shares:
@@ -161,7 +163,7 @@ class ChannelReader:
             stops = {span.partition: span.start for span in reader.since(topic, numbers, behind)}
         return starts, stops
 
-    def batches(self, share: Share, schema: StructType, bounds: Bounds, *, whole: bool) -> Iterator[pa.RecordBatch]:
+    def batches(self, share: ReadTask, schema: StructType, bounds: Bounds, *, whole: bool) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a share, as Arrow batches.
 
         Args:
@@ -179,7 +181,7 @@ class ChannelReader:
         kafka = self._options.kafka if whole else {**self._options.kafka, **_ENDS_WHERE_RECORDS_ARE_GONE}
         with SpanReader(kafka, self._options.channel.relay_group) as reader, _told(share.span):
             records = (record for record in map(stored, reader.read([share.span])) if share.has(record.offset))
-            rows = self._alive(records) if whole and self._options.what is What.DISCARDS else self._rows(records)
+            rows = self._alive(records) if whole and self._options.what is OutboxTable.DISCARDS else self._rows(records)
             wanted = (row for row in rows if bounds.wants(row.get("transaction_id")))
             for part in _parts(_doubted(wanted, share.doubt)):
                 columns = columns_of(self._options.what, part)

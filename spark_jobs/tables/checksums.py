@@ -47,7 +47,7 @@ def count_units(table: str, rows: DataFrame) -> tuple[UnitRows, ...]:
     return tuple(UnitRows(table, topic, day, rows) for topic, day, rows in sorted(map(tuple, parts)))
 
 
-def content(rows: DataFrame) -> tuple[int, Checksum]:
+def rows_checksum(rows: DataFrame) -> tuple[int, Checksum]:
     """Return the number of rows and their checksum, independent of their order and of `batch_id`."""
     hashed = f.xxhash64(*(_hashable(rows, name) for name in sorted(rows.columns) if name != "batch_id"))
     total = rows.select(hashed.alias("_hash")).agg(f.count("*").alias("rows"), *hash_sums(f.col("_hash"))).collect()[0]

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from datetime import date
 
 from spark_jobs.runtime.errors import OutputError
-from spark_jobs.tables.layout import Unit
+from spark_jobs.tables.layout import TableDay
 from spark_jobs.tables.manifest import FORMAT_VERSION, Manifest, check_format
 
-Folders = Mapping[Unit, tuple[int, ...]]
+Folders = Mapping[TableDay, tuple[int, ...]]
 """The batch ids under which each unit's rows are, ascending; a negative one is a compaction's."""
 
 
@@ -33,7 +33,7 @@ class Compaction:
     """
 
     number: int
-    unit: Unit
+    unit: TableDay
     replaces: tuple[int, ...]
     rows: int
     checksum: str
@@ -57,7 +57,7 @@ class Compaction:
         try:
             content = json.loads(text)
             check_format(content.pop("format"))
-            unit, replaces = Unit(**content.pop("unit")), tuple(content.pop("replaces"))
+            unit, replaces = TableDay(**content.pop("unit")), tuple(content.pop("replaces"))
             return cls(unit=unit, replaces=replaces, **content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OutputError(f"the file of a compaction cannot be read: {error!r}") from error
@@ -69,7 +69,7 @@ def live_folders(manifests: Iterable[Manifest], compactions: Iterable[Compaction
     A compaction counts if all that it replaces counts when its turn comes. So of two that were made at once of the same
     folders, the one of the lower number counts, for every reader.
     """
-    found: dict[Unit, set[int]] = {}
+    found: dict[TableDay, set[int]] = {}
     for manifest in manifests:
         for unit in manifest.units():
             found.setdefault(unit, set()).add(manifest.batch_id)
@@ -81,7 +81,7 @@ def live_folders(manifests: Iterable[Manifest], compactions: Iterable[Compaction
     return {unit: tuple(sorted(ids)) for unit, ids in sorted(found.items())}
 
 
-def due(folders: Folders, before: date, fewest: int) -> dict[Unit, tuple[int, ...]]:
+def due(folders: Folders, before: date, fewest: int) -> dict[TableDay, tuple[int, ...]]:
     """Return what is to be compacted.
 
     Args:

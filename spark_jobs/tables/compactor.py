@@ -30,7 +30,7 @@ from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.folder import Folder, read_texts
 from spark_jobs.runtime.jvm import JAVA_ERRORS
 from spark_jobs.runtime.settings import CompactSettings
-from spark_jobs.tables.checksums import content, identities
+from spark_jobs.tables.checksums import identities, rows_checksum
 from spark_jobs.tables.compaction import Compaction, Folders, due, live_folders, origin
 from spark_jobs.tables.delta import LOG, optimize
 from spark_jobs.tables.layout import (
@@ -39,7 +39,7 @@ from spark_jobs.tables.layout import (
     MANIFESTS,
     PARTITIONED_BY,
     RECORDS,
-    Unit,
+    TableDay,
     batch_folder,
     compaction_file,
     unit_folder,
@@ -165,7 +165,7 @@ class Compactor:
             if number.isdigit() and int(number) not in self._compactions:
                 self._output.delete(batch_folder(table, -int(number)))
 
-    def compact(self, unit: Unit, ids: tuple[int, ...]) -> None:
+    def compact(self, unit: TableDay, ids: tuple[int, ...]) -> None:
         """Compact one unit.
 
         Args:
@@ -197,9 +197,9 @@ class Compactor:
             "Day compacted", **unit._asdict(), folders=len(ids), rows=rows, seconds=round(time.monotonic() - began, 2)
         )
 
-    def _check_read(self, unit: Unit, ids: tuple[int, ...], rows: DataFrame) -> tuple[int, Checksum]:
+    def _check_read(self, unit: TableDay, ids: tuple[int, ...], rows: DataFrame) -> tuple[int, Checksum]:
         """Count the rows that are to be compacted; they must be those that landed."""
-        found, checksum = content(rows)
+        found, checksum = rows_checksum(rows)
         landed = [self._manifests[id_] for id_ in frozenset().union(*(origin(id_, self._compactions) for id_ in ids))]
         expected = sum(manifest.rows_of(unit) for manifest in landed)
         same = found == expected
@@ -218,15 +218,15 @@ class Compactor:
         ordered = rows.repartitionByRange(files, *order).sortWithinPartitions(*order)
         ordered.write.options(**FILES).partitionBy(*PARTITIONED_BY).parquet(self._output.path(written))
 
-    def _check_written(self, unit: Unit, written: str, schema: StructType, read: tuple[int, Checksum]) -> None:
-        found = content(self._spark.read.schema(schema).parquet(self._output.path(written)))
+    def _check_written(self, unit: TableDay, written: str, schema: StructType, read: tuple[int, Checksum]) -> None:
+        found = rows_checksum(self._spark.read.schema(schema).parquet(self._output.path(written)))
         if found != read:
             raise OutputError(
                 f"{self._name(unit)} was read as {read[0]} rows with checksum {read[1]} and written as {found[0]} with "
                 f"{found[1]}: nothing was replaced; try again"
             )
 
-    def _remove(self, unit: Unit, ids: Iterable[int]) -> None:
+    def _remove(self, unit: TableDay, ids: Iterable[int]) -> None:
         for id_ in ids:
             folder = unit_folder(unit, id_)
             self._output.delete(folder)
@@ -238,7 +238,7 @@ class Compactor:
     def _texts(self, name: str) -> list[str]:
         return list(read_texts(self._spark, self._output.path(name)))
 
-    def _name(self, unit: Unit) -> str:
+    def _name(self, unit: TableDay) -> str:
         return f"{unit.topic} of {unit.day} in {self._output}/{unit.table}"
 
 

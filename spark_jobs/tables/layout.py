@@ -45,7 +45,7 @@ QUARANTINE_COLUMNS = (
 BATCH_COLUMN = "batch_id bigint"
 
 
-class Unit(NamedTuple):
+class TableDay(NamedTuple):
     """One day of one topic in one table: what is compacted as a whole.
 
     Args:
@@ -69,7 +69,7 @@ def batch_folder(table: str, batch_id: int) -> str:
     return f"{table}/batch_id={batch_id}"
 
 
-def unit_folder(unit: Unit, batch_id: int) -> str:
+def unit_folder(unit: TableDay, batch_id: int) -> str:
     """Where the rows of a unit are that came with a batch or a compaction."""
     return f"{batch_folder(unit.table, batch_id)}/topic={unit.topic}/day={unit.day}"
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.spans import Gap, Offsets
-from spark_jobs.tables.layout import QUARANTINE, RECORDS, Unit
+from spark_jobs.tables.layout import QUARANTINE, RECORDS, TableDay
 
 FORMAT_VERSION = 1
 
@@ -136,18 +136,18 @@ class Manifest:
         """Rows of the batch in the quarantine."""
         return sum(part.rows for part in self.beside if part.table == QUARANTINE)
 
-    def units(self) -> set[Unit]:
+    def units(self) -> set[TableDay]:
         """Return what the batch has rows of."""
-        records = {Unit(RECORDS, part.topic, part.day) for part in self.partitions}
-        return records | {Unit(part.table, part.topic, part.day) for part in self.beside}
+        records = {TableDay(RECORDS, part.topic, part.day) for part in self.partitions}
+        return records | {TableDay(part.table, part.topic, part.day) for part in self.beside}
 
-    def rows_of(self, unit: Unit) -> int:
+    def rows_of(self, unit: TableDay) -> int:
         """How many rows of a unit the batch has."""
         if unit.table == RECORDS:
             return sum(part.rows for part in self.partitions if (part.topic, part.day) == unit[1:])
         return sum(part.rows for part in self.beside if (part.table, part.topic, part.day) == unit)
 
-    def checksum_of(self, unit: Unit) -> Checksum:
+    def checksum_of(self, unit: TableDay) -> Checksum:
         """Return the checksum of the records of a unit."""
         found = (part.checksum for part in self.partitions if (part.topic, part.day) == unit[1:])
         return sum(map(Checksum.parse, found), Checksum())

@@ -7,7 +7,7 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.runtime.java_admin import Place
+from outbox.protocol.names import Place
 from spark_jobs.runtime.kafka_offsets import Topic, source_properties
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import Span

@@ -18,18 +18,18 @@ import structlog
 from pyspark.sql import SparkSession
 
 from outbox._failpoints import failpoint
+from outbox.protocol.names import Place
 from spark_jobs.runtime.errors import JobFailedError, LostRecordsError, OutputError, SourceError, is_data_loss, reason
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.java_admin import Place
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.kafka_offsets import Topic
 from spark_jobs.runtime.source import refuse_missing
 from spark_jobs.runtime.spans import Span, by_topic, lost_spans
 from spark_jobs.tables.pairing import check_ids
-from spark_jobs.watching.frames.channel_status import Look
+from spark_jobs.watching.frames.channel_status import ChannelStatus
 from spark_jobs.watching.frames.partitions import held, standing
 from spark_jobs.watching.frames.read_plan import advanced, plan
-from spark_jobs.watching.frames.step import Step
+from spark_jobs.watching.frames.step import CountedBatch
 from spark_jobs.watching.metrics import write_metrics
 from spark_jobs.watching.micro_batch import Batch, Ends
 from spark_jobs.watching.settings import WatchSettings
@@ -99,7 +99,7 @@ class Watch:
         self._settings = settings
         self._kafka = kafka
         self._tables = WatchTables(spark, Folder(spark, settings.output))
-        self._step: Step | None = None
+        self._step: CountedBatch | None = None
         self.batches = 0
 
     def prepare(self) -> None:
@@ -178,7 +178,7 @@ class Watch:
         self._tell(step, look, spans)
         return behind
 
-    def _tell(self, step: Step, look: Look, spans: Mapping[Place, Span]) -> None:
+    def _tell(self, step: CountedBatch, look: ChannelStatus, spans: Mapping[Place, Span]) -> None:
         log.info(
             "Batch watched",
             batch=step.number,
@@ -189,16 +189,16 @@ class Watch:
             seconds=round(time.time_ns() / 1e9 - step.at_ms / 1000, 2),
         )
 
-    def _begin(self, ends: Ends, now: int) -> Step:
+    def _begin(self, ends: Ends, now: int) -> CountedBatch:
         """Where a job begins whose output is empty; as if batch -1 had been there."""
         ids = {name: topic.id for name, topic in ends.topics.items()}
         if self._settings.starting_offsets == "earliest":
-            return Step(-1, now, ids, self._kafka.beginnings(places_of(ends.topics)))
+            return CountedBatch(-1, now, ids, self._kafka.beginnings(places_of(ends.topics)))
         # The half topic last: of a half that is read all that follows is read, too.
         half = ends.topics[self._settings.channel_names().half_topic]
-        return Step(-1, now, ids, {**ends.stable, **self._kafka.stable(half.places())})
+        return CountedBatch(-1, now, ids, {**ends.stable, **self._kafka.stable(half.places())})
 
-    def _refuse_lost(self, before: Step, ends: Ends) -> None:
+    def _refuse_lost(self, before: CountedBatch, ends: Ends) -> None:
         beginnings = by_topic(self._kafka.beginnings(ends.ends))
         if spans := lost_spans(before.offsets(), beginnings, by_topic(ends.ends)):
             raise LostRecordsError(

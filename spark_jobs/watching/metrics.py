@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics import MetricWrapperBase
 
 from spark_jobs.runtime.prometheus_file import write_prometheus_file
-from spark_jobs.watching.frames.channel_status import Look
+from spark_jobs.watching.frames.channel_status import ChannelStatus
 from spark_jobs.watching.frames.per_minute import QUANTILES
 from spark_jobs.watching.frames.step import Totals
 
@@ -73,7 +73,7 @@ COMPLETED_SECONDS = Gauge(
 )
 
 
-def write_metrics(file: Path, look: Look, totals: Totals, behind: int) -> None:
+def write_metrics(file: Path, look: ChannelStatus, totals: Totals, behind: int) -> None:
     """Write the file, so that readers see all of it or the one before.
 
     Args:
@@ -116,7 +116,7 @@ def _show_totals(totals: Totals) -> None:
                 MESSAGES.labels(group, kind).inc(count)
 
 
-def _show_groups(look: Look) -> None:
+def _show_groups(look: ChannelStatus) -> None:
     for one in look.waiting:
         group, age = one.group or "", "+Inf" if one.up_to_seconds is None else str(one.up_to_seconds)
         WAITING.labels(group, one.state, age).set(one.messages)
@@ -129,7 +129,7 @@ def _show_groups(look: Look) -> None:
                 LATENCY_SECONDS.labels(recent.group or "", stage, str(quantile)).set(value / 1000)
 
 
-def _show_partitions(look: Look) -> None:
+def _show_partitions(look: ChannelStatus) -> None:
     for one in look.partitions:
         HELD_BACK.labels(one.topic, str(one.number)).set(one.held_back)
         STANDING_SECONDS.labels(one.topic, str(one.number)).set(one.standing_ms / 1000)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
-from spark_jobs.runtime.java_admin import Place
+from outbox.protocol.names import Place
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.kafka_offsets import Topic
 from spark_jobs.runtime.spans import Span
@@ -19,13 +19,13 @@ from spark_jobs.watching.alert_sink import send_alerts
 from spark_jobs.watching.batch_source import read_events
 from spark_jobs.watching.frames.alerts import alerts, news
 from spark_jobs.watching.frames.backlog import oldest_unread, waiting, waiting_rows
-from spark_jobs.watching.frames.channel_status import Look, recent_figures
+from spark_jobs.watching.frames.channel_status import ChannelStatus, recent_figures
 from spark_jobs.watching.frames.events import HALF
 from spark_jobs.watching.frames.messages import Read, kept, messages, together
-from spark_jobs.watching.frames.partitions import Partition, Standing, partition_rows
+from spark_jobs.watching.frames.partitions import OpenTransaction, Partition, partition_rows
 from spark_jobs.watching.frames.per_minute import merged, minutes, totals_of
 from spark_jobs.watching.frames.read_plan import advanced
-from spark_jobs.watching.frames.step import Step, added
+from spark_jobs.watching.frames.step import CountedBatch, added
 from spark_jobs.watching.settings import WatchSettings
 from spark_jobs.watching.state_tables import KNOWN, RECENT, TABLES, WatchTables
 
@@ -45,7 +45,7 @@ class Ends:
     topics: Mapping[str, Topic]
     ends: Mapping[Place, int]
     stable: Mapping[Place, int]
-    standing: Mapping[Place, Standing]
+    standing: Mapping[Place, OpenTransaction]
     heads: Mapping[int, int]
 
 
@@ -70,7 +70,13 @@ class Batch:
     """
 
     def __init__(
-        self, spark: SparkSession, settings: WatchSettings, tables: WatchTables, before: Step, ends: Ends, now: int
+        self,
+        spark: SparkSession,
+        settings: WatchSettings,
+        tables: WatchTables,
+        before: CountedBatch,
+        ends: Ends,
+        now: int,
     ) -> None:
         self._spark = spark
         self._settings = settings
@@ -91,7 +97,7 @@ class Batch:
             for frame in self._persisted:
                 frame.unpersist()
 
-    def make(self, spans: Mapping[Place, Span], until: int | None) -> tuple[Step, Look]:
+    def make(self, spans: Mapping[Place, Span], until: int | None) -> tuple[CountedBatch, ChannelStatus]:
         """Count what is new, look at what waits, send alerts; all tables are written and not published yet.
 
         Args:
@@ -107,7 +113,7 @@ class Batch:
         fresh = news(alerts(look, limits), self._before.firing, self._settings.channel, look)
         send_alerts(self._spark, self._settings, fresh.records)
         return (
-            Step(
+            CountedBatch(
                 self._before.number + 1,
                 self._now,
                 self._before.topics,
@@ -141,13 +147,13 @@ class Batch:
         topics = self._settings.real_topics()
         return Read(half_ends, written, newest_ms, until, self._settings.forget_ms, topics, self._ends.heads)
 
-    def _look(self, counted: _Counted) -> Look:
+    def _look(self, counted: _Counted) -> ChannelStatus:
         found = waiting(counted.told, counted.read)
         oldest = oldest_unread(counted.events, counted.read)
         partitions = [self._with_relay(self._partition(place), oldest) for place in self._ends.ends]
         self._write_rows("waiting", waiting_rows(found, self._now))
         self._write_rows("partitions", partition_rows(partitions, self._now))
-        return Look(self._now, found, recent_figures(counted.recent), partitions, counted.read.until_ms)
+        return ChannelStatus(self._now, found, recent_figures(counted.recent), partitions, counted.read.until_ms)
 
     def _partition(self, place: Place) -> Partition:
         found = Partition(*place, self._ends.ends[place], self._ends.stable[place], 0)

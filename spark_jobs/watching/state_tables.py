@@ -26,7 +26,7 @@ from spark_jobs.watching.frames.backlog import WAITING
 from spark_jobs.watching.frames.events import EVENTS
 from spark_jobs.watching.frames.partitions import PARTITIONS
 from spark_jobs.watching.frames.per_minute import MINUTES, merged
-from spark_jobs.watching.frames.step import Step
+from spark_jobs.watching.frames.step import CountedBatch
 
 KNOWN, RECENT = "_known", "_recent"
 
@@ -52,7 +52,7 @@ class WatchTables:
         # A driver that was killed may leave a JVM that writes on for a moment: no two runs share a folder.
         self._run = uuid.uuid4().hex
 
-    def prepare(self, keep: int = 0) -> Step | None:
+    def prepare(self, keep: int = 0) -> CountedBatch | None:
         """Remove what killed runs were writing or removing, and batches that are too old.
 
         Args:
@@ -68,9 +68,9 @@ class WatchTables:
         last = numbers[-1] if numbers else None
         if last is not None:
             self._sweep(numbers, last - keep + 1 if keep else numbers[0])
-        return None if last is None else Step.parse(self._output.text(manifest_file(last)) or "")
+        return None if last is None else CountedBatch.parse(self._output.text(manifest_file(last)) or "")
 
-    def snapshot(self, name: str, step: Step) -> DataFrame:
+    def snapshot(self, name: str, step: CountedBatch) -> DataFrame:
         """Return what a batch has left for the next one; nothing before the first."""
         if step.number < 0:
             return self._spark.createDataFrame([], _SNAPSHOTS[name])
@@ -82,7 +82,7 @@ class WatchTables:
         rows.write.options(**FILES).parquet(path, mode="overwrite")
         return self._spark.read.schema(rows.schema).parquet(path)
 
-    def publish(self, step: Step, keep: int) -> None:
+    def publish(self, step: CountedBatch, keep: int) -> None:
         """Let a batch count: rename its folders, write its manifest, remove what is too old.
 
         Args:

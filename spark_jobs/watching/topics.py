@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
+from outbox.protocol.names import Place
 from spark_jobs.runtime.errors import root_name
-from spark_jobs.runtime.java_admin import Place
 from spark_jobs.runtime.jvm import JAVA_ERRORS
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic
 from spark_jobs.watching.frames.partitions import Holder

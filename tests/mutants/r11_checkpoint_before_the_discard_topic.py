@@ -6,12 +6,12 @@ way round: it is not there yet, and below the checkpoint already. Its row is pur
 
 from __future__ import annotations
 
-from checker.rules.settlement import Progress
+from checker.rules.settlement import ChannelProgress
 from checker.upkeep.delivery_progress import DeliveryReader
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _read(self: DeliveryReader) -> Progress:
+def _read(self: DeliveryReader) -> ChannelProgress:
     """The discard topic first."""
     discards = self._read_discards()
     checkpoints = self._read_checkpoints()

@@ -6,11 +6,11 @@ is old, the next check takes its absence for a rollback, and its message is lost
 
 from __future__ import annotations
 
-from checker.rules.settlement import Progress, settled_below
+from checker.rules.settlement import ChannelProgress, settled_below
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _all_that_was_read(progress: Progress) -> dict[int, int]:
+def _all_that_was_read(progress: ChannelProgress) -> dict[int, int]:
     """Whatever lies in the half topic may go once it is old."""
     return {number: partition.end + 2**40 for number, partition in progress.partitions.items()}
 

@@ -7,14 +7,14 @@ any more, its message stays where it is: lost.
 from __future__ import annotations
 
 from relay.ledger.ledger import Ledger
-from relay.state.discard_index import Move
+from relay.state.discard_index import ParkedHalves
 from relay.state.message_transaction import Transaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 _park = Ledger._park
 
 
-def _park_and_forget(self: Ledger, transaction: Transaction, why: str) -> Move:
+def _park_and_forget(self: Ledger, transaction: Transaction, why: str) -> ParkedHalves:
     """Let an undecided transaction go, for good."""
     move = _park(self, transaction, why)
     transaction.due = -1  # so its entry on the clock is void

@@ -6,11 +6,11 @@ ever is missed by nobody: it is as good as lost.
 
 from __future__ import annotations
 
-from checker.rules.settlement import CommittedRow, Delay, Progress, _why_unsettled, why_undelivered
+from checker.rules.settlement import ChannelProgress, CommittedRow, Delay, _why_unsettled, why_undelivered
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _by_the_checkpoint(row: CommittedRow, progress: Progress) -> Delay | None:
+def _by_the_checkpoint(row: CommittedRow, progress: ChannelProgress) -> Delay | None:
     """What lies below the checkpoint is delivered."""
     if row.topic_id != progress.topic_id:
         return Delay.DELETED_TOPIC

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from relay.recovery.hanging_transactions import TransactionalLeftovers
+from relay.recovery.hanging_transactions import OwnHangingTransactions
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
 def _end(
-    self: TransactionalLeftovers, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()
+    self: OwnHangingTransactions, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()
 ) -> Mapping[str, str]:
     """Nothing will have been left."""
     del self, topics, in_hand
@@ -23,7 +23,7 @@ def _end(
 MUTANT = Mutant(
     "R31",
     Harm.DOUBLED,
-    TransactionalLeftovers.end,
+    OwnHangingTransactions.end,
     _end,
-    ("tests/unit/relay/test_leftovers.py::test_a_transaction_that_was_just_handed_out_is_owed",),
+    ("tests/unit/relay/test_hanging_transactions.py::test_a_transaction_that_was_just_handed_out_is_owed",),
 )

@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 
-from checker.operator.database_view import Rows
+from checker.operator.database_view import DatabaseView
 from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _try_lock(self: Rows, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
+def _try_lock(self: DatabaseView, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
     """Ask nobody."""
     del self, connection, request
     return True
@@ -24,7 +24,7 @@ def _try_lock(self: Rows, connection: psycopg.Connection[Any], request: CheckReq
 MUTANT = Mutant(
     "R32",
     Harm.PHANTOM,
-    Rows._try_lock,
+    DatabaseView._try_lock,
     _try_lock,
     (
         "tests/integration/operator/test_resolve.py::test_an_open_local_transaction_is_left_alone_at_the_last_moment_too",

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from checker.operator.database_view import Rows, Seen
-from checker.operator.rulings import Standing
+from checker.operator.database_view import DatabaseStatus, DatabaseView
+from checker.operator.rulings import SourceState
 from checker.rules.verdicts import Row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpKind
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _decide(self: Rows, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None) -> Seen:
+def _decide(
+    self: DatabaseView, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None
+) -> DatabaseStatus:
     """Take the operator's word for the row."""
     del alive, gone
     committed = kind is OpKind.COMMIT
     place = (request.topic_id, request.partition, request.first_offset, request.last_offset, request.positions)
-    return Seen(Standing.COMMITTED if committed else Standing.ROLLED_BACK, self._name, Row(committed, *place))
+    return DatabaseStatus(
+        SourceState.COMMITTED if committed else SourceState.ROLLED_BACK, self._name, Row(committed, *place)
+    )
 
 
 MUTANT = Mutant(
     "R32",
     Harm.LOST,
-    Rows.decide,
+    DatabaseView.decide,
     _decide,
     ("tests/integration/operator/test_resolve.py::test_an_application_that_commits_after_a_rollback_is_fenced",),
 )

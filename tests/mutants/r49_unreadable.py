@@ -5,7 +5,8 @@ Without it the relay reads the same offset for ever, is ready, and delivers noth
 
 from __future__ import annotations
 
-from relay.serving.intake import Intake, Place, Unreadable
+from outbox.protocol.names import Place
+from relay.serving.intake import Intake, Unreadable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

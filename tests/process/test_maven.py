@@ -23,7 +23,7 @@ from outbox._jars import fetch as maven
 from outbox._jars import ivy
 from outbox._jars.coordinates import Coordinate, Lock, read_lock, write_lock
 from outbox._jars.errors import ChecksumError, FetchError
-from outbox._jars.fetch import Progress, fetch, make_lock
+from outbox._jars.fetch import FetchProgress, fetch, make_lock
 from outbox._jars.java import Java
 from stack.locks import all_locks
 
@@ -83,7 +83,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def test_missing_jars_are_fetched_once_and_then_only_checked(tmp_path: Path, stand_in: StandIn) -> None:
     lock = lock_of(tmp_path, LAMP, BULB)
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     first = fetch(lock, cache=tmp_path / "jars", progress=seen.append)
     assert [jar.read_bytes() for jar in first] == [CONTENT[name] for name in read_lock(lock).sha256]
     assert [(each.done, each.total) for each in seen] == [(0, 2), (1, 2), (2, 2)]

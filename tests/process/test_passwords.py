@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from checker.connection import connect_and_verify
-from checker.operator.database_view import Rows
+from checker.operator.database_view import DatabaseView
 from checker.settings import DatabaseSettings
 from outbox._cli import doctor, inbox, table
 from outbox._postgres.dsn import connection_problem, libpq_dsn
@@ -81,7 +81,7 @@ def checker(url: str, _: pytest.MonkeyPatch) -> str:
 
 def operator(url: str, _: pytest.MonkeyPatch) -> str:
     with pytest.raises(ConfigurationError) as raised:
-        Rows("shop", DatabaseSettings.model_validate({"dsn": url}), "outbox").look([])
+        DatabaseView("shop", DatabaseSettings.model_validate({"dsn": url}), "outbox").look([])
     return str(raised.value)
 
 

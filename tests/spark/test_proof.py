@@ -18,7 +18,7 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
-from spark_jobs.records.audit_verdicts import Verdict, Weight
+from spark_jobs.records.audit_verdicts import Proof, Verdict
 from tests.support.proving import (
     BEHIND,
     GRACE,
@@ -606,7 +606,7 @@ def test_what_is_certainly_wrong_is_found_though_nobody_knows_whether_it_is_comm
     kept = history.delivered()
     rows = history.judged(purged=kept.first)
     assert wrong(rows) == {**unknown, **wrongs}
-    details = {row.detail for row in rows if Verdict[row.verdict].weight is Weight.FINDING}
+    details = {row.detail for row in rows if Verdict[row.verdict].weight is Proof.FINDING}
     assert all(detail.endswith("is it committed? its row may have been purged") for detail in details)
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from outbox.protocol.names import Place
 from spark_jobs.runtime.errors import LostRecordsError
-from spark_jobs.runtime.java_admin import Place
 from spark_jobs.runtime.kafka_offsets import Topic
 from spark_jobs.watching.frames.partitions import Holder
 from spark_jobs.watching.job import Watch

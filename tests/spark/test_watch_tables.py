@@ -11,7 +11,7 @@ from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.watching.frames.events import EVENTS
 from spark_jobs.watching.frames.per_minute import MINUTES
-from spark_jobs.watching.frames.step import Step
+from spark_jobs.watching.frames.step import CountedBatch
 from spark_jobs.watching.state_tables import KNOWN, RECENT, TABLES, WatchTables, read_minutes, read_watch
 from tests.support.spark import session
 
@@ -25,7 +25,7 @@ class Output:
         self.folder = folder / "figures"
         self.restart()
 
-    def restart(self, keep: int = 0) -> Step | None:
+    def restart(self, keep: int = 0) -> CountedBatch | None:
         """A new run; the last batch that counts."""
         self.tables = WatchTables(session(), Folder(session(), str(self.folder)))
         return self.tables.prepare(keep)
@@ -38,7 +38,7 @@ class Output:
         frames |= {KNOWN: session().createDataFrame([], EVENTS).coalesce(1), RECENT: frames["minutes"]}
         for name, frame in frames.items():
             self.tables.write(name, number, frame)
-        self.tables.publish(Step(number, 0, {}, {}), keep)
+        self.tables.publish(CountedBatch(number, 0, {}, {}), keep)
         if not manifest:
             (self.folder / "_manifests" / f"{number}.json").unlink()
 
@@ -75,7 +75,7 @@ def test_a_second_job_is_refused_when_it_would_write_a_batch_that_is_there(outpu
     other = WatchTables(session(), Folder(session(), str(output.folder)))
     output.write(0, 5)
     with pytest.raises(OutputError, match="another job writes to"):
-        other.publish(Step(0, 0, {}, {}), 0)
+        other.publish(CountedBatch(0, 0, {}, {}), 0)
     assert output.halves() == 5
 
 
@@ -86,7 +86,7 @@ def test_snapshots_of_two_batches_and_tables_of_some_stay(output: Output) -> Non
     assert output.batches("minutes") == output.batches("waiting") == {"1", "2", "3"}
     assert output.halves() == 3
     assert {row.batch_id for row in read_watch(session(), str(output.folder), "minutes").collect()} == {1, 2, 3}
-    assert output.tables.snapshot(KNOWN, Step(3, 0, {}, {})).count() == 0
+    assert output.tables.snapshot(KNOWN, CountedBatch(3, 0, {}, {})).count() == 0
 
 
 def test_what_a_killed_run_was_removing_does_not_count_and_goes(output: Output) -> None:

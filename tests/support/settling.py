@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.connection import connect
-from checker.rules.settlement import Progress, old_enough
+from checker.rules.settlement import ChannelProgress, old_enough
 from checker.settings import DatabaseSettings
 from checker.upkeep.pages import database_ms
 from checker.upkeep.purge import OPTIONS, Purge, Purged, what_may_go
@@ -124,7 +124,7 @@ def database_of(site: Site) -> DatabaseSettings:
 
 
 def purge(
-    site: Site, progress: Progress, keep_settled_ms: int = DAY_MS, keep_tombstones_ms: int = 30 * DAY_MS
+    site: Site, progress: ChannelProgress, keep_settled_ms: int = DAY_MS, keep_tombstones_ms: int = 30 * DAY_MS
 ) -> Purged:
     """Purge once, as a checker would; what was deleted."""
     settled = what_may_go(site.name, progress)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from outbox._service.exit_codes import Exit, fail
 from outbox.protocol.names import Channel
 from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter, Replay
-from spark_jobs.replaying.plan import Lane, Place, Share
+from spark_jobs.replaying.plan import LandedPlace, Lane, LaneTarget
 from spark_jobs.replaying.progress_log import Ledger, make_ledger
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.tables.manifest import Checksum
@@ -27,14 +27,14 @@ def landed_records(count: int, first: int = 0) -> list[LandedRecord]:
     """Records of one landed partition, with the time of now."""
     now = time.time_ns() // 1_000_000
     return [
-        LandedRecord(Place("orders", 0, offset), offset + 1, 5, b"key", b"%d" % offset, [], now)
+        LandedRecord(LandedPlace("orders", 0, offset), offset + 1, 5, b"key", b"%d" % offset, [], now)
         for offset in range(first, first + count)
     ]
 
 
 def replay_of(bootstrap_servers: str, channel: str, topic: str, records: Sequence[LandedRecord]) -> Replay:
     """A replay with one lane: partition 0 of the topic."""
-    share = Share(len(records), Checksum.of(sum(record.hashed for record in records)))
+    share = LaneTarget(len(records), Checksum.of(sum(record.hashed for record in records)))
     kafka = {"bootstrap.servers": bootstrap_servers}
     return Replay(REPLAY_ID, Channel(channel), kafka, AT_ONCE, 1_000_000, {Lane(topic, 0): share}, {topic: 1_000_000})
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from spark_jobs.watching.frames.channel_status import Look, Recent
+from spark_jobs.watching.frames.channel_status import ChannelStatus, Recent
 from spark_jobs.watching.frames.messages import UNDECIDED, UNDELIVERED
 from spark_jobs.watching.frames.per_minute import QUANTILES
 
@@ -86,12 +86,12 @@ class Alert:
         return f"{self.kind}/{self.subject}"
 
 
-def alerts(look: Look, limits: Thresholds) -> list[Alert]:
+def alerts(look: ChannelStatus, limits: Thresholds) -> list[Alert]:
     """All that is wrong."""
     return [*_waiting(look, limits), *_recent(look, limits), *_partitions(look, limits)]
 
 
-def _waiting(look: Look, limits: Thresholds) -> Iterator[Alert]:
+def _waiting(look: ChannelStatus, limits: Thresholds) -> Iterator[Alert]:
     if look.until_ms is None:
         return
     bounds = {
@@ -104,7 +104,7 @@ def _waiting(look: Look, limits: Thresholds) -> Iterator[Alert]:
                 yield Alert(kind, group or "", oldest + bound, age, bound, f"{detail} after {age // 1_000} s")
 
 
-def _recent(look: Look, limits: Thresholds) -> Iterator[Alert]:
+def _recent(look: ChannelStatus, limits: Thresholds) -> Iterator[Alert]:
     for one in look.recent:
         group, undeliverable = one.group or "", one.undeliverable
         if undeliverable:
@@ -125,7 +125,7 @@ def _slowest(one: Recent) -> int:
     return values[QUANTILES.index(0.99)] if values else 0
 
 
-def _partitions(look: Look, limits: Thresholds) -> Iterator[Alert]:
+def _partitions(look: ChannelStatus, limits: Thresholds) -> Iterator[Alert]:
     for one in look.partitions:
         place = f"{one.topic}/{one.number}"
         if one.standing_ms > limits.hung_ms:
@@ -140,7 +140,7 @@ def _partitions(look: Look, limits: Thresholds) -> Iterator[Alert]:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewAlerts:
     """What is to be sent.
 
     Args:
@@ -152,7 +152,7 @@ class News:
     records: tuple[tuple[str, str], ...]
 
 
-def news(now: list[Alert], before: Mapping[str, int], channel: str, look: Look) -> News:
+def news(now: list[Alert], before: Mapping[str, int], channel: str, look: ChannelStatus) -> NewAlerts:
     """Return what has begun, and what is over.
 
     Args:
@@ -171,7 +171,7 @@ def news(now: list[Alert], before: Mapping[str, int], channel: str, look: Look) 
         for key, since in before.items()
         if key not in firing
     ]
-    return News(firing, (*begun, *over))
+    return NewAlerts(firing, (*begun, *over))
 
 
 def _firing(alert: Alert, channel: str) -> str:

@@ -38,7 +38,7 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ChannelStatus:
     """A look.
 
     Args:

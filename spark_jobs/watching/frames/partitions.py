@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from spark_jobs.runtime.java_admin import Place
+from outbox.protocol.names import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OpenTransaction:
     """A last stable offset that is below the high watermark.
 
     Args:
@@ -80,8 +80,8 @@ PARTITIONS = (
 
 
 def standing(
-    ends: Mapping[Place, int], stable: Mapping[Place, int], before: Mapping[Place, Standing], now_ms: int
-) -> dict[Place, Standing]:
+    ends: Mapping[Place, int], stable: Mapping[Place, int], before: Mapping[Place, OpenTransaction], now_ms: int
+) -> dict[Place, OpenTransaction]:
     """Where the last stable offset is below the high watermark, and since when it has not moved.
 
     Args:
@@ -94,11 +94,11 @@ def standing(
     for place, offset in stable.items():
         if offset < ends[place]:
             known = before.get(place)
-            found[place] = known if known is not None and known.offset == offset else Standing(offset, now_ms)
+            found[place] = known if known is not None and known.offset == offset else OpenTransaction(offset, now_ms)
     return found
 
 
-def held(found: Mapping[Place, Standing], holders: Mapping[Place, Holder]) -> dict[Place, Standing]:
+def held(found: Mapping[Place, OpenTransaction], holders: Mapping[Place, Holder]) -> dict[Place, OpenTransaction]:
     """Offsets, with what was found out about those who hold them."""
     known = {
         place: replace(found[place], holder=one.name, since_ms=one.since_ms or found[place].since_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_jobs.runtime.java_admin import Place
+from outbox.protocol.names import Place
 from spark_jobs.runtime.spans import Span
 
 

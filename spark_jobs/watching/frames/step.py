@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from outbox.protocol.names import Place
 from spark_jobs.runtime.errors import OutputError
-from spark_jobs.runtime.java_admin import Place
 from spark_jobs.runtime.spans import Offsets, by_topic
-from spark_jobs.watching.frames.partitions import Standing
+from spark_jobs.watching.frames.partitions import OpenTransaction
 
 FORMAT_VERSION = 1
 
@@ -23,7 +23,7 @@ Totals = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CountedBatch:
     """A batch that counts.
 
     Args:
@@ -42,7 +42,7 @@ class Step:
     topics: Mapping[str, str]
     position: Mapping[Place, int]
     newest_ms: int = 0
-    standing: Mapping[Place, Standing] = field(default_factory=dict)
+    standing: Mapping[Place, OpenTransaction] = field(default_factory=dict)
     firing: Mapping[str, int] = field(default_factory=dict)
     totals: Totals = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Step:
         )
 
     @classmethod
-    def parse(cls, text: str) -> Step:
+    def parse(cls, text: str) -> CountedBatch:
         """Read a step.
 
         Raises:
@@ -89,7 +89,7 @@ class Step:
                 content["topics"],
                 _places(content["position"]),
                 int(content["newest_ms"]),
-                {(topic, number): Standing(*one) for topic, number, *one in content["standing"]},
+                {(topic, number): OpenTransaction(*one) for topic, number, *one in content["standing"]},
                 content["firing"],
                 content["totals"],
             )

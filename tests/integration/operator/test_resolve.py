@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
-from checker.operator.database_view import Rows
+from checker.operator.database_view import DatabaseView
 from checker.operator.resolve import app
-from checker.operator.rulings import Standing
+from checker.operator.rulings import SourceState
 from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
 from outbox._failpoints import VARIABLE as FAILPOINT
@@ -251,14 +251,14 @@ def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
     with still.connect() as application, application.transaction():
         application.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(entry.transaction_id),))
         seen = rows.decide(request, kind, alive=lambda: False, gone=None)
-        assert (seen.standing, seen.holder) == (Standing.OPEN, application.info.backend_pid)
+        assert (seen.standing, seen.holder) == (SourceState.OPEN, application.info.backend_pid)
     assert entry.transaction_id not in still.rows()
     assert rows.decide(request, kind, alive=lambda: False, gone=None).placed
 
 
-def _rows(site: Site) -> Rows:
+def _rows(site: Site) -> DatabaseView:
     settings = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
-    return Rows("shop", settings, site.name)
+    return DatabaseView("shop", settings, site.name)
 
 
 def _request(site: Site, entry: OpEntry) -> CheckRequest:
@@ -277,7 +277,7 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
     monkeypatch.setattr("checker.operator.database_view._is_purged", lambda *_: next(looks))
     seen = _rows(still).decide(_request(still, entry), OpKind.ROLLBACK, alive=lambda: next(reads), gone=None)
-    assert (seen.standing, seen.placed) == (Standing.PURGED, False)
+    assert (seen.standing, seen.placed) == (SourceState.PURGED, False)
     assert entry.transaction_id not in still.rows()
 
 

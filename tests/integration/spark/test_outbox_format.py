@@ -22,7 +22,7 @@ from spark_jobs.runtime.errors import SourceError
 from spark_jobs.sql import register
 from spark_jobs.sql.data_source import OutboxReader, OutboxStreamReader
 from spark_jobs.sql.options import Options
-from spark_jobs.sql.schema import What
+from spark_jobs.sql.schema import OutboxTable
 from tests.support.harness import Site, wait_until
 from tests.support.raw import RawLog, RawMessage
 from tests.support.servers import Servers
@@ -192,7 +192,7 @@ def test_a_query_that_has_nothing_to_read_has_no_rows(filled: Filled, site: Site
     site.create()
     site.relay()
     site.wait_settled()
-    assert {what: read(site, what).count() for what in What} == dict.fromkeys(What, 0)
+    assert {what: read(site, what).count() for what in OutboxTable} == dict.fromkeys(OutboxTable, 0)
     assert filled.read("halves").where("partition = 7").count() == 0
     assert filled.read("halves").where("offset >= 1000000").collect() == []
 

@@ -16,7 +16,7 @@ from spark_jobs.replaying import lane_writer
 from spark_jobs.replaying import progress_log as ledger
 from spark_jobs.replaying.kafka_transaction import KafkaTransaction, TransactionFailedError
 from spark_jobs.replaying.lane_writer import LaneWriter
-from spark_jobs.replaying.plan import Lane, Place, advanced
+from spark_jobs.replaying.plan import LandedPlace, Lane, advanced
 from spark_jobs.replaying.progress_log import Ledger, lane_key, make_ledger
 from spark_jobs.runtime.errors import JobFailedError
 from tests.support.harness import Service, Site, wait_until
@@ -128,7 +128,9 @@ def test_progress_of_a_lane_behind_an_open_transaction_is_waited_for(
     replay, lane = replay_of(shared.bootstrap_servers, shared.name, topic, records), Lane(topic, 0)
     writer = LaneWriter(replay, lane, Ledger(replay.kafka, replay.channel, replay.id))
     ledger_topic = shared.channel.replay_ledger_topic
-    other = Record(ledger_topic, 0, lane_key("other", lane), advanced(None, [(Place("x", 0, 0), 1)]).encode(), [], 1)
+    other = Record(
+        ledger_topic, 0, lane_key("other", lane), advanced(None, [(LandedPlace("x", 0, 0), 1)]).encode(), [], 1
+    )
     with KafkaTransaction(replay.kafka, f"{topic}-other") as open_one:
         open_one.begin()
         open_one.write([other])
@@ -158,7 +160,7 @@ def test_an_open_transaction_that_nobody_ends_is_named(
     shared: Site, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "_PATIENCE_SECONDS", 0.1)
-    progress = advanced(None, [(Place("x", 0, 0), 1)])
+    progress = advanced(None, [(LandedPlace("x", 0, 0), 1)])
     entry = Record(shared.channel.replay_ledger_topic, 0, lane_key("other", Lane(topic, 0)), progress.encode(), [], 1)
     with KafkaTransaction(shared.kafka(), f"{topic}-other") as open_one:
         open_one.begin()

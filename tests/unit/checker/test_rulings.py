@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from checker.operator.rulings import RULINGS, Standing, Step, of_listener, of_row
-from checker.operator.undecided import Said, Unsettled
+from checker.operator.rulings import RULINGS, DecisionStep, SourceState, of_listener, of_row
+from checker.operator.undecided import RecordedDecision, Unsettled
 from checker.rules.verdicts import Row
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind, OpSource
@@ -16,43 +16,43 @@ from outbox.protocol.positions import Positions
 VERBS = (OpKind.COMMIT, OpKind.ROLLBACK)
 TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 AGREES = {
-    OpKind.COMMIT: {Standing.COMMITTED, Standing.LISTENER_COMMITTED},
-    OpKind.ROLLBACK: {Standing.ROLLED_BACK, Standing.LISTENER_ROLLED_BACK},
+    OpKind.COMMIT: {SourceState.COMMITTED, SourceState.LISTENER_COMMITTED},
+    OpKind.ROLLBACK: {SourceState.ROLLED_BACK, SourceState.LISTENER_ROLLED_BACK},
 }
 
 
 def test_there_is_a_ruling_for_every_case() -> None:
-    assert set(RULINGS) == {(kind, standing) for kind in VERBS for standing in Standing}
+    assert set(RULINGS) == {(kind, standing) for kind in VERBS for standing in SourceState}
     assert all(ruling.why for ruling in RULINGS.values())
 
 
 @pytest.mark.parametrize("kind", VERBS)
 def test_a_row_is_placed_only_where_there_is_none_and_nothing_is_open(kind: OpKind) -> None:
-    placed = {standing for standing in Standing if RULINGS[kind, standing].step is Step.PLACE}
-    assert placed == {Standing.NO_ROW}
+    placed = {standing for standing in SourceState if RULINGS[kind, standing].step is DecisionStep.PLACE}
+    assert placed == {SourceState.NO_ROW}
 
 
 @pytest.mark.parametrize("kind", VERBS)
 def test_an_op_marker_alone_repeats_what_is_true_or_is_of_a_listener_that_has_not_said(kind: OpKind) -> None:
-    marked = {standing for standing in Standing if RULINGS[kind, standing].step is Step.MARK}
-    assert marked == AGREES[kind] | {Standing.LISTENER}
+    marked = {standing for standing in SourceState if RULINGS[kind, standing].step is DecisionStep.MARK}
+    assert marked == AGREES[kind] | {SourceState.LISTENER}
 
 
 def _unsettled(truth: Truth, *kinds: OpKind) -> Unsettled:
-    said = [Said(kind, OpSource.LISTENER, offset, 1) for offset, kind in enumerate(kinds)]
+    said = [RecordedDecision(kind, OpSource.LISTENER, offset, 1) for offset, kind in enumerate(kinds)]
     return Unsettled("id", "orders", truth, 0, 1, said=said)
 
 
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [
-        ((), Standing.LISTENER),
-        ((OpKind.COMMIT, OpKind.COMMIT), Standing.LISTENER_COMMITTED),
-        ((OpKind.ROLLBACK,), Standing.LISTENER_ROLLED_BACK),
-        ((OpKind.COMMIT, OpKind.ROLLBACK), Standing.LISTENER),  # disputed: somebody must say
+        ((), SourceState.LISTENER),
+        ((OpKind.COMMIT, OpKind.COMMIT), SourceState.LISTENER_COMMITTED),
+        ((OpKind.ROLLBACK,), SourceState.LISTENER_ROLLED_BACK),
+        ((OpKind.COMMIT, OpKind.ROLLBACK), SourceState.LISTENER),  # disputed: somebody must say
     ],
 )
-def test_a_listener_is_taken_at_its_word(kinds: tuple[OpKind, ...], expected: Standing) -> None:
+def test_a_listener_is_taken_at_its_word(kinds: tuple[OpKind, ...], expected: SourceState) -> None:
     assert of_listener(_unsettled(Truth.LISTENER, *kinds)) is expected
     assert of_listener(_unsettled(Truth.ROW, *kinds)) is None
 
@@ -61,8 +61,8 @@ def test_a_row_is_taken_at_its_word() -> None:
     def row(topic_id: str, *, committed: bool) -> Row:
         return Row(committed, topic_id, 0, 1, 1, Positions.first(1))
 
-    assert of_row(row(TOPIC, committed=True), TOPIC) is Standing.COMMITTED
-    assert of_row(row(TOPIC, committed=False), TOPIC) is Standing.ROLLED_BACK
-    assert of_row(row("another", committed=True), TOPIC) is Standing.ELSEWHERE
-    assert of_row(row("another", committed=False), TOPIC) is Standing.ROLLED_BACK
-    assert of_row(replace(row(TOPIC, committed=True), damage="x"), TOPIC) is Standing.DAMAGED
+    assert of_row(row(TOPIC, committed=True), TOPIC) is SourceState.COMMITTED
+    assert of_row(row(TOPIC, committed=False), TOPIC) is SourceState.ROLLED_BACK
+    assert of_row(row("another", committed=True), TOPIC) is SourceState.ELSEWHERE
+    assert of_row(row("another", committed=False), TOPIC) is SourceState.ROLLED_BACK
+    assert of_row(replace(row(TOPIC, committed=True), damage="x"), TOPIC) is SourceState.DAMAGED

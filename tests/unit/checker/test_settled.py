@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from checker.rules.settlement import (
     FIRST_ID,
     LAST_ID,
+    ChannelProgress,
     CommittedRow,
     Delay,
     HalfPartition,
-    Progress,
     between,
     first_id_of,
     old_enough,
@@ -30,10 +30,12 @@ TOPIC, OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
 ID = make_transaction_id(1_700_000_000_000, bytes(range(10)))
 
 
-def progress(checkpoint: HalfCheckpoint | None, *, start: int = 0, end: int = 1_000, problem: str = "") -> Progress:
+def progress(
+    checkpoint: HalfCheckpoint | None, *, start: int = 0, end: int = 1_000, problem: str = ""
+) -> ChannelProgress:
     """Return a one-partition channel with one transaction and one malformed half in the discard topic."""
     discarded, malformed = {"discarded": "TOO_LARGE"}, {(0, 50)}
-    return Progress(TOPIC, {0: HalfPartition(start, end, checkpoint, problem)}, discarded, malformed)
+    return ChannelProgress(TOPIC, {0: HalfPartition(start, end, checkpoint, problem)}, discarded, malformed)
 
 
 def row(first: int, last: int, *, id_: str = ID, topic: str = TOPIC, partition: int = 0) -> CommittedRow:

@@ -6,38 +6,47 @@ import uuid
 
 import pytest
 
-from checker.operator.timeline import Event, Findings, State, What, born_ms, conclude, folded, needed
-from outbox._kafka.range_reader import Span, cut
+from checker.operator.timeline import (
+    EventKind,
+    Findings,
+    Status,
+    TimelineEvent,
+    born_ms,
+    conclude,
+    folded,
+    needed,
+)
+from outbox._kafka.range_reader import Span, cut_spans
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
 
-HALVES = [Event(1, What.HALF, "h", 0, offset, offset, "d") for offset in (0, 1)]
+HALVES = [TimelineEvent(1, EventKind.HALF, "h", 0, offset, offset, "d") for offset in (0, 1)]
 
 
-def _op(kind: OpKind | None, count: int = 2) -> Event:
+def _op(kind: OpKind | None, count: int = 2) -> TimelineEvent:
     counts = Positions.first(count) if kind is OpKind.COMMIT else None
-    return Event(3, What.OP, "o", 0, 0, None, "d", kind, counts)
+    return TimelineEvent(3, EventKind.OP, "o", 0, 0, None, "d", kind, counts)
 
 
-def _row(kind: OpKind) -> Event:
-    return Event(2, What.ROW, "db", None, None, None, "d", kind, Positions.first(2))
+def _row(kind: OpKind) -> TimelineEvent:
+    return TimelineEvent(2, EventKind.ROW, "db", None, None, None, "d", kind, Positions.first(2))
 
 
-def _visible(position: int, offset: int = 0) -> Event:
-    return Event(4, What.VISIBLE, "t", 0, offset, position, "d")
+def _visible(position: int, offset: int = 0) -> TimelineEvent:
+    return TimelineEvent(4, EventKind.VISIBLE, "t", 0, offset, position, "d")
 
 
-def _discard(what: What, offset: int, reason: str = "TOO_LARGE") -> Event:
-    kind = OpKind.COMMIT if what is What.DISCARDED and reason == "TOO_LARGE" else None
-    return Event(4, what, "d", 0, offset, None, f"{reason}: detail", kind)
+def _discard(what: EventKind, offset: int, reason: str = "TOO_LARGE") -> TimelineEvent:
+    kind = OpKind.COMMIT if what is EventKind.DISCARDED and reason == "TOO_LARGE" else None
+    return TimelineEvent(4, what, "d", 0, offset, None, f"{reason}: detail", kind)
 
 
-def _found(*events: Event, position: int | None = None) -> Findings:
+def _found(*events: TimelineEvent, position: int | None = None) -> Findings:
     found = Findings("id", position)
     for event in events:
         found.note(event)
-        if event.what is What.ROW:
+        if event.what is EventKind.ROW:
             found.committed_row = event.kind is OpKind.COMMIT
     return found
 
@@ -45,29 +54,35 @@ def _found(*events: Event, position: int | None = None) -> Findings:
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        ([], State.NOT_FOUND),
-        (HALVES, State.UNDECIDED),
-        ([*HALVES, _op(None)], State.UNDECIDED),
-        ([*HALVES, _op(OpKind.COMMIT)], State.COMMITTED),
-        ([*HALVES, _op(OpKind.ROLLBACK)], State.ROLLED_BACK),
-        ([*HALVES, _op(OpKind.ROLLBACK), _op(OpKind.COMMIT)], State.CONTRADICTION),
-        ([*HALVES, _op(OpKind.ROLLBACK), _row(OpKind.COMMIT)], State.CONTRADICTION),
-        ([*HALVES, _op(OpKind.COMMIT), _row(OpKind.COMMIT)], State.COMMITTED),
-        ([*HALVES, _op(OpKind.COMMIT), _row(OpKind.ROLLBACK)], State.CONTRADICTION),
-        ([*HALVES, _op(OpKind.ROLLBACK), _row(OpKind.ROLLBACK)], State.ROLLED_BACK),
-        ([*HALVES, _op(OpKind.ROLLBACK), _row(OpKind.COMMIT), _visible(0), _visible(1, 1)], State.VISIBLE),
-        ([*HALVES, _op(OpKind.COMMIT), _visible(0)], State.PARTLY_VISIBLE),
-        ([*HALVES, _op(OpKind.COMMIT, 1), _visible(0)], State.VISIBLE),
-        ([*HALVES, _row(OpKind.COMMIT), _visible(0), _visible(1, 1)], State.VISIBLE),
-        ([*HALVES, _row(OpKind.COMMIT), _visible(0), _visible(1, 1), _visible(1, 2)], State.CONTRADICTION),
-        ([*HALVES, _row(OpKind.ROLLBACK), _visible(0)], State.CONTRADICTION),
-        ([_discard(What.DISCARDED, 1)], State.DISCARDED),
-        ([_discard(What.DISCARDED, 1, "UNDECIDED")], State.PARKED),
-        ([*HALVES, _discard(What.DISCARDED, 1, "UNDECIDED"), _discard(What.LEFT, 2)], State.UNDECIDED),
-        ([_discard(What.DISCARDED, 1), _discard(What.LEFT, 2), _visible(0), _visible(1, 1)], State.VISIBLE),
+        ([], Status.NOT_FOUND),
+        (HALVES, Status.UNDECIDED),
+        ([*HALVES, _op(None)], Status.UNDECIDED),
+        ([*HALVES, _op(OpKind.COMMIT)], Status.COMMITTED),
+        ([*HALVES, _op(OpKind.ROLLBACK)], Status.ROLLED_BACK),
+        ([*HALVES, _op(OpKind.ROLLBACK), _op(OpKind.COMMIT)], Status.CONTRADICTION),
+        ([*HALVES, _op(OpKind.ROLLBACK), _row(OpKind.COMMIT)], Status.CONTRADICTION),
+        ([*HALVES, _op(OpKind.COMMIT), _row(OpKind.COMMIT)], Status.COMMITTED),
+        ([*HALVES, _op(OpKind.COMMIT), _row(OpKind.ROLLBACK)], Status.CONTRADICTION),
+        ([*HALVES, _op(OpKind.ROLLBACK), _row(OpKind.ROLLBACK)], Status.ROLLED_BACK),
+        ([*HALVES, _op(OpKind.ROLLBACK), _row(OpKind.COMMIT), _visible(0), _visible(1, 1)], Status.VISIBLE),
+        ([*HALVES, _op(OpKind.COMMIT), _visible(0)], Status.PARTLY_VISIBLE),
+        ([*HALVES, _op(OpKind.COMMIT, 1), _visible(0)], Status.VISIBLE),
+        ([*HALVES, _row(OpKind.COMMIT), _visible(0), _visible(1, 1)], Status.VISIBLE),
+        ([*HALVES, _row(OpKind.COMMIT), _visible(0), _visible(1, 1), _visible(1, 2)], Status.CONTRADICTION),
+        ([*HALVES, _row(OpKind.ROLLBACK), _visible(0)], Status.CONTRADICTION),
+        ([_discard(EventKind.DISCARDED, 1)], Status.DISCARDED),
+        ([_discard(EventKind.DISCARDED, 1, "UNDECIDED")], Status.PARKED),
+        (
+            [*HALVES, _discard(EventKind.DISCARDED, 1, "UNDECIDED"), _discard(EventKind.LEFT, 2)],
+            Status.UNDECIDED,
+        ),
+        (
+            [_discard(EventKind.DISCARDED, 1), _discard(EventKind.LEFT, 2), _visible(0), _visible(1, 1)],
+            Status.VISIBLE,
+        ),
     ],
 )
-def test_what_follows(events: list[Event], expected: State) -> None:
+def test_what_follows(events: list[TimelineEvent], expected: Status) -> None:
     assert conclude(_found(*events)).state is expected
 
 
@@ -75,7 +90,7 @@ def test_one_message_can_be_of_interest_alone() -> None:
     found = _found(*HALVES, _op(OpKind.COMMIT), _visible(0), _visible(1, 1), position=1)
     assert [event.position for event in found.timeline()] == [1, None, 1]
     assert list(needed(found)) == [1]
-    assert conclude(found).state is State.VISIBLE
+    assert conclude(found).state is Status.VISIBLE
 
 
 def test_the_timeline_is_in_the_order_of_time_then_of_what_comes_before_what() -> None:
@@ -85,9 +100,16 @@ def test_the_timeline_is_in_the_order_of_time_then_of_what_comes_before_what() -
 
 
 def test_many_questions_are_told_in_two_lines() -> None:
-    asked = [Event(2, What.CHECK, "c", 0, offset, None, "check 1") for offset in range(5)]
+    asked = [TimelineEvent(2, EventKind.CHECK, "c", 0, offset, None, "check 1") for offset in range(5)]
     told = folded([HALVES[0], *asked, _op(OpKind.COMMIT), *asked[:2]])
-    assert [event.what for event in told] == [What.HALF, What.CHECK, What.CHECK, What.OP, What.CHECK, What.CHECK]
+    assert [event.what for event in told] == [
+        EventKind.HALF,
+        EventKind.CHECK,
+        EventKind.CHECK,
+        EventKind.OP,
+        EventKind.CHECK,
+        EventKind.CHECK,
+    ]
     assert [event.offset for event in told] == [0, 0, 4, 0, 0, 1]
     assert told[2].detail == "check 1; 3 times in between, too"
 
@@ -99,6 +121,6 @@ def test_an_id_tells_its_time_or_that_it_does_not() -> None:
 
 def test_spans_are_cut_the_long_ones_first() -> None:
     spans = [Span("t", 0, 10, 20), Span("t", 1, 0, 1_000), Span("t", 2, 5, 5), Span("t", 3, 0, 500)]
-    assert cut(spans, 10_000) == spans
-    kept = cut(spans, 210)
+    assert cut_spans(spans, 10_000) == spans
+    kept = cut_spans(spans, 210)
     assert kept == [Span("t", 0, 10, 20), Span("t", 1, 0, 100), Span("t", 2, 5, 5), Span("t", 3, 0, 100)]

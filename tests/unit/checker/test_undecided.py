@@ -8,7 +8,7 @@ import pytest
 
 from checker.operator.channel_reader import NEAR, _spans
 from checker.operator.options import parse_duration
-from checker.operator.undecided import Choice, Gathering, Half, Said, Sum
+from checker.operator.undecided import Choice, Gathering, Half, RecordedDecision, Sum
 from outbox._kafka.range_reader import Span
 from outbox.errors import UsageError
 from outbox.protocol.check import CheckRequest
@@ -92,9 +92,9 @@ def test_the_last_decision_is_told_and_whether_another_one_contradicts_it() -> N
     gathering.add_half(_half(1))
     found = gathering.found["a"]
     gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 2, 5, TOPIC)
-    assert (found.decision, found.disputed) == (Said(OpKind.COMMIT, OpSource.PRODUCER, 2, 5), False)
+    assert (found.decision, found.disputed) == (RecordedDecision(OpKind.COMMIT, OpSource.PRODUCER, 2, 5), False)
     gathering.add_op(_entry(OpKind.ROLLBACK), OpSource.CHECKER, 3, 6, TOPIC)
-    assert (found.decision, found.disputed) == (Said(OpKind.ROLLBACK, OpSource.CHECKER, 3, 6), True)
+    assert (found.decision, found.disputed) == (RecordedDecision(OpKind.ROLLBACK, OpSource.CHECKER, 3, 6), True)
 
 
 def test_what_is_parked_is_gathered_with_what_still_follows_it() -> None:

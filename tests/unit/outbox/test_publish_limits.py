@@ -26,7 +26,7 @@ from outbox.protocol.record import Record
 from outbox.protocol.size import check_record_size, real_record_size, record_size
 from relay.batching.outgoing_records import deliver, discard
 from relay.batching.preflight import inspect, real_topic
-from relay.state.discard_index import Move, to_manifest
+from relay.state.discard_index import ParkedHalves, to_manifest
 from relay.state.half_records import Half
 from relay.state.message_transaction import Finding, Transaction
 from tests.support import protocol_strategies as some
@@ -146,7 +146,7 @@ def test_halves_of_accepted_messages_fit_internal_topics(
         return
     transaction = stored(draft)
     second = transaction.halves[1]
-    move = Move(transaction, [half for _, half in sorted(transaction.halves.items())])
+    move = ParkedHalves(transaction, [half for _, half in sorted(transaction.halves.items())])
     found = to_manifest(transaction, Finding(DiscardReason.UNDECIDED, ""), TOPIC_ID, 3)
     if which == "half":
         assert record_size(second.key, second.value, second.headers) <= limit

@@ -146,7 +146,7 @@ def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.
     )
     terminal = configure_logs("info", "auto")
     assert terminal is not None
-    with progress.told(lambda: {"delivered": 12345, "per_second": 7}, terminal):
+    with progress.show_progress(lambda: {"delivered": 12345, "per_second": 7}, terminal):
         structlog.get_logger().info("something", transaction="t1")
         wait_until(lambda: "delivered 12,345  per second 7" in screen.getvalue())
     assert "something" in screen.getvalue()
@@ -166,7 +166,7 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
         last[0] = next(values, last[0])
         return {"delivered": last[0]}
 
-    with progress.told(figures, None):
+    with progress.show_progress(figures, None):
         wait_until(lambda: "delivered" in said.getvalue())
     (line,) = [line for line in said.getvalue().splitlines() if '"event": "Progress"' in line]
     assert '"delivered": 2' in line

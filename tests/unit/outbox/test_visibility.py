@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
-from outbox._receipts.seen import Place, Sightings
+from outbox._receipts.seen import Sightings
 from outbox._receipts.transaction_end import TransactionEnd
 from outbox._receipts.visibility import Visibility
 from outbox.errors import ConfigurationError, NotVisible, RolledBack, UsageError
-from outbox.protocol.names import Channel
+from outbox.protocol.names import Channel, Place
 from tests.support.examples import examples
 
 # --- the memory ---------------------------------------------------------------------------------------------------

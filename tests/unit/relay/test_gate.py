@@ -17,7 +17,7 @@ from outbox.protocol.op import OpKind, OpSource
 from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.batching.batch import take_ready
 from relay.batching.preflight import RealTopic, inspect
-from relay.batching.topic_gate import KNOWN_MS, Gate, GatePolicy, Looked, News
+from relay.batching.topic_gate import KNOWN_MS, Gate, GatePolicy, Looked, TopicStatusChange
 from relay.ledger.ledger import Ledger
 from relay.state import parking, unsettled
 from relay.state.half_records import Half
@@ -429,7 +429,7 @@ def test_what_happens_is_told_once() -> None:
     relay.commit("late")
     relay.turn()
     relay.turn(POLICY.pause_max)
-    assert relay.gate.take_news() == [News("late", "topic late does not exist")]
+    assert relay.gate.take_news() == [TopicStatusChange("late", "topic late does not exist")]
     relay.cluster["late"] = TOPIC
     relay.turn(2 * POLICY.pause_max)
-    assert relay.gate.take_news() == [News("late", "")]
+    assert relay.gate.take_news() == [TopicStatusChange("late", "")]

@@ -18,7 +18,15 @@ from outbox.protocol.checkpoint import HalfCheckpoint
 from relay.kafka.transactional_delivery import TransactionalDelivery
 from relay.recovery.checkpoint_hold import Held, Hold
 from relay.recovery.hanging_checkpoint import TOPIC, decided, end_hanging, refuse_undone_end
-from relay.recovery.transaction_state import Decision, Outcome, State, UndecidedError, key_of, parse_state, partition_of
+from relay.recovery.transaction_state import (
+    Decision,
+    Outcome,
+    TransactionalIdState,
+    UndecidedError,
+    key_of,
+    parse_state,
+    partition_of,
+)
 from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
 
 ID = CHANNEL.transactional_id(2)
@@ -164,10 +172,10 @@ def test_partition_of_transactional_id_is_that_of_kafka() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_state_of_each_known_version_is_read(version: int) -> None:
-    assert parse_state(_value(PREPARE_ABORT, NEW, version)) == State(NEW, Outcome.ABORTED, PLACES)
-    assert parse_state(_value(PREPARE_COMMIT, NEW, version)) == State(NEW, Outcome.COMMITTED, PLACES)
-    assert parse_state(_value(COMPLETE_COMMIT, OLD, version)) == State(OLD, Outcome.COMMITTED)
-    assert parse_state(_value(ONGOING, OLD, version)) == State(OLD)
+    assert parse_state(_value(PREPARE_ABORT, NEW, version)) == TransactionalIdState(NEW, Outcome.ABORTED, PLACES)
+    assert parse_state(_value(PREPARE_COMMIT, NEW, version)) == TransactionalIdState(NEW, Outcome.COMMITTED, PLACES)
+    assert parse_state(_value(COMPLETE_COMMIT, OLD, version)) == TransactionalIdState(OLD, Outcome.COMMITTED)
+    assert parse_state(_value(ONGOING, OLD, version)) == TransactionalIdState(OLD)
 
 
 @pytest.mark.parametrize(

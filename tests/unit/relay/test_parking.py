@@ -16,7 +16,7 @@ from relay import metrics
 from relay import telemetry as report
 from relay.ledger.ledger import Ledger
 from relay.settings import RelaySettings
-from relay.state.discard_index import Move
+from relay.state.discard_index import ParkedHalves
 from relay.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
 from relay.state.recheck import AT_ONCE, PATIENT, PRESSED
 from relay.telemetry import GROUPS, OLD_MS
@@ -34,7 +34,7 @@ def read_all_ops(ledger: Ledger, until: int) -> None:
     ledger.overdue.ops_read_until(until)
 
 
-def numbers(moves: list[Move]) -> list[int]:
+def numbers(moves: list[ParkedHalves]) -> list[int]:
     return [int(move.transaction.id[-12:], 16) for move in moves]
 
 
@@ -450,12 +450,12 @@ def test_oldest_undecided_metric_follows_the_ledger() -> None:
     halves = [half(number, number, time=NOW + number, group=f"group{number:02}") for number in range(GROUPS + 1)]
     ledger.read_halves(halves)
     try:
-        report.waiting(ledger, NOW + OLD_MS - 1)
+        report.set_waiting_figures(ledger, NOW + OLD_MS - 1)
         assert exported() == {}, "all are young"
-        report.waiting(ledger, NOW + OLD_MS + GROUPS)
+        report.set_waiting_figures(ledger, NOW + OLD_MS + GROUPS)
         assert list(exported().values()) == [(OLD_MS + GROUPS - number) / 1000 for number in range(GROUPS)]
         ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
-        report.waiting(ledger, NOW + OLD_MS + GROUPS)
+        report.set_waiting_figures(ledger, NOW + OLD_MS + GROUPS)
         assert set(exported()) == {f"group{number:02}" for number in range(1, GROUPS + 1)}
     finally:
         metrics.forget(PARTITION)

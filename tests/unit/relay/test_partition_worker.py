@@ -33,8 +33,8 @@ from relay.kafka.producer import DeliveryError
 from relay.kafka.refusals import PAUSE_MS_MIN
 from relay.kafka.transactional_delivery import Delivery
 from relay.ledger.ledger import Ledger
-from relay.lessons import Lessons
-from relay.recovery.hanging_transactions import Leftovers, NoLeftovers
+from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions
+from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.check_back import CheckBack
 from relay.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits
 from relay.serving.readers import PartitionReaders
@@ -105,12 +105,12 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 
 @pytest.fixture
-def lessons() -> Lessons:
+def feedback() -> BatchFeedback:
     """What outlasts a worker."""
-    return Lessons(BatchPolicy(messages=100), CHANNEL.discard_topic, request_seconds=5.0)
+    return BatchFeedback(BatchPolicy(messages=100), CHANNEL.discard_topic, request_seconds=5.0)
 
 
-def _worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
+def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedback) -> PartitionWorker:
     readers = PartitionReaders(
         Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
@@ -121,24 +121,24 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> P
     return PartitionWorker(
         ledger,
         readers,
-        TopicLookup(ledger, gate, topics, NoLeftovers(), lessons.refusals),
+        TopicLookup(ledger, gate, topics, NoHangingTransactions(), feedback.refusals),
         Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4), delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
-        lessons,
+        feedback,
         began=clock.now,
     )
 
 
 @pytest.fixture
-def worker(ledger: Ledger, delivery: Mock, clock: Clock, lessons: Lessons) -> PartitionWorker:
+def worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedback) -> PartitionWorker:
     """A worker whose thread does not run: a test calls what it would. One real topic exists."""
-    return _worker(ledger, delivery, clock, lessons)
+    return _worker(ledger, delivery, clock, feedback)
 
 
 @pytest.fixture
-def make_worker(delivery: Mock, clock: Clock, lessons: Lessons) -> Callable[[], PartitionWorker]:
+def make_worker(delivery: Mock, clock: Clock, feedback: BatchFeedback) -> Callable[[], PartitionWorker]:
     """Makes workers one after the other, each from the same checkpoint, as after a failure."""
-    return lambda: _worker(new_ledger(), delivery, clock, lessons)
+    return lambda: _worker(new_ledger(), delivery, clock, feedback)
 
 
 def halves(*numbers: int) -> list[Message]:
@@ -256,7 +256,7 @@ def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: Partitio
     before.read_halves([half(0, 7)])
     (parked,) = before.pending.by_id.values()
     ledger.restore_discards([to_manifest(parked, Finding(DiscardReason.UNDECIDED, ""), TOPIC_ID, PARTITION)])
-    worker._lookup._leftovers = Mock(spec=Leftovers, end=end, **{"take_stale.return_value": ()})
+    worker._lookup._hanging = Mock(spec=HangingTransactions, end=end, **{"take_stale.return_value": ()})
     worker.arrivals.feed(halves(1), [*commits(0, 1), _op(1, entry(OpKind.COMMIT, 7, "0", 0, 0))])
     worker._read()
     worker._take_ready()
@@ -317,7 +317,7 @@ def test_refused_topic_waits_and_the_others_go_on(
     clock.now += 2 * PAUSE_MS_MIN / 1_000 + 6
     turn(worker)
     assert written.pop() == ["sick"]
-    assert not worker._lessons.refusals
+    assert not worker._feedback.refusals
 
 
 def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], PartitionWorker], delivery: Mock) -> None:
@@ -333,7 +333,7 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
         with pytest.raises(DeliveryError):
             worker._settle()
         assert len(delivery.commit.call_args.args[0]) == expected
-    assert worker._lessons.volume.patience == 4
+    assert worker._feedback.volume.patience == 4
 
 
 # --- a group at its limit (R44) -----------------------------------------------------------------------------------
@@ -351,9 +351,9 @@ def test_worker_reads_many_halves_in_one_turn(
     assert (ledger.progress.head(), worker.arrivals.sizes()) == (100, (0, 0))
 
 
-def test_worker_reads_deferred_halves_again(delivery: Mock, clock: Clock, lessons: Lessons) -> None:
+def test_worker_reads_deferred_halves_again(delivery: Mock, clock: Clock, feedback: BatchFeedback) -> None:
     ledger = new_ledger(parking=ParkingPolicy(group_pending_max=2))
-    worker = _worker(ledger, delivery, clock, lessons)
+    worker = _worker(ledger, delivery, clock, feedback)
     worker.arrivals.feed(halves(*range(5)), [])
     worker._read()
     assert (len(ledger.pending), len(ledger.deferred)) == (2, 3)

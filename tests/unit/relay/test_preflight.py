@@ -20,7 +20,7 @@ from outbox.protocol.size import real_record_size, record_size
 from relay.batching.allow_list import AllowList
 from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed
 from relay.batching.preflight import RealTopic, inspect, real_topic, targets
-from relay.state.discard_index import Move, to_manifest
+from relay.state.discard_index import ParkedHalves, to_manifest
 from relay.state.half_records import Half
 from relay.state.message_transaction import Finding, Transaction
 from tests.support import protocol_strategies as some
@@ -247,7 +247,9 @@ def test_records_are_delivered_in_the_order_of_their_positions_and_only_those_th
 def discarded(transaction: Transaction, found: Finding) -> list[Record]:
     """The records of a transaction that goes to the discard topic."""
     halves = [half for _, half in sorted(transaction.halves.items())]
-    return list(discard(Move(transaction, halves), to_manifest(transaction, found, TOPIC_ID, 3), "outbox.discard"))
+    return list(
+        discard(ParkedHalves(transaction, halves), to_manifest(transaction, found, TOPIC_ID, 3), "outbox.discard")
+    )
 
 
 def discarded_malformed(half: Half) -> list[Record]:

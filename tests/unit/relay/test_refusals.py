@@ -14,7 +14,7 @@ from relay.batching.pacing import BatchPolicy
 from relay.kafka.error_policy import Remedy, Undelivered
 from relay.kafka.producer import DeliveryError
 from relay.kafka.refusals import PAUSE_MS_MAX, Blame, Refusals, blame
-from relay.lessons import Lessons
+from relay.serving.batch_feedback import BatchFeedback
 
 TIMED_OUT = KafkaError._MSG_TIMED_OUT
 COST = 10_000
@@ -97,8 +97,8 @@ def test_uncertain_blame_closes_at_the_second_failure() -> None:
 
 
 def test_discard_topic_is_never_closed() -> None:
-    lessons = Lessons(BatchPolicy(), "outbox.discard", request_seconds=5.0)
+    feedback = BatchFeedback(BatchPolicy(), "outbox.discard", request_seconds=5.0)
     records = [Record(topic, -1, None, b"", [], 0) for topic in ("outbox.discard", "sick", "healthy")]
     undelivered = [*reports("outbox.discard", 1), *reports("sick", 1)]
     error = DeliveryError("failed", Remedy.ABORT, undelivered)
-    assert lessons.failed(Batch([], [], [], []), records, error, 10.0, 0) == {"sick": 2 * COST}
+    assert feedback.failed(Batch([], [], [], []), records, error, 10.0, 0) == {"sick": 2 * COST}

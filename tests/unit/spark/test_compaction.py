@@ -8,11 +8,11 @@ import pytest
 
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.tables.compaction import Compaction, due, live_folders, origin
-from spark_jobs.tables.layout import Unit
+from spark_jobs.tables.layout import TableDay
 from spark_jobs.tables.manifest import Manifest, PartitionRows
 
 DAY = "2026-11-20"
-UNIT = Unit("records", "orders", DAY)
+UNIT = TableDay("records", "orders", DAY)
 
 
 def batch(batch_id: int, *days: str) -> Manifest:
@@ -34,7 +34,7 @@ def test_a_compaction_stands_for_what_it_replaces() -> None:
 
 
 def test_other_days_stay_as_they_are() -> None:
-    other = Unit("records", "orders", "2026-11-21")
+    other = TableDay("records", "orders", "2026-11-21")
     folders = live_folders([batch(0, DAY, other.day), batch(1)], [compaction(1, 0, 1)])
     assert folders == {UNIT: (-1,), other: (0,)}
 

@@ -28,8 +28,8 @@ from outbox.protocol.positions import Positions
 from spark_jobs.sql.decoding import Stored, decode, time_of
 from spark_jobs.sql.options import Options
 from spark_jobs.sql.pushdown import Bounds, narrowed
-from spark_jobs.sql.schema import What
-from spark_jobs.sql.topic_reader import Share, missing
+from spark_jobs.sql.schema import OutboxTable
+from spark_jobs.sql.topic_reader import ReadTask, missing
 from tests.support.proving import INCARNATION, TOPIC_ID
 
 ID = "0192f3a4-5b6c-7d8e-9f00-000000000001"
@@ -37,7 +37,7 @@ NOON = 1_795_000_000_000
 HALF = HalfControl("orders", -1, ID, 3, "shop", Truth.ROW, HalfOptions(5, 700, (b"o",), INCARNATION))
 
 
-def rows(what: What, **fields: Any) -> list[dict[str, Any]]:
+def rows(what: OutboxTable, **fields: Any) -> list[dict[str, Any]]:
     record = Stored(**{"partition": 1, "offset": 42, "timestamp": NOON, "key": b"k", "value": b"v", **fields})
     found = list(decode(what, record))
     for row in found:
@@ -46,8 +46,8 @@ def rows(what: What, **fields: Any) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("what", [What.HALVES, What.PENDING])
-def test_a_half_is_a_row(what: What) -> None:
+@pytest.mark.parametrize("what", [OutboxTable.HALVES, OutboxTable.PENDING])
+def test_a_half_is_a_row(what: OutboxTable) -> None:
     headers = (*HALF.encode(), ("mine", None))
     [row] = rows(what, headers=headers)
     assert (row["key"], row["value"], row["headers"]) == (b"k", b"v", headers)
@@ -69,7 +69,7 @@ def test_an_op_record_is_a_row_for_each_of_its_entries() -> None:
         OpEntry(OpKind.UNKNOWN, ID, TOPIC_ID, 1, Positions(()), -1, -1, 4, "busy"),
     ]
     value, headers = encode_op(entries, OpSource.LISTENER)
-    first, second = rows(What.OPS, key=None, value=value, headers=tuple(headers))
+    first, second = rows(OutboxTable.OPS, key=None, value=value, headers=tuple(headers))
     assert (first["entry"], first["kind"], first["positions"], first["first_offset"], first["last_offset"]) == (
         0,
         "COMMIT",
@@ -96,7 +96,7 @@ def test_discard_records_are_rows_by_what_they_are() -> None:
         offsets,
         NOON,
     )
-    [row] = rows(What.DISCARDS, key=manifest_key(ID), value=manifest.encode())
+    [row] = rows(OutboxTable.DISCARDS, key=manifest_key(ID), value=manifest.encode())
     assert (row["record"], row["removed"], row["transaction_id"]) == ("manifest", False, ID)
     assert (row["reason"], row["decision"], row["half_offsets"], row["positions"]) == (
         "TOO_LARGE",
@@ -105,33 +105,39 @@ def test_discard_records_are_rows_by_what_they_are() -> None:
         "3",
     )
     envelope = Envelope(b"k", None, tuple(HALF.encode()), NOON, 42).encode()
-    [row] = rows(What.DISCARDS, key=message_key(ID, 3), value=envelope)
+    [row] = rows(OutboxTable.DISCARDS, key=message_key(ID, 3), value=envelope)
     assert (row["record"], row["position"], row["half_offset"], row["topic"]) == ("message", 3, 42, "orders")
     assert (row["key"], row["value"], row["half_timestamp"]) == (b"k", None, time_of(NOON))
-    [row] = rows(What.DISCARDS, key=copy_key(ID, 3, 44), value=None)
+    [row] = rows(OutboxTable.DISCARDS, key=copy_key(ID, 3, 44), value=None)
     assert (row["record"], row["removed"], row["half_offset"]) == ("copy", True, 44)
 
 
 @pytest.mark.parametrize(
     ("what", "fields", "problem"),
     [
-        (What.HALVES, {}, "header outbox-transaction is missing"),
-        (What.HALVES, {"headers": (("outbox-transaction", b"2;x"),)}, "of format 2"),
-        (What.PENDING, {"problem": "a header's name is not UTF-8"}, "is not UTF-8"),
-        (What.OPS, {}, "header outbox-op is missing"),
-        (What.OPS, {"headers": (("outbox-op", b"1;producer"),), "value": None}, "without entries"),
-        (What.OPS, {"headers": (("outbox-op", b"1;producer"),), "value": b"\xff"}, "not UTF-8"),
-        (What.DISCARDS, {"key": None}, "no key of a discard record"),
-        (What.DISCARDS, {"key": b"x/manifest"}, "x"),
-        (What.DISCARDS, {"key": f"{ID}/99999999999".encode()}, "position in a key is not a number from 0"),
-        (What.DISCARDS, {"key": f"{ID}/{9:0>5000}".encode()}, "position in a key is not a number from 0"),
-        (What.DISCARDS, {"key": f"{ID}/1/{2**63}".encode()}, "half offset in a key is not a number from 0"),
-        (What.DISCARDS, {"key": manifest_key(ID)}, "a manifest is not JSON"),
-        (What.DISCARDS, {"key": message_key(ID, 0)}, "an envelope is not JSON"),
-        (What.DISCARDS, {"key": message_key(ID, 0), "value": Envelope(None, None, (), 0, 0).encode()}, "is missing"),
+        (OutboxTable.HALVES, {}, "header outbox-transaction is missing"),
+        (OutboxTable.HALVES, {"headers": (("outbox-transaction", b"2;x"),)}, "of format 2"),
+        (OutboxTable.PENDING, {"problem": "a header's name is not UTF-8"}, "is not UTF-8"),
+        (OutboxTable.OPS, {}, "header outbox-op is missing"),
+        (OutboxTable.OPS, {"headers": (("outbox-op", b"1;producer"),), "value": None}, "without entries"),
+        (OutboxTable.OPS, {"headers": (("outbox-op", b"1;producer"),), "value": b"\xff"}, "not UTF-8"),
+        (OutboxTable.DISCARDS, {"key": None}, "no key of a discard record"),
+        (OutboxTable.DISCARDS, {"key": b"x/manifest"}, "x"),
+        (OutboxTable.DISCARDS, {"key": f"{ID}/99999999999".encode()}, "position in a key is not a number from 0"),
+        (OutboxTable.DISCARDS, {"key": f"{ID}/{9:0>5000}".encode()}, "position in a key is not a number from 0"),
+        (OutboxTable.DISCARDS, {"key": f"{ID}/1/{2**63}".encode()}, "half offset in a key is not a number from 0"),
+        (OutboxTable.DISCARDS, {"key": manifest_key(ID)}, "a manifest is not JSON"),
+        (OutboxTable.DISCARDS, {"key": message_key(ID, 0)}, "an envelope is not JSON"),
+        (
+            OutboxTable.DISCARDS,
+            {"key": message_key(ID, 0), "value": Envelope(None, None, (), 0, 0).encode()},
+            "is missing",
+        ),
     ],
 )
-def test_what_cannot_be_decoded_is_a_row_with_the_reason(what: What, fields: dict[str, Any], problem: str) -> None:
+def test_what_cannot_be_decoded_is_a_row_with_the_reason(
+    what: OutboxTable, fields: dict[str, Any], problem: str
+) -> None:
     [row] = rows(what, **fields)
     assert problem in row["problem"]
 
@@ -179,10 +185,10 @@ def test_bounds_let_through_what_can_be_wanted() -> None:
 
 
 def test_only_what_is_unsettled_counts() -> None:
-    share = Share(Span("t", 0, 0, 20), (range(2, 4), range(7, 8), range(15, 20)))
+    share = ReadTask(Span("t", 0, 0, 20), (range(2, 4), range(7, 8), range(15, 20)))
     assert [offset for offset in range(21) if share.has(offset)] == [2, 3, 7, 15, 16, 17, 18, 19]
-    assert not Share(Span("t", 0, 0, 20), ()).has(3)
-    assert Share(Span("t", 0, 0, 20)).has(3)
+    assert not ReadTask(Span("t", 0, 0, 20), ()).has(3)
+    assert ReadTask(Span("t", 0, 0, 20)).has(3)
 
 
 def test_what_a_stream_cannot_read_is_named() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from outbox._kafka.admin import TopicDescription
 from outbox.errors import ConfigurationError
-from spark_jobs.replaying.lane_writer import cut
-from spark_jobs.replaying.plan import Lane, Part, Place, Plan, Progress, Share, Target, advanced
+from spark_jobs.replaying.lane_writer import split_records
+from spark_jobs.replaying.plan import LandedPlace, Lane, LaneProgress, LaneTarget, Part, Plan, Target, advanced
 from spark_jobs.replaying.target_check import changed, closed_topics, internal_topics, problems, warnings
 from spark_jobs.tables.manifest import Checksum
 from tests.support.writing_lanes import landed_records
@@ -42,7 +42,10 @@ def topic(partitions: int = 3, lacks: str = "", **settings: str) -> dict[str, To
 
 def test_a_plan_adds_up_what_goes_to_a_lane_and_notes_how_far_it_takes_each_partition() -> None:
     plan = Plan.of([part(0, 0, 9), part(0, 1, 20), part(2, 1, 17)], TARGETS)
-    assert plan.lanes == {Lane("orders", 0): Share(20, Checksum(20)), Lane("orders", 2): Share(10, Checksum(10))}
+    assert plan.lanes == {
+        Lane("orders", 0): LaneTarget(20, Checksum(20)),
+        Lane("orders", 2): LaneTarget(10, Checksum(10)),
+    }
     assert plan.lasts == {("orders", 0): 9, ("orders", 1): 20}
     assert plan.rows == 30
 
@@ -50,8 +53,8 @@ def test_a_plan_adds_up_what_goes_to_a_lane_and_notes_how_far_it_takes_each_part
 def test_the_ledger_gives_back_what_it_was_given() -> None:
     plan = Plan.of([part(0, 0), part(1, 2)], TARGETS)
     assert Plan.parse(plan.encode()) == plan
-    progress = Progress(3, Checksum(2**64 - 1), Place("orders", 1, 2**40))
-    assert Progress.parse(progress.encode()) == progress
+    progress = LaneProgress(3, Checksum(2**64 - 1), LandedPlace("orders", 1, 2**40))
+    assert LaneProgress.parse(progress.encode()) == progress
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"1", b'{"version":1}', b'{"version":2,"rows":1}'])
@@ -59,24 +62,24 @@ def test_what_is_none_of_this_version_is_refused(value: bytes) -> None:
     with pytest.raises(ConfigurationError, match="the replay ledger holds"):
         Plan.parse(value)
     with pytest.raises(ConfigurationError, match="the replay ledger holds"):
-        Progress.parse(value)
+        LaneProgress.parse(value)
 
 
 def test_progress_adds_up_whatever_the_parts() -> None:
-    written = [(Place("orders", 0, offset), -(2**62) * offset) for offset in range(5)]
+    written = [(LandedPlace("orders", 0, offset), -(2**62) * offset) for offset in range(5)]
     at_once = advanced(None, written)
-    assert at_once.last == Place("orders", 0, 4)
+    assert at_once.last == LandedPlace("orders", 0, 4)
     assert advanced(advanced(None, written[:2]), written[2:]) == at_once
     assert at_once.checksum == Checksum.of(sum(hashed for _, hashed in written))
 
 
 def test_records_are_cut_by_number_and_by_size() -> None:
     records = landed_records(7)
-    assert [len(one) for one in cut(records, 3, 1_000)] == [3, 3, 1]
-    assert [len(one) for one in cut(records, 100, 10)] == [2, 2, 2, 1]
-    assert [len(one) for one in cut(records, 100, 1)] == [1] * 7
-    assert [record for one in cut(records, 2, 1_000) for record in one] == records
-    assert list(cut([], 2, 1_000)) == []
+    assert [len(one) for one in split_records(records, 3, 1_000)] == [3, 3, 1]
+    assert [len(one) for one in split_records(records, 100, 10)] == [2, 2, 2, 1]
+    assert [len(one) for one in split_records(records, 100, 1)] == [1] * 7
+    assert [record for one in split_records(records, 2, 1_000) for record in one] == records
+    assert list(split_records([], 2, 1_000)) == []
 
 
 @pytest.mark.parametrize(

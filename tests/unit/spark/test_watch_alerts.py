@@ -14,11 +14,11 @@ from outbox.errors import ConfigurationError
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.watching.frames.alerts import Thresholds, alerts, news
 from spark_jobs.watching.frames.backlog import Waiting
-from spark_jobs.watching.frames.channel_status import Look, Recent
+from spark_jobs.watching.frames.channel_status import ChannelStatus, Recent
 from spark_jobs.watching.frames.messages import UNDECIDED, UNDELIVERED
-from spark_jobs.watching.frames.partitions import Holder, Partition, Standing, held, standing
+from spark_jobs.watching.frames.partitions import Holder, OpenTransaction, Partition, held, standing
 from spark_jobs.watching.frames.read_plan import advanced, plan
-from spark_jobs.watching.frames.step import Step, added
+from spark_jobs.watching.frames.step import CountedBatch, added
 from spark_jobs.watching.metrics import write_metrics
 from spark_jobs.watching.settings import WatchSettings
 
@@ -28,12 +28,12 @@ LIMITS = Thresholds(
 )
 
 
-def look(*waits: Waiting, at: int = NOW) -> Look:
-    return Look(at, waits, until_ms=at)
+def look(*waits: Waiting, at: int = NOW) -> ChannelStatus:
+    return ChannelStatus(at, waits, until_ms=at)
 
 
 def keys(**found: Any) -> list[str]:
-    return [alert.key for alert in alerts(Look(NOW, until_ms=NOW, **found), LIMITS)]
+    return [alert.key for alert in alerts(ChannelStatus(NOW, until_ms=NOW, **found), LIMITS)]
 
 
 def test_what_has_waited_too_long_is_told_since_when_it_is_too_long() -> None:
@@ -66,7 +66,7 @@ def test_a_hung_transaction_and_a_relay_that_stands_are_told_by_partition() -> N
     hung = Partition("orders", 2, 110, 100, 61_000, "shop-7")
     behind = Partition("outbox.half", 1, 50, 50, 0, relay_lag=7, relay_lag_ms=90_000)
     fine = Partition("outbox.half", 0, 50, 49, 59_000, relay_lag=7, relay_lag_ms=0)
-    found = alerts(Look(NOW, partitions=[hung, behind, fine]), LIMITS)
+    found = alerts(ChannelStatus(NOW, partitions=[hung, behind, fine]), LIMITS)
     assert [alert.key for alert in found] == ["HUNG_TRANSACTION/orders/2", "RELAY_BEHIND/outbox.half/1"]
     assert found[0].since_ms == NOW - 61_000
     assert "of shop-7 is open at offset 100 and keeps back 10 offsets" in found[0].detail
@@ -105,7 +105,7 @@ def test_an_alert_is_told_when_it_begins_and_when_it_is_over() -> None:
 def test_a_job_that_is_behind_tells_of_nothing_that_waits_and_takes_nothing_back() -> None:
     waits = [Waiting("shop", UNDECIDED, None, 1, NOW - 700_000), Waiting("shop", UNDELIVERED, None, 1, NOW - 700_000)]
     relay = [Partition("outbox.half", 1, 50, 50, 0, relay_lag=7, relay_lag_ms=90_000)]
-    behind = Look(NOW, waits, partitions=relay)
+    behind = ChannelStatus(NOW, waits, partitions=relay)
     [wrong] = alerts(behind, LIMITS)
     assert wrong.key == "RELAY_BEHIND/outbox.half/1"
     before = {"DANGLING/shop": NOW - 9, "UNDELIVERED/shop": NOW - 8, "SLOW/shop": NOW - 7}
@@ -120,7 +120,7 @@ def test_a_job_that_is_behind_tells_of_nothing_that_waits_and_takes_nothing_back
 
 
 def test_what_waits_is_as_old_as_what_is_read(tmp_path: Path) -> None:
-    begun = Look(NOW, [Waiting("shop", UNDECIDED, 600, 1, NOW - 650_000)], until_ms=NOW - 100_000)
+    begun = ChannelStatus(NOW, [Waiting("shop", UNDECIDED, 600, 1, NOW - 650_000)], until_ms=NOW - 100_000)
     assert alerts(begun, LIMITS) == []
     write_metrics(tmp_path / "outbox.prom", begun, {}, 0)
     assert samples(tmp_path / "outbox.prom")["outbox_watch_oldest_seconds", frozenset(("shop", UNDECIDED))] == 550
@@ -129,20 +129,20 @@ def test_what_waits_is_as_old_as_what_is_read(tmp_path: Path) -> None:
 def test_an_offset_that_stands_below_the_end_stands_since_it_was_first_seen_there() -> None:
     place = ("orders", 0)
     first = standing({place: 10}, {place: 7}, {}, NOW)
-    assert first == {place: Standing(7, NOW)}
+    assert first == {place: OpenTransaction(7, NOW)}
     assert standing({place: 12}, {place: 7}, first, NOW + 5) == first
-    assert standing({place: 12}, {place: 8}, first, NOW + 5) == {place: Standing(8, NOW + 5)}
+    assert standing({place: 12}, {place: 8}, first, NOW + 5) == {place: OpenTransaction(8, NOW + 5)}
     assert standing({place: 12}, {place: 12}, first, NOW + 5) == {}
 
 
 def test_a_transaction_stands_since_it_began_where_kafka_knows() -> None:
     known, gone, unknown = ("a", 0), ("a", 1), ("b", 0)
-    found = dict.fromkeys((known, gone, unknown), Standing(7, NOW))
+    found = dict.fromkeys((known, gone, unknown), OpenTransaction(7, NOW))
     holders = {known: Holder("shop-7", NOW - 9), gone: Holder("producer id 4", None)}
     assert held(found, holders) == {
-        known: Standing(7, NOW - 9, "shop-7"),
-        gone: Standing(7, NOW, "producer id 4"),
-        unknown: Standing(7, NOW),
+        known: OpenTransaction(7, NOW - 9, "shop-7"),
+        gone: OpenTransaction(7, NOW, "producer id 4"),
+        unknown: OpenTransaction(7, NOW),
     }
 
 
@@ -168,23 +168,23 @@ def test_many_batches_read_everything_once() -> None:
 
 def test_a_step_is_read_as_it_was_written() -> None:
     place = ("outbox.half", 1)
-    step = Step(
+    step = CountedBatch(
         3,
         NOW,
         {"outbox.half": "id"},
         {place: 7},
         NOW - 1,
-        {place: Standing(5, NOW)},
+        {place: OpenTransaction(5, NOW)},
         {"A/b": NOW},
         {"shop": {"halves": 1}},
     )
-    assert Step.parse(step.encode()) == step
+    assert CountedBatch.parse(step.encode()) == step
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}'])
 def test_what_is_no_step_is_refused(text: str) -> None:
     with pytest.raises(OutputError):
-        Step.parse(text)
+        CountedBatch.parse(text)
 
 
 def test_totals_add_up() -> None:
@@ -203,7 +203,7 @@ def samples(file: Path) -> dict[tuple[str, frozenset[str]], float]:
 def test_the_file_for_prometheus_shows_the_last_look_only(tmp_path: Path) -> None:
     file = tmp_path / "outbox.prom"
     totals = {"shop": {"halves": 5, "checks": 2, "discarded/TOO_LARGE": 1}}
-    look = Look(
+    look = ChannelStatus(
         NOW,
         [Waiting("shop", UNDECIDED, 600, 2, NOW - 90_000), Waiting("shop", UNDECIDED, None, 1, NOW - 95_000)],
         [Recent("shop", quantiles={"half_to_op": [1, 2, 3], "half_to_visible": None})],
@@ -225,7 +225,7 @@ def test_the_file_for_prometheus_shows_the_last_look_only(tmp_path: Path) -> Non
     }
     found = samples(file)
     assert {(name, *labels): found[f"outbox_watch_{name}", frozenset(labels)] for name, *labels in expected} == expected
-    write_metrics(file, Look(NOW + 1), totals, 0)
+    write_metrics(file, ChannelStatus(NOW + 1), totals, 0)
     found = samples(file)
     assert found["outbox_watch_messages_total", frozenset(("shop", "halves"))] == 5
     assert not any(name.startswith(("outbox_watch_waiting", "outbox_watch_standing")) for name, _ in found)
@@ -234,7 +234,7 @@ def test_the_file_for_prometheus_shows_the_last_look_only(tmp_path: Path) -> Non
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"outbox\.prom cannot be written"):
-        write_metrics(tmp_path / "absent" / "outbox.prom", Look(NOW), {}, 0)
+        write_metrics(tmp_path / "absent" / "outbox.prom", ChannelStatus(NOW), {}, 0)
 
 
 def settings(**given: Any) -> WatchSettings:

@@ -13,7 +13,7 @@ from relay.kafka.producer import DeliveryError
 from relay.kafka.refusals import Refusals, blame
 
 
-class Lessons:
+class BatchFeedback:
     """The closed topics and the batch size of one half partition.
 
     Args:

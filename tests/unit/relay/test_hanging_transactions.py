@@ -14,11 +14,11 @@ import relay.recovery.hanging_transactions
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.record import Record
-from relay.batching.delivered_record import written
+from relay.batching.delivered_record import parse_delivered
 from relay.kafka.half_reader import HalfReader
 from relay.kafka.transactional_delivery import TransactionalDelivery
 from relay.ledger.ledger import Ledger
-from relay.recovery.hanging_transactions import NO_ANSWER, TransactionalLeftovers, backwards
+from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions, backwards
 from relay.state.half_records import Half
 from tests.support.ledger_model import GROUP, PARTITION, half, transaction_id
 
@@ -109,7 +109,7 @@ def delivery() -> Mock:
 
 
 @pytest.fixture
-def leftovers(cluster: Cluster, delivery: Mock) -> TransactionalLeftovers:
+def hanging(cluster: Cluster, delivery: Mock) -> OwnHangingTransactions:
     """Of a half partition that owes one transaction and is through with another one."""
     owed = Mock(all_halves=lambda: [half(20, OWED)])
     ledger = Mock(spec=Ledger, partition=PARTITION, deferred={DEFERRED})
@@ -117,7 +117,7 @@ def leftovers(cluster: Cluster, delivery: Mock) -> TransactionalLeftovers:
     ledger.discards = Mock(**{"holds.return_value": False})
     ledger.progress = Mock(**{"head.return_value": HEAD})
     halves = Mock(spec=HalfReader, find=cluster.find)
-    made = TransactionalLeftovers({}, Mock(), "outbox-relay", ledger, delivery, halves)
+    made = OwnHangingTransactions({}, Mock(), "outbox-relay", ledger, delivery, halves)
     assert not made.take_stale()
     return made
 
@@ -147,107 +147,107 @@ def _aborted(delivery: Mock) -> list[int]:
 def test_the_last_own_record_tells_how_its_transaction_had_ended(
     cluster: Cluster,
     delivery: Mock,
-    leftovers: TransactionalLeftovers,
+    hanging: OwnHangingTransactions,
     lie_there: list[tuple[int, int]],
     aborted: list[int],
 ) -> None:
     cluster.records = [_record(offset, number, half) for offset, (number, half) in enumerate(lie_there)]
     cluster.stable = [0]
-    assert leftovers.end({TOPIC: 1}) == {}
+    assert hanging.end({TOPIC: 1}) == {}
     assert _aborted(delivery) == aborted
-    assert leftovers.end({TOPIC: 1}) == {}
+    assert hanging.end({TOPIC: 1}) == {}
     assert cluster.looks == 1, "what was looked at is not looked at again"
 
 
 def test_what_others_wrote_is_passed_over(
-    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay.recovery.hanging_transactions, "READ_AT_ONCE", 2)
     foreign = [Message(TOPIC, 0, offset, b"key", b"value", [], None, (1, 1_000)) for offset in range(1, 5)]
     cluster.records = [_record(0, OWED, 20), *foreign, _record(5, OWED, 20, PARTITION + 1)]
     cluster.stable = [0]
-    assert leftovers.end({TOPIC: 1}) == {}
+    assert hanging.end({TOPIC: 1}) == {}
     assert _aborted(delivery) == [20]
 
 
 def test_a_transaction_that_was_just_handed_out_is_owed(
-    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
 ) -> None:
     cluster.records, cluster.stable = [_record(0, SETTLED, 10)], [0]
-    leftovers.end({TOPIC: 1}, {10})
+    hanging.end({TOPIC: 1}, {10})
     assert _aborted(delivery) == [10]
 
 
 def test_what_is_ended_in_a_moment_is_not_read(
-    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
 ) -> None:
     cluster.records, cluster.stable = [_record(0, OWED, 20)], [0, 0, 1]
-    assert leftovers.end({TOPIC: 1}) == {}
+    assert hanging.end({TOPIC: 1}) == {}
     assert _aborted(delivery) == []
 
 
 def test_a_topic_that_does_not_answer_is_closed_until_it_does(
-    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
 ) -> None:
     cluster.answers = False
-    assert leftovers.end({TOPIC: 1}) == {TOPIC: NO_ANSWER}
+    assert hanging.end({TOPIC: 1}) == {TOPIC: NO_ANSWER}
     cluster.answers, cluster.records, cluster.stable = True, [_record(0, OWED, 20)], [0]
-    assert leftovers.end({TOPIC: 1}) == {}
+    assert hanging.end({TOPIC: 1}) == {}
     assert _aborted(delivery) == [20]
 
 
 def test_a_topic_that_cannot_be_read_is_closed_until_all_that_lay_there_is_ended(
-    cluster: Cluster, leftovers: TransactionalLeftovers
+    cluster: Cluster, hanging: OwnHangingTransactions
 ) -> None:
     """What others write there meanwhile does not count: else it would never open."""
     cluster.records, cluster.stable, cluster.readable = [_record(0, OWED, 20)], [0], False
-    assert leftovers.end({TOPIC: 1}) == {TOPIC: "the right READ on topic orders is missing: grant it"}
+    assert hanging.end({TOPIC: 1}) == {TOPIC: "the right READ on topic orders is missing: grant it"}
     cluster.records += [_record(offset, 9, 30) for offset in range(1, 5)]
     cluster.stable = [1]
-    assert leftovers.end({TOPIC: 1}) == {}
+    assert hanging.end({TOPIC: 1}) == {}
 
 
 def test_after_a_take_over_all_topics_are_looked_at_again(
-    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
 ) -> None:
     cluster.stable = [0]
-    leftovers.end({TOPIC: 1})
-    assert not leftovers.take_stale()
+    hanging.end({TOPIC: 1})
+    assert not hanging.take_stale()
     delivery.take_overs += 1
-    assert leftovers.take_stale() == {TOPIC}
-    assert not leftovers.take_stale()
+    assert hanging.take_stale() == {TOPIC}
+    assert not hanging.take_stale()
     cluster.records = [_record(0, OWED, 20)]
-    leftovers.end({TOPIC: 1})
+    hanging.end({TOPIC: 1})
     assert _aborted(delivery) == [20]
 
 
 def test_a_topic_that_grew_is_looked_at_again(
-    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
 ) -> None:
     cluster.stable = [0]
-    leftovers.end({TOPIC: 1})
+    hanging.end({TOPIC: 1})
     cluster.records = [_record(0, OWED, 20)]
-    leftovers.end({TOPIC: 2})
+    hanging.end({TOPIC: 2})
     assert _aborted(delivery) == [20]
 
 
 def test_a_topic_that_grew_is_closed_while_its_new_partitions_do_not_tell_their_ends(
-    cluster: Cluster, leftovers: TransactionalLeftovers
+    cluster: Cluster, hanging: OwnHangingTransactions
 ) -> None:
     cluster.stable = [0]
-    leftovers.end({TOPIC: 1})
+    hanging.end({TOPIC: 1})
     cluster.tells_ends = False
-    assert leftovers.end({TOPIC: 2}) == {TOPIC: NO_ANSWER}
+    assert hanging.end({TOPIC: 2}) == {TOPIC: NO_ANSWER}
     cluster.tells_ends = True
-    assert leftovers.end({TOPIC: 2}) == {}
+    assert hanging.end({TOPIC: 2}) == {}
 
 
 def test_who_is_asked_to_stop_reads_no_further(
-    cluster: Cluster, delivery: Mock, leftovers: TransactionalLeftovers
+    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
 ) -> None:
     cluster.records, cluster.stable = [_record(0, OWED, 20)], [0]
-    leftovers.stop()
-    assert leftovers.end({TOPIC: 1}) != {}
+    hanging.stop()
+    assert hanging.end({TOPIC: 1}) != {}
     assert _aborted(delivery) == []
 
 
@@ -262,4 +262,4 @@ def test_spans_run_backwards_and_leave_nothing_out(start: int, stop: int, size: 
     "headers", [[], [("outbox-id", b"x/0")], [("outbox-id", b"x/0"), ("outbox-origin", b"?")], FAR]
 )
 def test_a_record_that_no_relay_wrote(headers: list[tuple[str, str | bytes | None]]) -> None:
-    assert written(Record(TOPIC, 0, None, None, headers, 1_000), 0) is None
+    assert parse_delivered(Record(TOPIC, 0, None, None, headers, 1_000), 0) is None

@@ -37,7 +37,7 @@ def real_evidence(records: DataFrame, window: Mapping[int, Span], half_ends: Map
             time=f.col("timestamp"),
             time_type=f.col("timestamp_type"),
             producer_group=f.col("producer_group"),
-            content_hash=content_hash(),
+            content=content_hash(),
             origin_partition=f.col("origin_partition"),
             origin_offset=f.col("origin_offset"),
             late=has_header(LATE_HEADER),

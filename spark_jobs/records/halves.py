@@ -66,7 +66,7 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
             truth=_readable_only(f.substring_index("_group", ";", -1)),
             target=_readable_only(f.substring_index("_target", ":", -1)),
             ordering=_readable_only(_ordering()),
-            content_hash=content_hash(),
+            content=content_hash(),
             sent=f.coalesce(f.timestamp_millis(_option("timestamp").cast("bigint")), f.col("timestamp")),
             incarnation=_option("incarnation"),
             unsettled=f.coalesce(f.col("_unsettled"), f.lit(False)),

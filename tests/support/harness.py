@@ -274,8 +274,9 @@ def wait_until(
     Raises:
         AssertionError: It did not hold in time.
     """
-    deadline = time.monotonic() + timeout
+    deadline, pause = time.monotonic() + timeout, 0.05
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {explain()}")
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.25)  # a look at Kafka costs 15 ms of processor time, and others wait for it

@@ -234,7 +234,7 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
         _execute(still, query, entry.transaction_id, still.name, *place)
         return True
 
-    monkeypatch.setattr("checker.operator.database_view.Rows._try_lock", commit)
+    monkeypatch.setattr("checker.operator.database_view.DatabaseView._try_lock", commit)
     code, document = call_for_json(app, still, entry.transaction_id, "--rollback", *AT_ONCE)
     assert (code, document["standing"]) == (Exit.FINDINGS, "committed")
     assert still.rows()[entry.transaction_id] == "C"

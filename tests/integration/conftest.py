@@ -49,7 +49,8 @@ def shop(servers: Servers) -> Iterator[Shop]:
     """An application with its own channel, a relay and a checker, shared by the tests of a module."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
         made.create(partitions=2)
-        made.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"})
+        # The library takes its lock 250 ms after the halves; on a busy machine a first check at 300 ms comes before it.
+        made.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "1000", "OUTBOX_CHECK_INTERVAL_MS": "300"})
         made.checker()
         with Shop(made) as application:
             yield application

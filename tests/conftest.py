@@ -16,11 +16,12 @@ SPARK = ("spark", "integration/spark")
 os.environ.setdefault(JVM_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep a file on one worker of xdist, and the files of a Spark room, which share a session and begin first."""
-    for item in items:
-        room = _room(item)
-        item.add_marker(pytest.mark.xdist_group(room if room in SPARK else item.path.as_posix()))
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            room = _room(item)
+            item.add_marker(pytest.mark.xdist_group(room if room in SPARK else item.path.as_posix()))
     items.sort(key=lambda item: _room(item) not in SPARK)
 
 

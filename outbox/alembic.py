@@ -1,18 +1,20 @@
-"""Alembic operations for the callback tables and the inbox table; the extra `alembic` brings Alembic.
+"""Alembic operations for the tables of the outbox; the extra `alembic` brings Alembic.
 
 Import this module in `env.py`. Then write in a migration:
 
     def upgrade() -> None:
         op.create_outbox_tables(application_roles=["shop"], checker_roles=["outbox_checker"])
+        op.create_outbox_messages(application_roles=["shop"], relay_roles=["outbox_relay"])  # for table mode
         op.create_outbox_inbox(consumer_roles=["shop"])
 
     def downgrade() -> None:
         op.drop_outbox_inbox()
+        op.drop_outbox_messages()
         op.drop_outbox_tables()
 
-The operations run online and print SQL in offline mode (`alembic upgrade --sql`). It is the SQL of `outbox table sql`
-and `outbox inbox sql`; running it again has no effect. `include_name` keeps `--autogenerate` from proposing to drop the
-tables, which are in no metadata of the application.
+The operations run online and print SQL in offline mode (`alembic upgrade --sql`). They are the SQL of
+`outbox table sql` and `outbox inbox sql`; running it again has no effect. `include_name` keeps `--autogenerate` from
+proposing to drop the tables, which are in no metadata of the application.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from sqlalchemy import text
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import all_statements
 from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.message_table import MessageTable
 from outbox.settings import TableNames
 
 
 @Operations.register_operation("create_outbox_tables")
 @Operations.register_operation("drop_outbox_tables")
+@Operations.register_operation("create_outbox_messages")
+@Operations.register_operation("drop_outbox_messages")
 @Operations.register_operation("create_outbox_inbox")
 @Operations.register_operation("drop_outbox_inbox")
 class OutboxTables(MigrateOperation):
@@ -78,6 +83,42 @@ class OutboxTables(MigrateOperation):
             prefix: Prefix of the table names.
         """
         operations.invoke(cls(CallbackTable(TableNames(schema, prefix)).drop_statements()))
+
+    @classmethod
+    def create_outbox_messages(
+        cls,
+        operations: Operations,
+        schema: str = "public",
+        prefix: str = "outbox",
+        application_roles: Sequence[str] = (),
+        relay_roles: Sequence[str] = (),
+    ) -> None:
+        """Create the message table and what belongs to it, and its schema if it is missing, and grant privileges.
+
+        Args:
+            operations: Alembic's operations.
+            schema: Schema of the tables.
+            prefix: Prefix of the table names.
+            application_roles: Roles that get the privileges for publishing.
+            relay_roles: Roles that get the privileges for the relay.
+
+        Raises:
+            ConfigurationError: A name is not valid.
+        """
+        table = MessageTable(TableNames(schema, prefix))
+        grants = [*map(table.application_grant, application_roles), *map(table.relay_grant, relay_roles)]
+        operations.invoke(cls([*table.statements(), *all_statements(grants)]))
+
+    @classmethod
+    def drop_outbox_messages(cls, operations: Operations, schema: str = "public", prefix: str = "outbox") -> None:
+        """Drop the message table and what belongs to it, and with it every message that waits; the schema remains.
+
+        Args:
+            operations: Alembic's operations.
+            schema: Schema of the tables.
+            prefix: Prefix of the table names.
+        """
+        operations.invoke(cls(MessageTable(TableNames(schema, prefix)).drop_statements()))
 
     @classmethod
     def create_outbox_inbox(
@@ -139,7 +180,8 @@ def include_name(
         A function that returns False for these tables and True for any other name.
     """
     names = TableNames(schema, prefix)
-    ours = {names.transaction, names.meta, names.fence, InboxTable(names).name}
+    messages = {names.message, names.discarded, names.source}
+    ours = {names.transaction, names.meta, names.fence, *messages, InboxTable(names).name}
 
     def include(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
         return kind != "table" or name not in ours or parents.get("schema_name") not in {None, schema}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec, get_args
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
@@ -25,6 +25,9 @@ from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
 log = logging.getLogger("outbox")
 
 Parameters = ParamSpec("Parameters")
+
+Mode = Literal["half", "table"]
+"""How messages are stored until the local transaction commits: as half messages in Kafka, or as rows of the table."""
 
 _SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
@@ -96,6 +99,7 @@ _NAMES = (
     "eager_idle_timeout_seconds",
     "group",
     "kafka",
+    "mode",
     "publish_timeout_seconds",
     "reject_transactions",
     "schema",
@@ -152,6 +156,26 @@ class TableNames:
         """Name of the table for the durability write (R9)."""
         return f"{self.prefix}_fence"
 
+    @property
+    def message(self) -> str:
+        """Name of the message table of table mode."""
+        return f"{self.prefix}_message"
+
+    @property
+    def discarded(self) -> str:
+        """Name of the table of messages that the relay could not deliver, in table mode."""
+        return f"{self.prefix}_discarded"
+
+    @property
+    def source(self) -> str:
+        """Name of the table with the relay's progress, in table mode."""
+        return f"{self.prefix}_source"
+
+    @property
+    def publish_function(self) -> str:
+        """Name of the SQL function that publishes a message in table mode."""
+        return f"{self.prefix}_publish"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -160,7 +184,7 @@ class Settings:
     Args:
         group: Producer group; unique to a service.
         kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
-            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`.
+            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`. Table mode ignores them.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the callback tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back. At
@@ -170,6 +194,8 @@ class Settings:
         reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
+        mode: `half`: messages go to Kafka as half messages before COMMIT. `table`: they are rows of the message table,
+            and nothing connects to Kafka.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -184,6 +210,7 @@ class Settings:
     eager: bool = False
     reject_transactions: bool = False
     eager_idle_timeout_seconds: float = 300.0
+    mode: Mode = "half"
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -192,6 +219,15 @@ class Settings:
             check_group(self.group)
         except ProtocolError as error:
             raise ConfigurationError(str(error)) from None
+        _check_mode(self.mode, eager=self.eager)
+        if self.mode == "half":
+            self._check_kafka()
+        # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
+        _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
+        _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
+        _check_seconds("eager_idle_timeout_seconds", self.eager_idle_timeout_seconds, 0.01)
+
+    def _check_kafka(self) -> None:
         if not self.kafka.get("bootstrap.servers"):
             raise ConfigurationError(
                 "bootstrap.servers is not set. Give kafka={'bootstrap.servers': 'host:9092'}, "
@@ -200,10 +236,6 @@ class Settings:
         refuse_properties(self.kafka, _OURS, _AGREED)
         _check_callables(self.kafka)
         _check_files(self.kafka)
-        # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
-        _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
-        _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
-        _check_seconds("eager_idle_timeout_seconds", self.eager_idle_timeout_seconds, 0.01)
         _plaintext.check(self.kafka)
 
     @classmethod
@@ -212,9 +244,9 @@ class Settings:
 
         The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
         properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
-        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`. Other names are ignored,
-        because the services read the same file and environment. A name in the file that looks like a typing error is
-        logged.
+        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`. Other names are
+        ignored, because the services read the same file and environment. A name in the file that looks like a typing
+        error is logged.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -244,6 +276,7 @@ class Settings:
             _truth(values, "eager"),
             _truth(values, "reject_transactions"),
             _seconds(values, "eager_idle_timeout_seconds", 300.0),
+            _mode(values),
         )
 
 
@@ -310,6 +343,15 @@ def _check_files(kafka: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"The file of property {name!r} is missing or not readable. Correct the path or its permissions."
             )
+
+
+def _check_mode(mode: str, *, eager: bool) -> None:
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"mode is {mode!r}. Use 'half' or 'table'.")
+    if eager and mode == "table":
+        raise ConfigurationError(
+            "eager is on in table mode, which has no half messages. Turn eager off, or use mode 'half'."
+        )
 
 
 def _check_seconds(name: str, seconds: float, least: float) -> None:
@@ -414,6 +456,13 @@ def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
         return float(values.get(name, default))
     except (TypeError, ValueError):
         raise ConfigurationError(f"{name} is not a number. Write seconds, such as 5 or 0.5.") from None
+
+
+def _mode(values: Mapping[str, Any]) -> Mode:
+    mode: Any = str(values.get("mode", "half")).strip().lower()
+    _check_mode(mode, eager=False)
+    checked: Mode = mode
+    return checked
 
 
 def _truth(values: Mapping[str, Any], name: str) -> bool:

@@ -1,4 +1,4 @@
-"""`outbox table`: create, print and verify the callback tables."""
+"""`outbox table`: create, print and verify the tables in an application's database."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
+from outbox._postgres.message_table import MessageTable
 from outbox._service.output import Json, print_json
 
-app = typer.Typer(help="Create, print and verify the callback tables.", no_args_is_help=True)
+app = typer.Typer(help="Create, print and verify the callback tables and the message table.", no_args_is_help=True)
 
 ApplicationRoles = Annotated[
     list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
 ]
 CheckerRoles = Annotated[
     list[str] | None, typer.Option("--checker-role", help="Role that gets what the checker needs; repeatable.")
+]
+RelayRoles = Annotated[
+    list[str] | None,
+    typer.Option("--relay-role", help="Role that gets what the relay needs in table mode; repeatable."),
 ]
 
 
@@ -28,14 +33,15 @@ def create(
     given: Given,
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
+    relay_role: RelayRoles = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = DatabaseSettings(**given)
-    table = CallbackTable(settings.tables())
-    grants = _grants(table, application_role, checker_role)
+    table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
     with database(settings) as connection:
-        table.create(connection, grants)
+        table.create(connection, _grants(table, application_role, checker_role))
+        messages.create(connection, _message_grants(messages, application_role, relay_role))
         table.verify(connection)
     _tell(table, "ready", as_json=as_json)
 
@@ -46,11 +52,13 @@ def print_sql(
     given: Given,
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
+    relay_role: RelayRoles = None,
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
     settings = DatabaseSettings(**given)
-    table = CallbackTable(settings.tables())
+    table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
+    typer.echo(messages.ddl(_message_grants(messages, application_role, relay_role)), nl=False)
 
 
 @app.command()
@@ -76,3 +84,7 @@ def _tell(table: CallbackTable, state: str, *, as_json: bool) -> None:
 
 def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:
     return [*map(table.application_grant, applications or ()), *map(table.checker_grant, checkers or ())]
+
+
+def _message_grants(table: MessageTable, applications: list[str] | None, relays: list[str] | None) -> list[Grant]:
+    return [*map(table.application_grant, applications or ()), *map(table.relay_grant, relays or ())]

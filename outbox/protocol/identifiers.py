@@ -26,6 +26,24 @@ def make_transaction_id(unix_ms: int, random: bytes) -> str:
     return str(uuid.UUID(bytes=unix_ms.to_bytes(6, "big") + bytes(tail)))
 
 
+def table_transaction_id(xid: int, started_us: int) -> str:
+    """Compose the transaction id of table mode: a UUIDv7 that carries the xid of the local transaction.
+
+    All rows of a local transaction have the same one, by whatever program they were inserted.
+
+    Args:
+        xid: The row's xid8, less than 2**62.
+        started_us: Start of the local transaction, microseconds since 1970.
+    """
+    unix_ms, rest_us = divmod(started_us, 1_000)
+    return str(uuid.UUID(int=unix_ms << 80 | 0x7 << 76 | rest_us * 4 << 64 | 0b10 << 62 | xid))
+
+
+def xid_of(transaction_id: str) -> int:
+    """Return the xid8 that a transaction id of table mode carries."""
+    return uuid.UUID(transaction_id).int & ((1 << 62) - 1)
+
+
 def created_ms(transaction_id: str) -> int:
     """Return the time with which a UUIDv7 begins, ms since 1970 by its maker's clock."""
     return int(transaction_id[:8] + transaction_id[9:13], 16)

@@ -1,0 +1,164 @@
+"""The message table of table mode: its DDL, its rights, and the function for other languages.
+
+An application inserts one row for each message in its local transaction. The relay delivers committed rows and deletes
+them. `xid` identifies the local transaction. It is the first column because defaults are evaluated in the order of the
+columns: no row gets an id before its transaction has an xid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox.settings import TableNames
+
+STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
+"""Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
+
+_DDL: LiteralString = """
+CREATE TABLE IF NOT EXISTS {message} (
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    producer_group text NOT NULL,
+    topic text NOT NULL,
+    partition integer NOT NULL DEFAULT -1,
+    timestamp bigint,
+    key bytea,
+    value bytea,
+    header_names text[],
+    header_values bytea[]
+) WITH ({storage}, {toast});
+COMMENT ON TABLE {message} IS
+    'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
+CREATE INDEX IF NOT EXISTS {index} ON {message} (xid);
+CREATE TABLE IF NOT EXISTS {discarded} (
+    LIKE {message},
+    reason text NOT NULL,
+    detail text NOT NULL,
+    discarded_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (id)
+);
+COMMENT ON TABLE {discarded} IS
+    'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
+CREATE TABLE IF NOT EXISTS {source} (
+    id integer PRIMARY KEY CHECK (id = 0),
+    name text NOT NULL,
+    incarnation uuid NOT NULL DEFAULT gen_random_uuid(),
+    batch bigint NOT NULL DEFAULT 0,
+    delivered bigint NOT NULL DEFAULT 0,
+    ids bigint[] NOT NULL DEFAULT '{{}}'
+) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+COMMENT ON TABLE {source} IS
+    'The batch in delivery: its number, the ids of its rows. delivered: the last number known to be delivered.';
+CREATE OR REPLACE FUNCTION {publish} (
+    producer_group text, topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    partition integer DEFAULT -1
+) RETURNS text LANGUAGE sql SET search_path = pg_catalog AS $$
+    INSERT INTO {message} (producer_group, topic, partition, key, value, header_names, header_values)
+    SELECT $1, $2, $6, convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
+           array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text($5) header
+    RETURNING (lpad(to_hex({started} / 1000), 12, '0') || '7' || lpad(to_hex(mod({started}, 1000) * 4), 3, '0')
+        || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid || '/' || id
+$$;
+"""
+
+# A queue: rows are inserted at one end and deleted at the other. Vacuum must come early and must not pause.
+_STORAGE: LiteralString = (
+    "autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0,"
+    " autovacuum_vacuum_insert_threshold = 100000, autovacuum_vacuum_insert_scale_factor = 0,"
+    " autovacuum_analyze_threshold = 100000, autovacuum_analyze_scale_factor = 0"
+)
+_TOAST: LiteralString = (
+    "toast.autovacuum_vacuum_threshold = 10000, toast.autovacuum_vacuum_scale_factor = 0,"
+    " toast.autovacuum_vacuum_cost_delay = 0"
+)
+
+
+class MessageTable:
+    """DDL and rights of the message table, and of what belongs to it.
+
+    Args:
+        names: Schema and name prefix.
+    """
+
+    def __init__(self, names: TableNames) -> None:
+        self.names = names
+        self._names = {
+            "message": sql.Identifier(names.schema, names.message),
+            "discarded": sql.Identifier(names.schema, names.discarded),
+            "source": sql.Identifier(names.schema, names.source),
+            "publish": sql.Identifier(names.schema, names.publish_function),
+            "index": sql.Identifier(f"{names.message}_xid"),
+            "started": sql.SQL(STARTED_US),
+        }
+
+    def compose(self, text: LiteralString) -> sql.Composed:
+        """Return a statement with the names in place of `{message}`, `{discarded}`, `{source}` and `{started}`."""
+        return sql.SQL(text).format(**self._names)
+
+    @property
+    def full_name(self) -> str:
+        """Return the message table's schema and name, as SQL writes them."""
+        return written(self.names.schema, self.names.message)
+
+    def statements(self) -> list[sql.Composed]:
+        """Return the statements that make all of it, and the schema if there is none; running them again is safe."""
+        texts = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST)}
+        return [
+            create_schema(self.names.schema),
+            *(statement.format(**self._names, **texts) for statement in split(_DDL)),
+        ]
+
+    def drop_statements(self) -> list[sql.Composed]:
+        """Return the statements that drop all of it, and with it every message that waits."""
+        names = self.names
+        return [
+            sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._names["publish"]),
+            drop_tables(names.schema, (names.message, names.discarded, names.source)),
+        ]
+
+    def application_grant(self, role: str) -> Grant:
+        """Return what an application needs to publish. It cannot read or delete messages of others.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        return Grant(self.names.schema, role, {self.names.message: ("INSERT", "SELECT (id, xid, created_at)")})
+
+    def relay_grant(self, role: str) -> Grant:
+        """Return what the relay needs.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        names = self.names
+        return Grant(
+            names.schema,
+            role,
+            {
+                names.message: ("SELECT", "DELETE"),
+                names.discarded: ("SELECT", "INSERT"),
+                names.source: ("SELECT", "INSERT", "UPDATE"),
+            },
+        )
+
+    def ddl(self, grants: Iterable[Grant] = ()) -> str:
+        """Return the SQL that makes all of it and gives rights on it; running it again is safe."""
+        return script([*self.statements(), *all_statements(grants)])
+
+    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
+        """Make all of it in one transaction, and the schema if there is none.
+
+        Args:
+            connection: Of a role that may.
+            grants: The rights that other roles get.
+
+        Raises:
+            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+        """
+        run(connection, self.statements(), list(grants), "table")

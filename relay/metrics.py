@@ -101,6 +101,41 @@ LOST_OPS = Counter(
     registry=REGISTRY,
 )
 
+# Table sources.
+TABLE_OWNED = Gauge(
+    "outbox_relay_table_owned", "Whether this process delivers the table source: 1 or 0", ["source"], registry=REGISTRY
+)
+TABLE_HALTED = Gauge(
+    "outbox_relay_table_halted",
+    "Whether the table source is halted until an operator acts: 1 or 0",
+    ["source"],
+    registry=REGISTRY,
+)
+TABLE_WAITING = Gauge(
+    "outbox_relay_table_waiting",
+    "Rows of a table source that wait for a real topic, or behind a row that does",
+    ["source"],
+    registry=REGISTRY,
+)
+TABLE_ROWS = Gauge(
+    "outbox_relay_table_rows",
+    "Rows of a table source that are not delivered, estimated by the range of their ids",
+    ["source"],
+    registry=REGISTRY,
+)
+TABLE_OLDEST_SECONDS = Gauge(
+    "outbox_relay_table_oldest_seconds",
+    "Age of the oldest row of a table source, by the database's clock; 0: none",
+    ["source"],
+    registry=REGISTRY,
+)
+TABLE_SPLIT = Counter(
+    "outbox_relay_table_split",
+    "Batches of a table source with a part of a local transaction that is too large for one Kafka transaction",
+    ["source"],
+    registry=REGISTRY,
+)
+
 # Decisions and checks.
 OPS = Counter(
     "outbox_relay_ops",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
@@ -31,6 +32,9 @@ from relay.serving.intake import Intake
 from relay.serving.served import ServedPartitions
 from relay.serving.take_over import TakeOver
 from relay.settings import RelaySettings
+
+if TYPE_CHECKING:
+    from relay.tables.source_threads import TableSources
 
 POLL_SECONDS = 0.1
 CONSUME_AT_ONCE = 10_000
@@ -70,7 +74,7 @@ class RelayService:
         require_rights(admin, _needed_rights(self._channel.channel))
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
-        self._allowed = settings.allow_list()
+        self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
         topics = (self._channel.half.name, self._channel.op.name)
         self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
@@ -82,6 +86,11 @@ class RelayService:
             self._consumer = Consumer(self._consumer_config())
         self._intake = Intake(self._consumer, self._channel, self._contract.soon)
         self._served = self._serving()
+
+    def _table_sources(self) -> TableSources:
+        from relay.tables.source_threads import TableSources  # noqa: PLC0415 - only table sources need psycopg
+
+        return TableSources(self._settings, self._channel, self._topics)
 
     def _serving(self) -> ServedPartitions:
         take_over = TakeOver(
@@ -122,6 +131,8 @@ class RelayService:
         self._subscribe()
         self._real_topics.start()
         self._ends.watch.start()
+        if self._tables is not None:
+            self._tables.start()
         log.info("Relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
         if self._settings.allowed_topics is None:
             log.info("allowed_topics is not set: every producer group may write to every topic that is not internal")
@@ -131,6 +142,8 @@ class RelayService:
         except UnsafeError as error:
             raise self._contract.cause_of(error) from error
         finally:
+            if self._tables is not None:
+                self._tables.stop()
             self._contract.stop()
             self._real_topics.stop()
             self._ends.watch.stop()
@@ -164,6 +177,8 @@ class RelayService:
         self._served.look_for_stalls(lambda number: self._intake.is_behind(number, self._ends.of))
         self._contract.check()
         self._real_topics.check()
+        if self._tables is not None:
+            self._tables.check()
         self._ends.watch.check()
         self._health.not_ready = self._not_ready()
         self._health.turned()
@@ -180,7 +195,10 @@ class RelayService:
 
     def _not_ready(self) -> str | None:
         group = self._channel.channel.relay_group
-        return self._served.not_ready() or not_joined(self._group.newest, group) or self._contract.not_ready()
+        return self._served.not_ready() or not_joined(self._group.newest, group) or self._more_not_ready()
+
+    def _more_not_ready(self) -> str | None:
+        return self._contract.not_ready() or (self._tables.not_ready() if self._tables is not None else None)
 
     # --- who owns what ------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ log = structlog.get_logger()
 def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
     """Report a committed Kafka transaction in one line, with one of its ids."""
     for transaction, finding in outcome.refused:
-        _refused(transaction, finding)
+        refused(transaction, finding)
     _parked(batch.moves, partition)
     late = [transaction for transaction in outcome.delivered if transaction.discarded]
     for what, some in (("delivered", late), ("removed", batch.removed)):
@@ -61,36 +61,40 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
 
 
-def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, partition: int) -> None:
+def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:
     """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out.
 
     Args:
         error: Why it failed.
         closed: For how long real topics are closed, ms.
         limit: What closes the next batch.
-        partition: The half partition.
+        owner: `partition` or `source`.
     """
     reasons = {found.topic: found.error.name() for found in error.undelivered}
     for topic, pause in closed.items():
-        log.warning(
-            "Real topic closed after failed records", partition=partition, topic=topic, error=reasons[topic], ms=pause
-        )
+        log.warning("Real topic closed after failed records", topic=topic, error=reasons[topic], ms=pause, **owner)
         metrics.TOPIC_FAILURES.labels(topic, reasons[topic]).inc()
     if error.timed_out:
-        log.warning("Batch timed out", partition=partition, next_messages=limit.messages, next_bytes=limit.bytes)
+        log.warning("Batch timed out", next_messages=limit.messages, next_bytes=limit.bytes, **owner)
         metrics.TIMED_OUT.inc()
 
 
-def at_gate(news: Sequence[TopicStatusChange], partition: int) -> None:
-    """Transactions begin to wait for real topics, or wait no longer."""
+def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
+    """Log that transactions begin to wait for real topics, or wait no longer.
+
+    Args:
+        news: The changes.
+        owner: `partition` or `source`.
+    """
     for topic, detail in news:
         if detail:
-            log.warning("Transactions wait for a real topic", partition=partition, topic=topic, detail=detail)
+            log.warning("Transactions wait for a real topic", topic=topic, detail=detail, **owner)
         else:
-            log.info("Transactions wait no longer for a real topic", partition=partition, topic=topic)
+            log.info("Transactions wait no longer for a real topic", topic=topic, **owner)
 
 
-def _refused(transaction: Transaction, finding: Finding) -> None:
+def refused(transaction: Transaction, finding: Finding) -> None:
+    """Report a transaction that cannot be delivered."""
     say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
     say(
         "Transaction discarded",

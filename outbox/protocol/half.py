@@ -212,12 +212,19 @@ def user_headers(headers: Headers) -> list[Header]:
     return [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
 
 
-def real_headers(control: HalfControl, headers: Headers, origin_partition: int, origin_offset: int) -> OutgoingHeaders:
-    """Return the headers of the record on the real topic: the user's own, then id, producer group and origin (R30)."""
+def real_headers(control: HalfControl, headers: Headers, origin: int | str, origin_offset: int) -> OutgoingHeaders:
+    """Return the headers of the record on the real topic: the user's own, then id, producer group and origin (R30).
+
+    Args:
+        control: Control headers of the half, or those made from a row of a message table.
+        headers: All headers.
+        origin: Half partition, or the name of the table source.
+        origin_offset: Offset of the half, or id of the row.
+    """
     real: OutgoingHeaders = [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
     real.append((names.MESSAGE_ID_HEADER, message_id(control.transaction_id, control.position).encode()))
     real.append(_real_group_header(control.group))
-    real.append((names.ORIGIN_HEADER, f"{origin_partition}/{origin_offset}".encode()))
+    real.append((names.ORIGIN_HEADER, f"{origin}/{origin_offset}".encode()))
     return real
 
 

@@ -123,6 +123,13 @@ class Channel:
         """`transactional.id` of the owner of a half partition: taking over fences the former owner."""
         return f"{self.name}-relay-{partition}"
 
+    def table_group(self, source: str) -> str:
+        """Consumer group that holds the progress of a table source, and `transactional.id` of the source's owner.
+
+        The dot keeps it apart from those of every other channel.
+        """
+        return f"{self.name}-table.{source}"
+
     def replay_group(self, replay_id: str) -> str:
         """In whose name a replay reads its ledger, and beginning of the names of its Kafka transactions.
 

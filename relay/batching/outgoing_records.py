@@ -15,24 +15,24 @@ from relay.state.half_records import Half
 from relay.state.message_transaction import Transaction
 
 
-def deliver(transaction: Transaction, partition: int) -> list[Record]:
+def deliver(transaction: Transaction, origin: int | str) -> list[Record]:
     """Return the records of a committed transaction on their real topics, in the order of their positions.
 
     What comes from the discard topic is out of its order, and a header marks it.
 
     Args:
         transaction: A committed transaction that passed pre-flight.
-        partition: Its half partition, for the origin header.
+        origin: Its half partition or table source, for the origin header.
     """
-    records = [_real(half, half.control, partition) for half in transaction.counted() if half.control]
+    records = [_real(half, half.control, origin) for half in transaction.counted() if half.control]
     if transaction.discarded:
         for record in records:
             record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
     return records
 
 
-def _real(half: Half, control: HalfControl, partition: int) -> Record:
-    headers = real_headers(control, half.headers, partition, half.offset)
+def _real(half: Half, control: HalfControl, origin: int | str) -> Record:
+    headers = real_headers(control, half.headers, origin, half.offset)
     return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 

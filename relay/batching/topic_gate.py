@@ -84,21 +84,21 @@ class _Closed:
 
 
 class Gate:
-    """What is known of the real topics of one half partition, and which of them are closed.
+    """What is known of the real topics of one half partition or table source, and which of them are closed.
 
-    It holds no transaction: those that wait are in the ledger.
+    It holds no transaction: those that wait are elsewhere.
 
     Args:
         policy: How long to wait for a topic.
         channel: The channel.
-        partition: The half partition; it spreads the looks of several.
+        owner: The half partition or the table source; it spreads the looks of several.
         allowed: Who may write where.
     """
 
-    def __init__(self, policy: GatePolicy, channel: Channel, partition: int, allowed: AllowList = EVERYTHING) -> None:
+    def __init__(self, policy: GatePolicy, channel: Channel, owner: int | str, allowed: AllowList = EVERYTHING) -> None:
         self._policy = policy
         self._channel = channel
-        self._partition = partition
+        self.owner = owner
         self.allowed = allowed
         self._now = 0
         self._known_since = 0
@@ -152,7 +152,7 @@ class Gate:
         return topic is not None and topic.takes(target.partition)
 
     def _pause(self, name: str, looks: int) -> int:
-        return self._policy.pause_after(looks, f"{name}/{self._partition}")
+        return self._policy.pause_after(looks, f"{name}/{self.owner}")
 
     # --- which topics to look at --------------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ class TakeOver:
         return PartitionWorker(
             ledger,
             readers,
-            TopicLookup(ledger, gate, self._topics, hanging, feedback.refusals),
+            TopicLookup(ledger.deliveries.queue, gate, self._topics, hanging, feedback.refusals),
             Commits(ledger, channel, delivery, self._group.for_commit),
             CheckBack(ledger, self._checks, readers),
             feedback,

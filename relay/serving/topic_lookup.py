@@ -1,9 +1,10 @@
-"""Looks at the real topics of one half partition, for its gate; ends first what relays left open there (R31)."""
+"""Looks at real topics for the gate of one owner; ends first what relays left open there (R31)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -13,7 +14,6 @@ from outbox.errors import KafkaUnreachable
 from relay.batching.preflight import RealTopic, real_topic, targets
 from relay.batching.topic_gate import Gate, Looked
 from relay.kafka.refusals import Refusals
-from relay.ledger.ledger import Ledger
 from relay.recovery.hanging_transactions import HangingTransactions
 from relay.state.message_transaction import Transaction
 
@@ -24,11 +24,21 @@ PAUSE_SECONDS = 0.05
 log = structlog.get_logger()
 
 
+class WaitingTransactions(Protocol):
+    """What waits for real topics: of a half partition, or of a table source."""
+
+    def topics(self, among: Collection[str]) -> set[str]:
+        """Return those of some topics for which a transaction waits."""
+
+    def release(self, topics: Iterable[str], *, give_up: bool = False) -> None:
+        """Let transactions that wait for real topics go on; with `give_up`, they wait for no topic any more."""
+
+
 class TopicLookup:
-    """Keeps a gate's knowledge of real topics, and releases what waits in the ledger.
+    """Keeps a gate's knowledge of real topics, and releases what waits for them.
 
     Args:
-        ledger: The ledger, in which transactions wait for topics.
+        waiting: What waits.
         gate: The gate.
         topics: Descriptions of real topics.
         hanging: What former transactions of the producer may have left open.
@@ -36,10 +46,15 @@ class TopicLookup:
     """
 
     def __init__(
-        self, ledger: Ledger, gate: Gate, topics: TopicCache, hanging: HangingTransactions, refusals: Refusals
+        self,
+        waiting: WaitingTransactions,
+        gate: Gate,
+        topics: TopicCache,
+        hanging: HangingTransactions,
+        refusals: Refusals,
     ) -> None:
         self.gate = gate
-        self._ledger = ledger
+        self._waiting = waiting
         self._topics = topics
         self._hanging = hanging
         self._refusals = refusals
@@ -51,7 +66,7 @@ class TopicLookup:
         self._hanging.stop()
 
     def look_at_closed(self, now: int) -> None:
-        """Look again at closed topics whose pause is over, and release what waits where it takes room of others.
+        """Look again at closed topics whose pause is over.
 
         Args:
             now: Monotonic ms.
@@ -60,11 +75,10 @@ class TopicLookup:
             try:
                 found = self._topics.look_again(names)
             except KafkaUnreachable as error:
-                log.warning("Real topics not described", partition=self._ledger.partition, error=str(error))
+                log.warning("Real topics not described", owner=self.gate.owner, error=str(error))
                 self.gate.postpone(names)
             else:
                 self._learn(names, found, ())
-        self._ledger.release_crowding()
 
     def look_at_stale(self) -> None:
         """Look at the topics on which something may be open since the last look."""
@@ -105,12 +119,11 @@ class TopicLookup:
         self._release(self.gate.learn(names, self._real_topics(found, ready), self._waited_for(names)))
 
     def _waited_for(self, names: Collection[str]) -> set[str]:
-        return self._ledger.deliveries.queue.topics(names)
+        return self._waiting.topics(names)
 
     def _release(self, looked: Looked) -> None:
-        queue = self._ledger.deliveries.queue
-        queue.release(looked.opened)
-        queue.release(looked.given_up, give_up=True)
+        self._waiting.release(looked.opened)
+        self._waiting.release(looked.given_up, give_up=True)
 
     def _real_topics(self, found: Mapping[str, TopicDescription], ready: Sequence[Transaction]) -> dict[str, RealTopic]:
         """Return what pre-flight must know of some topics, after what is left open there was ended."""

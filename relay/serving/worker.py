@@ -222,6 +222,7 @@ class PartitionWorker(threading.Thread):
         now = self._clock.now(_ms())
         self._ledger.bodies.let_go(now)
         self._lookup.look_at_closed(_ms())
+        self._ledger.release_crowding()
         if self._pacing.leaves(self._ledger.deliveries.queue.estimate(), _ms()):
             self._write_batch(now)
         self._count()
@@ -245,7 +246,7 @@ class PartitionWorker(threading.Thread):
             ready += take_ready(self._ledger, self._lookup.gate, messages, size)
             if not self._lookup.look_at_unknown(ready):
                 break
-        report.at_gate(self._lookup.gate.take_news(), self.partition)
+        report.at_gate(self._lookup.gate.take_news(), partition=self.partition)
         return ready
 
     def _write(self, batch: Batch, now: int) -> None:
@@ -280,7 +281,7 @@ class PartitionWorker(threading.Thread):
         except DeliveryError as error:
             seconds = time.monotonic() - began
             closed = self._feedback.failed(batch, records, error, seconds, _ms())
-            report.failed(error, closed, self._feedback.volume.limit, self.partition)
+            report.failed(error, closed, self._feedback.volume.limit, partition=self.partition)
             raise
         timed_out = self._commits.delivery.timed_out
         self._feedback.delivered(batch, records, time.monotonic() - began, timed_out=timed_out)

@@ -121,7 +121,7 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedbac
     return PartitionWorker(
         ledger,
         readers,
-        TopicLookup(ledger, gate, topics, NoHangingTransactions(), feedback.refusals),
+        TopicLookup(ledger.deliveries.queue, gate, topics, NoHangingTransactions(), feedback.refusals),
         Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4), delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
         feedback,

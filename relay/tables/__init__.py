@@ -1,0 +1,1 @@
+"""Table sources: committed rows of message tables to their real topics, exactly once and in order."""

@@ -1,0 +1,136 @@
+"""Which transactions of a window of rows are delivered now, which wait, and which cannot be delivered. Pure.
+
+A transaction waits while one of its real topics cannot take messages, and while an earlier transaction with one of its
+ordering keys waits. What waits stays in its table, and only its ids are kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from outbox.protocol.names import Channel
+from relay.batching.preflight import inspect
+from relay.batching.topic_gate import Gate
+from relay.state.message_transaction import Finding, Transaction
+from relay.tables.rows import OrderingKey, ids, ordering_keys
+
+WAITING_MAX = 100_000
+"""Rows that may wait. Above it, the oldest wait no longer, and pre-flight decides on them."""
+
+
+@dataclass(slots=True)
+class Admitted:
+    """The result for one window.
+
+    Args:
+        ready: Transactions to deliver, in the order of their first rows.
+        refused: Transactions that cannot be delivered, and why.
+    """
+
+    ready: list[Transaction] = field(default_factory=list)
+    refused: list[tuple[Transaction, Finding]] = field(default_factory=list)
+
+
+class Admission:
+    """What waits of one table source.
+
+    Args:
+        gate: What is known of real topics.
+        channel: The channel, whose own topics can never be targets.
+    """
+
+    def __init__(self, gate: Gate, channel: Channel) -> None:
+        self._gate = gate
+        self._channel = channel
+        self._waiting: dict[tuple[str, str], str] = {}  # topic, or "" behind another, by transaction id and group
+        self._waiting_ids: list[int] = []
+        self._blocked: set[OrderingKey] = set()
+        self._given_up: set[tuple[str, str]] = set()
+
+    # --- what waits
+
+    def waiting(self) -> Sequence[int]:
+        """Return the ids of the rows that wait; they are left out of the next window."""
+        return self._waiting_ids
+
+    def topics(self, among: Collection[str]) -> set[str]:
+        """Return those of some topics for which a transaction waits."""
+        return set(self._waiting.values()) & set(among)
+
+    def release(self, topics: Iterable[str], *, give_up: bool = False) -> None:
+        """Let the next window hold what waits for real topics, and all that waits behind it.
+
+        Args:
+            topics: The topics.
+            give_up: The transactions wait for no topic any more, and pre-flight decides on them.
+        """
+        wanted = set(topics)
+        released = [which for which, topic in self._waiting.items() if topic in wanted]
+        if give_up:
+            self._given_up.update(released)
+        if released:
+            self.forget()
+
+    def forget(self) -> None:
+        """Let the next window hold all that waits."""
+        self._waiting.clear()
+        self._waiting_ids.clear()
+        self._blocked.clear()
+
+    def release_crowding(self) -> None:
+        """Give up the older half of those that wait for topics, if more rows wait than may."""
+        if len(self._waiting_ids) > WAITING_MAX:
+            first = [which for which, topic in self._waiting.items() if topic]
+            self._given_up.update(first[: len(first) // 2 + 1])
+            self.forget()
+
+    # --- a window
+
+    def take(self, window: Iterable[Transaction], beyond: Collection[Transaction], now: int) -> Admitted:
+        """Decide on the transactions of a window.
+
+        Args:
+            window: Transactions in the order of their first rows.
+            beyond: Those of them that have rows behind the window: they are not delivered in part.
+            now: The broker's time, ms.
+        """
+        admitted, passed_over = Admitted(), set[OrderingKey]()
+        for transaction in window:
+            keys = ordering_keys(transaction)
+            if transaction in beyond or keys & passed_over:
+                passed_over |= keys
+            elif keys & self._blocked:
+                self._wait(transaction, "", keys)
+            elif (topic := self._closed_to(transaction)) is not None:
+                self._wait(transaction, topic, keys)
+            else:
+                self._decide(transaction, admitted, now)
+        return admitted
+
+    def _closed_to(self, transaction: Transaction) -> str | None:
+        transaction.given_up = _which(transaction) in self._given_up
+        return self._gate.closed_to(transaction)
+
+    def _wait(self, transaction: Transaction, topic: str, keys: set[OrderingKey]) -> None:
+        self._waiting[_which(transaction)] = topic
+        self._waiting_ids += ids([transaction])
+        self._blocked |= keys
+
+    def _decide(self, transaction: Transaction, admitted: Admitted, now: int) -> None:
+        gate = self._gate
+        finding = inspect(transaction, gate.topics, self._channel, now, gate.allowed)
+        if finding is None:
+            admitted.ready.append(transaction)
+        else:
+            admitted.refused.append((transaction, finding))
+
+    def settled(self, admitted: Admitted) -> None:
+        """Forget the transactions that were delivered or discarded."""
+        if self._given_up:
+            gone = [*admitted.ready, *(transaction for transaction, _ in admitted.refused)]
+            self._given_up.difference_update(map(_which, gone))
+
+
+def _which(transaction: Transaction) -> tuple[str, str]:
+    return transaction.id, transaction.group

@@ -1,0 +1,252 @@
+"""The SQL of a table source: windows of committed rows, and the one statement that moves its progress.
+
+The connection belongs to one owner: a session-level advisory lock lasts as long as the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, LiteralString, NamedTuple, Self
+
+import psycopg
+
+from outbox._failpoints import failpoint
+from outbox._postgres.dsn import connect_dsn
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.server_limits import server_limits
+from outbox._postgres.table_errors import explained
+from outbox._service.exit_codes import UnsafeError
+from outbox.errors import ConfigurationError
+from relay.settings import TableSettings
+from relay.tables.rows import Row
+from relay.tables.table_progress import Progress
+
+CONNECT_SECONDS = 5
+IDLE_SECONDS = 20
+"""The server ends the session of a process that was frozen (R41). An owner asks much more often, but for a Kafka
+transaction that takes very long; then it takes over again."""
+
+# synchronous_commit: once a statement of this session is durable, so are all rows that were read before it.
+_OPTIONS = (
+    "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
+    f" -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
+)
+
+# Two numbers: those of one number belong to the transactions of half mode.
+_LOCK: LiteralString = (
+    "SELECT pg_try_advisory_lock(1869967458, CAST(CAST(CAST(%s AS regclass) AS oid)::bigint - 2147483648 AS integer))"
+)
+_BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
+_PROGRESS: LiteralString = "SELECT name, incarnation::text, batch, delivered, ids FROM {source} WHERE id = 0"
+
+# A row takes about 300 bytes beside key and value.
+_WINDOW: LiteralString = (
+    "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
+    " + 300 AS size FROM {message} WHERE id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id LIMIT %(rows)s),"
+    " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
+    " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
+    " SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, timestamp, key, value, header_names,"
+    " header_values FROM {message} WHERE id <= (SELECT last FROM cut) AND id <> ALL (CAST(%(skip)s AS bigint[]))"
+    " ORDER BY id"
+)
+_BEYOND: LiteralString = (
+    "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), ARRAY(SELECT DISTINCT xid::text::bigint"
+    " FROM {message} WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s)"
+)
+_MOVE: LiteralString = (
+    "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS bigint[])"
+    " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(expected)s RETURNING batch),"
+    " gone AS (DELETE FROM {message} USING moved WHERE {message}.id = ANY (CAST(%(gone)s AS bigint[]))),"
+    " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(reasons)s::text[],"
+    " %(details)s::text[]) AS r (id, reason, detail) WHERE m.id = r.id RETURNING m.*, r.reason, r.detail),"
+    " kept AS (INSERT INTO {discarded} SELECT * FROM refused)"
+    " SELECT batch FROM moved"
+)
+_FIGURES: LiteralString = (
+    "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} ORDER BY id LIMIT 1),"
+    " (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message})"
+)
+
+
+class Window(NamedTuple):
+    """Committed rows of a message table.
+
+    Args:
+        rows: In the order of their ids.
+        beyond: Local transactions (xid) of these rows that have further rows behind the window.
+        now: The database's time, ms since 1970: no process decides by its own clock (R25).
+    """
+
+    rows: Sequence[Row]
+    beyond: frozenset[int]
+    now: int
+
+
+class Refusal(NamedTuple):
+    """A row that cannot be delivered.
+
+    Args:
+        id: Its id.
+        reason: Why, one word.
+        detail: Why, one sentence.
+    """
+
+    id: int
+    reason: str
+    detail: str
+
+
+class Step(NamedTuple):
+    """One step of the progress.
+
+    Args:
+        batch: Number of the batch in delivery from now on.
+        delivered: Number of the last batch that was delivered.
+        ids: Ids of the rows of the batch in delivery.
+        gone: Ids of the rows that were delivered, and are deleted.
+        refused: Rows that move to the table of discarded messages.
+    """
+
+    batch: int
+    delivered: int
+    ids: Sequence[int]
+    gone: Sequence[int]
+    refused: Sequence[Refusal] = ()
+
+
+class SourceTable:
+    """A message table, as its owner uses it.
+
+    Args:
+        name: Name of the source.
+        names: The table.
+        connection: In autocommit.
+    """
+
+    def __init__(self, name: str, table: MessageTable, connection: psycopg.Connection[Any]) -> None:
+        self._name = name
+        self._table = table
+        self._connection = connection
+        self._window = table.compose(_WINDOW)
+        self._beyond = table.compose(_BEYOND)
+        self._move = table.compose(_MOVE)
+
+    @classmethod
+    def connect(cls, name: str, settings: TableSettings) -> Self:
+        """Connect to the database.
+
+        Args:
+            name: Name of the source.
+            settings: Of the table.
+
+        Raises:
+            ConfigurationError: The connection string cannot be read or parsed.
+            psycopg.Error: The database does not answer, or is read-only.
+        """
+        connection = connect_dsn(
+            settings.connection_string(),
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
+            application_name="outbox-relay",
+            target_session_attrs="read-write",
+            options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}",
+            tcp_user_timeout=10_000,
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+        )
+        return cls(name, MessageTable(settings.names()), connection)
+
+    def close(self) -> None:
+        """Close the connection, which ends the ownership."""
+        self._connection.close()
+
+    def _explained(self) -> Any:
+        return explained(self._table.names.schema, self._table.names.message)
+
+    def try_own(self) -> bool:
+        """Return whether this session has become the owner. It asks without waiting.
+
+        Raises:
+            ConfigurationError: The tables or rights are missing.
+            psycopg.Error: The database does not answer.
+        """
+        names = self._table.names
+        with self._explained():
+            row = self._connection.execute(_LOCK, (f'"{names.schema}"."{names.source}"',)).fetchone()
+        return row == (True,)
+
+    def progress(self) -> Progress:
+        """Return the progress; a new source begins with batch 0.
+
+        Raises:
+            ConfigurationError: The table belongs to a source of another name.
+            psycopg.Error: The database does not answer.
+        """
+        with self._explained():
+            self._connection.execute(self._table.compose(_BEGIN), (self._name,))
+            row = self._connection.execute(self._table.compose(_PROGRESS)).fetchone()
+        name, incarnation, batch, delivered, ids = row or (None, "", 0, 0, ())
+        if name != self._name:
+            raise ConfigurationError(
+                f"Message table {self._table.full_name} is delivered as source {name!r}, not {self._name!r}. "
+                f"Name it {name!r} in the setting tables of every relay."
+            )
+        return Progress(incarnation, batch, delivered, tuple(ids))
+
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
+        """Return the first committed rows.
+
+        Args:
+            rows: How many at most.
+            size: Their bytes at most; one row is returned in any case.
+            skip: Ids to leave out, at most 100,000 or so.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+        parameters = {"rows": rows, "bytes": size, "skip": list(skip)}
+        cursor = self._connection.cursor(binary=True)
+        found = [Row(*row) for row in cursor.execute(self._window, parameters)]
+        failpoint("relay.table_read")
+        if not found:
+            return Window((), frozenset(), 0)
+        parameters = {"xids": sorted({str(row.xid) for row in found}), "last": found[-1].id}
+        now, beyond = self._connection.execute(self._beyond, parameters).fetchone() or (0, ())
+        return Window(found, frozenset(beyond), now)
+
+    def move(self, before: Progress, step: Step) -> Progress:
+        """Take a step in one durable transaction: delete what was delivered, name the next batch.
+
+        Args:
+            before: The progress so far.
+            step: The step.
+
+        Raises:
+            UnsafeError: Another process changed the progress. Nothing was written.
+            psycopg.Error: The database does not answer.
+        """
+        parameters = {
+            "incarnation": before.incarnation,
+            "expected": before.batch,
+            "batch": step.batch,
+            "delivered": step.delivered,
+            "ids": list(step.ids),
+            "gone": list(step.gone),
+            "refused": [refusal.id for refusal in step.refused],
+            "reasons": [refusal.reason for refusal in step.refused],
+            "details": [refusal.detail for refusal in step.refused],
+        }
+        if self._connection.execute(self._move, parameters).fetchone() is None:
+            raise UnsafeError(
+                f"Table source {self._name}: its progress is not at batch {before.batch} any more. "
+                "Another process changed the source table. Find out which one."
+            )
+        failpoint("relay.table_moved")
+        return before._replace(batch=step.batch, delivered=step.delivered, ids=tuple(step.ids))
+
+    def figures(self) -> tuple[float, int]:
+        """Return the age of the oldest row (s), and about how many rows there are."""
+        row = self._connection.execute(self._table.compose(_FIGURES)).fetchone()
+        oldest, count = row or (0, 0)
+        return float(oldest or 0), int(count)

@@ -1,0 +1,193 @@
+"""The table sources of one relay process: a thread for each, which waits for its turn as the owner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import psycopg
+import structlog
+from confluent_kafka import KafkaException
+
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.topic_cache import TopicCache
+from outbox._postgres.dsn import query_problem
+from outbox._service.exit_codes import UnsafeError
+from outbox.errors import OutboxError
+from relay import metrics
+from relay.batching.topic_gate import Gate
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import TransactionalDelivery, request_seconds
+from relay.recovery.hanging_transactions import NoHangingTransactions
+from relay.serving.batch_feedback import BatchFeedback
+from relay.serving.topic_lookup import TopicLookup
+from relay.settings import RelaySettings, TableSettings
+from relay.tables.admission import Admission
+from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.source_table import SourceTable
+from relay.tables.table_source import TableSource
+
+OWNER_SECONDS = 0.5
+"""Pause before a source that has another owner is tried again."""
+PAUSE_SECONDS = 0.5
+PAUSE_SECONDS_MAX = 15.0
+"""Pause after a failure; it doubles up to this."""
+HALTED_SECONDS = 5.0
+"""Pause before a halted source is looked at again: an operator may have acted."""
+STOP_SECONDS = 5.0
+
+log = structlog.get_logger()
+
+
+class _Cluster(NamedTuple):
+    """What the sources of a process share.
+
+    Args:
+        settings: The relay's settings.
+        channel: The channel.
+        topics: Descriptions of real topics.
+    """
+
+    settings: RelaySettings
+    channel: ChannelDescription
+    topics: TopicCache
+
+
+class _SourceThread(threading.Thread):
+    """Serves one table source for as long as it can be its owner.
+
+    Args:
+        name: Name of the source.
+        table: Its settings.
+        cluster: What it shares with the others.
+    """
+
+    def __init__(self, name: str, table: TableSettings, cluster: _Cluster) -> None:
+        super().__init__(name=f"table-{name}", daemon=True)
+        self.failure: BaseException | None = None
+        self.stop = threading.Event()
+        self._source, self._settings, self._cluster = name, table, cluster
+        settings = cluster.settings
+        self._feedback = BatchFeedback(
+            settings.batch_policy(), cluster.channel.channel.discard_topic, request_seconds(settings.kafka)
+        )
+        self._pause = PAUSE_SECONDS
+        self.halted = ""
+
+    def run(self) -> None:
+        """Take over, serve, and again after each failure."""
+        metrics.TABLE_HALTED.labels(self._source).set(0)
+        try:
+            while not self.stop.is_set():
+                self._attempt()
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends
+            self.failure = error
+
+    def _attempt(self) -> None:
+        try:
+            self._own()
+        except UnsafeError as error:
+            self._halt(error)
+        except psycopg.Error as error:
+            self._later(query_problem(error))
+        except KafkaException as error:
+            self._later(error.args[0].str())
+        except (DeliveryError, OutboxError) as error:
+            self._later(str(error))
+        finally:
+            metrics.TABLE_OWNED.labels(self._source).set(0)
+
+    def _halt(self, error: UnsafeError) -> None:
+        """Wait until an operator has acted: nothing may be skipped or repeated."""
+        if str(error) != self.halted:
+            log.error("Table source halted", source=self._source, reason=str(error))
+        self.halted = str(error)
+        metrics.TABLE_HALTED.labels(self._source).set(1)
+        self.stop.wait(HALTED_SECONDS)
+
+    def _later(self, reason: str) -> None:
+        log.warning("Table source not served yet", source=self._source, reason=reason, seconds=self._pause)
+        self.stop.wait(self._pause)
+        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+
+    def _own(self) -> None:
+        table = SourceTable.connect(self._source, self._settings)
+        try:
+            while not table.try_own():
+                if self.stop.wait(OWNER_SECONDS):
+                    return
+            self._serve(table)
+        finally:
+            table.close()
+
+    def _serve(self, table: SourceTable) -> None:
+        settings, channel = self._cluster.settings, self._cluster.channel.channel
+        kafka = KafkaProgress(settings.connection(), channel, self._source)
+        try:
+            patience = self._feedback.volume.patience
+            delivery = TransactionalDelivery(settings.polled_connection(), kafka.group, patience, kafka.group)
+            try:
+                self._deliver(table, delivery, kafka)
+            finally:
+                delivery.close()
+        finally:
+            kafka.close()
+
+    def _deliver(self, table: SourceTable, delivery: TransactionalDelivery, kafka: KafkaProgress) -> None:
+        settings, channel = self._cluster.settings, self._cluster.channel.channel
+        gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
+        admission = Admission(gate, channel)
+        lookup = TopicLookup(admission, gate, self._cluster.topics, NoHangingTransactions(), self._feedback.refusals)
+        source = TableSource(self._source, table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait)
+        source.take_over()
+        self._pause, self.halted = PAUSE_SECONDS, ""
+        metrics.TABLE_OWNED.labels(self._source).set(1)
+        metrics.TABLE_HALTED.labels(self._source).set(0)
+        source.serve()
+
+
+class TableSources:
+    """The table sources of a relay process. One that fails never stops another, or the half partitions.
+
+    Args:
+        settings: The relay's settings.
+        channel: The channel.
+        topics: Descriptions of real topics.
+    """
+
+    def __init__(self, settings: RelaySettings, channel: ChannelDescription, topics: TopicCache) -> None:
+        cluster = _Cluster(settings, channel, topics)
+        self._threads: Mapping[str, _SourceThread] = {
+            name: _SourceThread(name, table, cluster) for name, table in settings.tables.items()
+        }
+
+    def start(self) -> None:
+        """Start all."""
+        for thread in self._threads.values():
+            thread.start()
+
+    def check(self) -> None:
+        """Look whether all threads run.
+
+        Raises:
+            RuntimeError: One ended for a reason that was not foreseen.
+        """
+        for name, thread in self._threads.items():
+            if thread.failure is not None:
+                raise RuntimeError(f"table source {name} failed: {thread.failure!r}") from thread.failure
+
+    def not_ready(self) -> str | None:
+        """Return why the relay is not ready, for probes; None if no source is halted."""
+        halted = [
+            f"table source {name} is halted: {thread.halted}" for name, thread in self._threads.items() if thread.halted
+        ]
+        return "; ".join(halted) or None
+
+    def stop(self) -> None:
+        """Let open Kafka transactions finish, and end all."""
+        for thread in self._threads.values():
+            thread.stop.set()
+        for thread in self._threads.values():
+            if thread.is_alive():
+                thread.join(STOP_SECONDS)

@@ -1,0 +1,244 @@
+"""The owner of one table source: committed rows to their real topics, exactly once and in order (R55).
+
+One batch at a time: read a window of rows; name the batch in the database, in one durable transaction that also
+deletes the batch before; write its records and its number in one Kafka transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from outbox._failpoints import failpoint
+from outbox.protocol.record import Record
+from relay import metrics
+from relay import telemetry as report
+from relay.batching.batch import Batch
+from relay.kafka.producer import DeliveryError
+from relay.kafka.transactional_delivery import Delivery
+from relay.serving.batch_feedback import BatchFeedback
+from relay.serving.topic_lookup import TopicLookup
+from relay.state.message_transaction import Transaction
+from relay.tables.admission import Admission, Admitted
+from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.rows import ids, records, transactions
+from relay.tables.source_table import Refusal, SourceTable, Step, Window
+from relay.tables.table_progress import Committed, Progress, was_delivered
+
+IDLE_MIN_SECONDS = 0.001
+IDLE_MAX_SECONDS = 0.05
+"""Pause between two looks at an empty table; it doubles up to this."""
+
+HEARTBEAT_SECONDS = 3_600.0
+"""An idle source commits its progress again, so that it never expires."""
+
+FIGURES_SECONDS = 5.0
+
+WINDOW_ROWS = 40_000
+WINDOW_BYTES = 134_217_728
+"""A window that begins with an incomplete transaction grows up to this; then the transaction is split."""
+
+log = structlog.get_logger()
+
+
+class TableSource:
+    """The owner of a table source.
+
+    Args:
+        name: Name of the source.
+        table: The message table, owned by this session.
+        delivery: Its transactional producer: the former owner is fenced.
+        kafka: Its progress in Kafka.
+        admission: What waits.
+        lookup: Looks at real topics.
+        feedback: What failed batches taught.
+        stopping: Returns whether to stop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: SourceTable,
+        delivery: Delivery,
+        kafka: KafkaProgress,
+        admission: Admission,
+        lookup: TopicLookup,
+        feedback: BatchFeedback,
+        stopping: Callable[[float], bool],
+    ) -> None:
+        self._name = name
+        self._table = table
+        self._delivery = delivery
+        self._kafka = kafka
+        self._admission = admission
+        self._lookup = lookup
+        self._feedback = feedback
+        self._stopping = stopping
+        self._progress = Progress("", 0, 0, ())
+        self._growth = 1
+        self._committed_at = time.monotonic()
+        self._figures_at = 0.0
+
+    def take_over(self) -> None:
+        """Bring the database to the state that Kafka proves.
+
+        Raises:
+            UnsafeError: The database or Kafka was set back.
+            KafkaUnreachable: Kafka does not answer.
+            DeliveryError: A first progress could not be committed.
+            psycopg.Error: The database does not answer.
+        """
+        progress, committed = self._table.progress(), self._kafka.read()
+        failpoint("relay.table_taken_over")
+        if was_delivered(self._name, progress, committed):
+            self._progress = self._settle(progress)
+        else:
+            before = progress.batch - 1
+            self._progress = self._table.move(progress, Step(before, before, (), ()))
+        if committed is None:
+            self._commit((), self._progress)
+        log.info("Table source taken over", source=self._name, batch=self._progress.batch)
+
+    def _settle(self, progress: Progress) -> Progress:
+        """Delete the rows of the newest batch, which was delivered."""
+        if progress.delivered == progress.batch:
+            return progress
+        return self._table.move(progress, Step(progress.batch, progress.batch, (), progress.ids))
+
+    def serve(self) -> None:
+        """Deliver until asked to stop.
+
+        Raises:
+            UnsafeError: Another process changed the progress.
+            DeliveryError: A Kafka transaction failed: take over again.
+            KafkaUnreachable: Kafka does not answer.
+            psycopg.Error: The database does not answer.
+        """
+        idle = IDLE_MIN_SECONDS
+        while not self._stopping(idle):
+            idle = self._delivery.rest_ms / 1_000 if self._turn() else _longer(idle)
+            self._set_figures()
+        self._progress = self._settle(self._progress)
+
+    # --- one turn
+
+    def _turn(self) -> bool:
+        """Deliver one batch; return whether there was anything to do."""
+        now = _ms()
+        self._lookup.look_at_closed(now)
+        self._lookup.look_at_stale()
+        self._admission.release_crowding()
+        window = self._read()
+        admitted = self._admit(window)
+        if self._lookup.look_at_unknown(admitted.ready):
+            return True  # what waited for them may have been released: the window is read again
+        report.at_gate(self._lookup.gate.take_news(), source=self._name)
+        if self._is_stuck(window, admitted):
+            self._growth *= 2
+            return True
+        return self._advance(admitted)
+
+    def _read(self) -> Window:
+        limit = self._feedback.volume.limit
+        skip = [*self._progress.ids, *self._admission.waiting()]
+        return self._table.window(
+            min(limit.messages * self._growth, max(WINDOW_ROWS, limit.messages)),
+            min(limit.bytes * self._growth, max(WINDOW_BYTES, limit.bytes)),
+            skip,
+        )
+
+    def _admit(self, window: Window) -> Admitted:
+        found = transactions(window.rows)
+        beyond = set[Transaction]()
+        if window.beyond and not self._is_largest():
+            cut = {row.id for row in window.rows if row.xid in window.beyond}
+            beyond = {transaction for transaction in found if transaction.first().offset in cut}
+        elif window.beyond:
+            log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
+            metrics.TABLE_SPLIT.labels(self._name).inc()
+        return self._admission.take(found, beyond, window.now)
+
+    def _is_largest(self) -> bool:
+        limit = self._feedback.volume.limit
+        return limit.messages * self._growth >= WINDOW_ROWS and limit.bytes * self._growth >= WINDOW_BYTES
+
+    def _is_stuck(self, window: Window, admitted: Admitted) -> bool:
+        """Return whether the window holds nothing but parts of transactions."""
+        return bool(window.beyond) and not (admitted.ready or admitted.refused) and not self._is_largest()
+
+    def _advance(self, admitted: Admitted) -> bool:
+        progress = self._progress
+        if not (admitted.ready or admitted.refused or progress.ids):
+            self._heartbeat()
+            return False
+        self._growth = 1
+        number = progress.batch + 1 if admitted.ready else progress.batch
+        step = Step(number, progress.batch, ids(admitted.ready), progress.ids, _refusals(admitted))
+        self._progress = self._table.move(progress, step)
+        self._admission.settled(admitted)
+        for transaction, finding in admitted.refused:
+            report.refused(transaction, finding)
+        if admitted.ready:
+            self._deliver(admitted.ready)
+        return bool(admitted.ready)
+
+    # --- out
+
+    def _deliver(self, ready: Sequence[Transaction]) -> None:
+        written, batch, began = records(ready, self._name), Batch((), ready, (), ()), time.monotonic()
+        self._limit_batches({record.topic for record in written})
+        try:
+            self._commit(written, self._progress)
+        except DeliveryError as error:
+            seconds = time.monotonic() - began
+            closed = self._feedback.failed(batch, written, error, seconds, _ms())
+            report.failed(error, closed, self._feedback.volume.limit, source=self._name)
+            raise
+        self._feedback.delivered(batch, written, time.monotonic() - began, timed_out=self._delivery.timed_out)
+        metrics.MESSAGES.inc(len(written))
+        metrics.TRANSACTIONS.labels("delivered").inc(len(ready))
+        failpoint("relay.table_delivered")
+
+    def _limit_batches(self, topics: set[str]) -> None:
+        known = self._lookup.gate.topics
+        found = (known.get(topic) for topic in topics)
+        limits = [topic.max_message_bytes for topic in found if topic and not topic.lacks]
+        if limits:
+            self._delivery.limit_batches(min(limits))
+
+    def _commit(self, written: Sequence[Record], progress: Progress) -> None:
+        offsets = self._kafka.offsets(Committed(progress.batch, progress.incarnation))
+        with metrics.COMMIT_SECONDS.time():
+            self._delivery.commit(written, offsets, self._kafka.metadata)
+        self._committed_at = time.monotonic()
+
+    def _heartbeat(self) -> None:
+        if time.monotonic() - self._committed_at > HEARTBEAT_SECONDS:
+            self._commit((), self._progress)
+
+    def _set_figures(self) -> None:
+        if time.monotonic() - self._figures_at < FIGURES_SECONDS:
+            return
+        self._figures_at = time.monotonic()
+        oldest, count = self._table.figures()
+        metrics.TABLE_OLDEST_SECONDS.labels(self._name).set(oldest)
+        metrics.TABLE_ROWS.labels(self._name).set(count)
+        metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
+
+
+def _longer(idle: float) -> float:
+    return min(max(2 * idle, IDLE_MIN_SECONDS), IDLE_MAX_SECONDS)
+
+
+def _refusals(admitted: Admitted) -> list[Refusal]:
+    return [
+        Refusal(id_, str(finding.reason), finding.detail)
+        for transaction, finding in admitted.refused
+        for id_ in ids([transaction])
+    ]
+
+
+def _ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,128 @@
+"""Writers of a message table: local transactions that lock the rows of their keys, count, and publish by plain SQL."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from outbox._postgres.message_table import MessageTable
+from outbox.testing import VisibleRecord
+from tests.support.harness import Site, wait_until
+
+SOURCE = "shop"
+PAUSE_SECONDS = 0.005
+"""Between two transactions of a writer: several relays are started while it writes."""
+
+
+def create(site: Site) -> MessageTable:
+    """Create the message table of a site, and a table with a number for each key."""
+    table = MessageTable(site.tables)
+    with site.connect() as connection:
+        table.create(connection)
+        connection.execute(f"CREATE TABLE {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode())
+    return table
+
+
+def relay_settings(site: Site, **more: str) -> dict[str, str | None]:
+    """Return the variables of a relay that delivers from the message table of a site."""
+    tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name}}
+    return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
+
+
+def publish(connection: psycopg.Connection, site: Site, topic: str, keys: Sequence[str]) -> None:
+    """Publish the next number of each key, after its row is locked.
+
+    Args:
+        connection: In a transaction.
+        site: The site.
+        topic: Short name of the real topic.
+        keys: The keys, ascending, so that two transactions never wait for each other.
+    """
+    for key in keys:
+        row = connection.execute(
+            f"INSERT INTO {site.name}_key VALUES (%s, 1) ON CONFLICT (key) DO UPDATE SET number = "
+            f"{site.name}_key.number + 1 RETURNING number".encode(),
+            (key,),
+        ).fetchone()
+        connection.execute(
+            f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
+            ("orders", site.topic(topic), key.encode(), str(row[0] if row else 0).encode()),
+        )
+
+
+class Writers:
+    """Threads that write transactions until they are stopped; a tenth of the transactions is rolled back.
+
+    Args:
+        site: The site.
+        topic: Short name of the real topic.
+        threads: How many.
+        keys: How many keys.
+        seed: Of the random choices.
+    """
+
+    def __init__(self, site: Site, topic: str, threads: int = 4, keys: int = 20, seed: int = 1) -> None:
+        self._site, self._topic, self._keys = site, topic, keys
+        self.stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed + n),)) for n in range(threads)]
+
+    def _run(self, chance: random.Random) -> None:
+        with psycopg.connect(self._site.postgres_url) as connection:
+            while not self.stop.wait(PAUSE_SECONDS):
+                keys = sorted(chance.sample([f"key{n}" for n in range(self._keys)], chance.choice([1, 1, 1, 2, 5])))
+                publish(connection, self._site, self._topic, keys)
+                if chance.random() < 0.1:
+                    connection.rollback()
+                else:
+                    connection.commit()
+
+    def join(self) -> None:
+        """Stop, and wait for the threads."""
+        self.stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    @classmethod
+    @contextmanager
+    def running(cls, site: Site, topic: str) -> Iterator[Writers]:
+        """Start writers, and stop them at the end."""
+        writers = cls(site, topic)
+        for thread in writers._threads:
+            thread.start()
+        try:
+            yield writers
+        finally:
+            writers.join()
+
+
+def numbers(site: Site) -> Mapping[str, int]:
+    """Return how many messages were committed for each key."""
+    with site.connect() as connection:
+        return dict(connection.execute(f"SELECT key, number FROM {site.name}_key".encode()).fetchall())
+
+
+def waiting(site: Site) -> int:
+    """Return how many rows the message table holds."""
+    with site.connect() as connection:
+        row = connection.execute(f"SELECT count(*) FROM {site.tables.message}".encode()).fetchone()
+    return int(row[0]) if row else 0
+
+
+def wait_empty(site: Site, timeout: float = 60.0) -> None:
+    """Wait until the message table is empty."""
+    wait_until(lambda: waiting(site) == 0, timeout, site.logs)
+
+
+def assert_exactly(site: Site, found: Sequence[VisibleRecord]) -> None:
+    """Check that each key has all its numbers, each once, in order."""
+    by_key: defaultdict[str, list[int]] = defaultdict(list)
+    for record in found:
+        by_key[(record.key or b"").decode()].append(int(record.value or b""))
+    assert dict(by_key) == {key: list(range(1, last + 1)) for key, last in numbers(site).items()}
+    assert len({record.message_id for record in found}) == len(found)

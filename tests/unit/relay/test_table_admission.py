@@ -1,0 +1,141 @@
+"""Which rows of a message table are delivered, wait, or are discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.identifiers import table_transaction_id, xid_of
+from outbox.protocol.names import Channel
+from relay.batching.preflight import RealTopic
+from relay.batching.topic_gate import Gate, GatePolicy
+from relay.tables import admission
+from relay.tables.admission import Admission, Admitted
+from relay.tables.rows import Row, ids, records, transactions
+
+OPEN = RealTopic(3, 1_000_000)
+US = 1_700_000_000_000_123
+
+
+def row(id_: int, xid: int, key: bytes | None = b"k", topic: str = "orders", **more: object) -> Row:
+    """A row of a local transaction."""
+    return Row(xid, id_, US, "g", topic, -1, None, key, b"v", None, None)._replace(**more)  # type: ignore[arg-type]
+
+
+class Waiters:
+    """An admission with a gate, and what is known of topics."""
+
+    def __init__(self, **topics: RealTopic | None) -> None:
+        self.gate = Gate(GatePolicy(), Channel("outbox"), "shop")
+        self.gate.turn(0)
+        self.admission = Admission(self.gate, Channel("outbox"))
+        self.learn(**topics)
+
+    def learn(self, **topics: RealTopic | None) -> None:
+        """Look at topics."""
+        found = {name: topic for name, topic in topics.items() if topic is not None}
+        looked = self.gate.learn(topics, found, self.admission.topics(topics))
+        self.admission.release(looked.opened)
+        self.admission.release(looked.given_up, give_up=True)
+
+    def take(self, *rows: Row, beyond: Sequence[int] = ()) -> Admitted:
+        """Take a window of rows; `beyond` are local transactions with rows behind it."""
+        found = transactions(rows)
+        cut = {found_row.id for found_row in rows if found_row.xid in beyond}
+        return self.admission.take(found, [one for one in found if one.first().offset in cut], US // 1_000)
+
+
+def test_the_transaction_id_carries_the_xid() -> None:
+    made = table_transaction_id(7_000_000_000, US)
+    assert xid_of(made) == 7_000_000_000
+    assert made[14] == "7"
+    assert made[19] == "8"
+    assert made != table_transaction_id(7_000_000_000, US + 1)
+
+
+def test_records_come_in_the_order_of_the_rows() -> None:
+    found = transactions([row(1, 10, b"a"), row(2, 11, b"b"), row(3, 10, b"c")])
+    assert [ids([one]) for one in found] == [[1, 3], [2]]
+    assert [record.key for record in records(found, "shop")] == [b"a", b"b", b"c"]
+    ends = [dict(record.headers)["outbox-origin"] for record in records(found, "shop")]
+    assert ends == [b"shop/1", b"shop/2", b"shop/3"]
+
+
+def test_groups_of_one_local_transaction_are_transactions_of_their_own() -> None:
+    found = transactions([row(1, 10), row(2, 10, group="other")])
+    assert [(one.group, ids([one])) for one in found] == [("g", [1]), ("other", [2])]
+
+
+def test_a_closed_topic_holds_its_keys_and_nothing_else() -> None:
+    waiters = Waiters(orders=OPEN, missing=None)
+    window = [
+        row(1, 1, b"a", "missing"),
+        row(2, 2, b"a"),
+        row(3, 3, b"b"),
+        row(4, 2, b"c"),
+        row(5, 4, b"c"),
+        row(6, 5, None),
+    ]
+    assert ids(waiters.take(*window).ready) == [3, 6]
+    assert list(waiters.admission.waiting()) == [1, 2, 4, 5]
+    assert ids(waiters.take(row(7, 6, b"a"), row(8, 7, b"d")).ready) == [8]
+
+
+def test_what_waits_comes_back_when_the_topic_opens() -> None:
+    waiters = Waiters(orders=OPEN, missing=None)
+    waiters.take(row(1, 1, b"a", "missing"), row(2, 2, b"a"))
+    waiters.learn(missing=OPEN)
+    assert not waiters.admission.waiting()
+    assert ids(waiters.take(row(1, 1, b"a", "missing"), row(2, 2, b"a")).ready) == [1, 2]
+
+
+def test_what_waited_too_long_is_refused_whole() -> None:
+    waiters = Waiters(orders=OPEN, missing=None)
+    window = [row(1, 1, b"a", "missing"), row(2, 1, b"b"), row(3, 2, b"b")]
+    waiters.take(*window)
+    waiters.gate.turn(61_000)
+    waiters.learn(missing=None)
+    waiters.learn(orders=OPEN)  # what was known of it has expired
+    found = waiters.take(*window)
+    assert [(ids([one]), finding.reason) for one, finding in found.refused] == [([1, 2], DiscardReason.TOPIC_MISSING)]
+    assert ids(found.ready) == [3]
+
+
+def test_a_transaction_that_goes_on_behind_the_window_is_not_delivered_in_part() -> None:
+    waiters = Waiters(orders=OPEN)
+    window = [row(1, 1, b"a"), row(2, 2, b"b"), row(3, 3, b"a"), row(4, 4, b"c"), row(5, 4, b"a"), row(6, 5, b"c")]
+    found = waiters.take(*window, beyond=[1])
+    assert ids(found.ready) == [2]
+    assert not waiters.admission.waiting()
+
+
+def test_too_many_that_wait_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "WAITING_MAX", 2)
+    waiters = Waiters(orders=OPEN, missing=None)
+    window = [row(number, number, b"%d" % number, "missing") for number in range(1, 5)]
+    waiters.take(*window)
+    waiters.admission.release_crowding()
+    found = waiters.take(*window)
+    assert [ids([one]) for one, _ in found.refused] == [[1], [2], [3]]
+    assert list(waiters.admission.waiting()) == [4]
+
+
+@pytest.mark.parametrize(
+    ("bad", "detail"),
+    [
+        ({"topic": "no topic"}, "topic 'no topic' is not a topic name"),
+        ({"partition": -2}, "partition -2 is negative"),
+        ({"timestamp": -1}, "timestamp -1 is not in ms"),
+        ({"header_names": ["a"]}, "1 header names and 0 header values"),
+        ({"header_names": [None], "header_values": [b""]}, "a header has no name"),
+        ({"header_names": ["outbox-x"], "header_values": [b""]}, "header outbox-x is reserved"),
+        ({"group": ""}, "producer group '' is not allowed"),
+    ],
+)
+def test_a_row_that_makes_no_message_is_refused(bad: dict[str, object], detail: str) -> None:
+    waiters = Waiters(orders=OPEN)
+    ((_, finding),) = waiters.take(row(1, 1, **bad)).refused  # type: ignore[arg-type]
+    assert finding.reason is DiscardReason.MALFORMED
+    assert detail in finding.detail

@@ -19,6 +19,7 @@ from sqlalchemy.util import greenlet_spawn
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.waiting import EVENT_LOOP, in_thread
 from outbox._receipts.receipt import Receipt
+from outbox._table.insert_connection import AsyncDriverConnection, is_async_connection
 from outbox.errors import UsageError
 from outbox.message import Message
 from outbox.outbox import Outbox, OutboxOptions
@@ -27,6 +28,9 @@ from outbox.recorder import Recorder
 from outbox.transaction import Transaction
 
 T = TypeVar("T")
+
+AsyncTarget = AsyncSession | async_scoped_session[Any] | AsyncConnection | AsyncDriverConnection
+"""What `publish()` takes: in half mode a session or a connection of SQLAlchemy."""
 
 
 class AsyncTransaction:
@@ -60,14 +64,14 @@ class AsyncOutbox:
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties; `bootstrap.servers` is required.
-        options: The other arguments of `Outbox`: `channel`, `tables`, `publish_timeout_seconds`, …
+        kafka: librdkafka properties; `bootstrap.servers` is required. In table mode it may be omitted.
+        options: The other arguments of `Outbox`: `mode`, `channel`, `tables`, `publish_timeout_seconds`, …
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    def __init__(self, group: str, kafka: Mapping[str, Any], **options: Unpack[OutboxOptions]) -> None:
+    def __init__(self, group: str, kafka: Mapping[str, Any] | None = None, **options: Unpack[OutboxOptions]) -> None:
         self.sync = Outbox(group, kafka, **options)
 
     @classmethod
@@ -88,13 +92,15 @@ class AsyncOutbox:
 
     async def publish(
         self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        session: AsyncTarget,
         message: Message,
         *,
         eager: bool | None = None,
         bind_arguments: BindArguments | None = None,
     ) -> Receipt:
         """Publish a message with the transaction of a session or a connection; as `Outbox.publish()`.
+
+        In table mode it also takes a connection of psycopg or asyncpg in its transaction.
 
         In a listener of flush events, which is not a coroutine, call `outbox.sync.publish(session, …)` with the
         session that the event passes.
@@ -104,25 +110,39 @@ class AsyncOutbox:
                 session.add(order)
                 await outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
+        return await greenlet_spawn(
+            self.sync.publish, self._target(session), message, eager=eager, bind_arguments=bind_arguments
+        )
+
+    def _target(self, session: AsyncTarget) -> Any:
+        """Return what the blocking outbox takes."""
         if isinstance(session, async_scoped_session):
             session = session()
-        if not isinstance(session, AsyncSession | AsyncConnection):
-            raise UsageError(
-                f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. "
-                "For a connection of psycopg use outbox.transaction(connection)."
-            )
-        inner = session.sync_session if isinstance(session, AsyncSession) else _unwrapped(session)
-        return await greenlet_spawn(self.sync.publish, inner, message, eager=eager, bind_arguments=bind_arguments)
+        if isinstance(session, AsyncSession):
+            return session.sync_session
+        if isinstance(session, AsyncConnection):
+            return _unwrapped(session)
+        if self.sync.settings.mode == "table" and is_async_connection(session):
+            return session
+        raise UsageError(
+            f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. "
+            "For a connection of psycopg use outbox.transaction(connection)."
+        )
 
     async def publish_many(
         self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        session: AsyncTarget,
         messages: Iterable[Message],
         *,
         eager: bool | None = None,
         bind_arguments: BindArguments | None = None,
     ) -> list[Receipt]:
         """Publish several messages; as `Outbox.publish_many()`."""
+        if self.sync.settings.mode == "table":
+            target = self._target(session)
+            return await greenlet_spawn(
+                self.sync.publish_many, target, messages, eager=eager, bind_arguments=bind_arguments
+            )
         return [
             await self.publish(session, message, eager=eager, bind_arguments=bind_arguments) for message in messages
         ]
@@ -144,7 +164,7 @@ class AsyncOutbox:
         async with _in_greenlet(blocking) as transaction:
             yield AsyncTransaction(transaction)
 
-    async def outcome(self, transaction_id: str, database: AsyncEngine | psycopg.AsyncConnection[Any]) -> Outcome:
+    async def outcome(self, transaction_id: str, database: AsyncEngine | AsyncDriverConnection) -> Outcome:
         """Return the outcome of a local transaction; as `Outbox.outcome()`."""
         inner = database.sync_engine if isinstance(database, AsyncEngine) else database
         return await greenlet_spawn(self.sync.ask_outcome, transaction_id, inner)

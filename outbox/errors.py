@@ -34,7 +34,7 @@ class ChannelError(ConfigurationError):
 
 
 class CallbackTableError(ConfigurationError):
-    """The callback table is missing or wrong."""
+    """The callback table, or the message table of table mode, is missing or wrong."""
 
 
 class KafkaUnreachable(ConfigurationError):  # noqa: N818 - the name describes the state of Kafka

@@ -20,18 +20,24 @@ from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.sqlalchemy_session import StoredHalf, publish, store_half
 from outbox._receipts.receipt import Receipt
+from outbox._table.insert_connection import DbapiConnection
+from outbox._table.table_outcome import ask_table_outcome
+from outbox._table.table_publisher import TablePublisher
+from outbox._table.table_sender import TableSender, require_halves
+from outbox._table.table_transaction import RowStarter, core_row_transaction
 from outbox.errors import UsageError
 from outbox.listener import TransactionListener
 from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome
 from outbox.recorder import Recorder
-from outbox.settings import FORMER_NAMES, Settings, TableNames, channel_names, former_keywords
+from outbox.settings import FORMER_NAMES, Mode, Settings, TableNames, channel_names, former_keywords
 from outbox.transaction import Transaction, core_transaction, own_transaction
 
 
 class OutboxOptions(TypedDict, total=False):
     """The keyword arguments of `Outbox`, for annotations of `**options`."""
 
+    mode: Mode
     channel: str
     tables: TableNames | None
     publish_timeout_seconds: float
@@ -50,9 +56,11 @@ class Outbox:
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties; `bootstrap.servers` is required.
+        kafka: librdkafka properties; `bootstrap.servers` is required. In table mode it may be omitted.
+        mode: `half`: messages are sent to Kafka as half messages before COMMIT. `table`: they are rows of the message
+            table, which the relay delivers; nothing here connects to Kafka.
         channel: The channel that the relay serves.
-        tables: Schema and name prefix of the callback tables.
+        tables: Schema and name prefix of the tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back.
         close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, while the local transaction is still open, not at COMMIT. The order of
@@ -70,8 +78,9 @@ class Outbox:
     def __init__(
         self,
         group: str,
-        kafka: Mapping[str, Any],
+        kafka: Mapping[str, Any] | None = None,
         *,
+        mode: Mode = "half",
         channel: str = "outbox",
         tables: TableNames | None = None,
         publish_timeout_seconds: float = 5.0,
@@ -84,7 +93,7 @@ class Outbox:
         self._start(
             Settings(
                 group,
-                kafka,
+                kafka or {},
                 channel_names(channel),
                 tables or TableNames(),
                 publish_timeout_seconds,
@@ -92,6 +101,7 @@ class Outbox:
                 eager=eager,
                 reject_transactions=reject_transactions,
                 eager_idle_timeout_seconds=eager_idle_timeout_seconds,
+                mode=mode,
             ),
             recorder,
         )
@@ -111,19 +121,26 @@ class Outbox:
         self.settings = settings
         self._table = CallbackTable(settings.tables)
         self._sender = self._make_sender(recorder)
+        self._publisher = self._make_publisher()
         self._starter = self._make_starter()
 
     def _make_sender(self, recorder: Recorder | None) -> Sender:
         """Return the connection to Kafka; `InMemoryOutbox` overrides it."""
-        return Sender(self.settings, recorder)
+        return (Sender if self.settings.mode == "half" else TableSender)(self.settings, recorder)
+
+    def _make_publisher(self) -> TablePublisher | None:
+        """Return what inserts rows in table mode; None in half mode. `InMemoryOutbox` overrides it."""
+        return TablePublisher(self.settings, self._sender) if self.settings.mode == "table" else None
 
     def _make_starter(self) -> Starter:
         """Return the factory of this outbox's participants in local transactions; `InMemoryOutbox` overrides it."""
+        if self._publisher is not None:
+            return RowStarter(self._publisher)
         return Sealer(self.settings, self._sender, self._table)
 
     def publish(
         self,
-        session: Session | scoped_session[Any] | Connection,
+        session: Session | scoped_session[Any] | Connection | DbapiConnection,
         message: Message,
         *,
         eager: bool | None = None,
@@ -131,11 +148,13 @@ class Outbox:
     ) -> Receipt:
         """Publish a message with the transaction of a SQLAlchemy session or connection.
 
-        Its half is sent at COMMIT. The message becomes visible on its real topic only if the transaction commits. A
-        message published inside a SAVEPOINT that is rolled back is never delivered.
+        Its half is sent at COMMIT; in table mode its row is inserted now. The message becomes visible on its real topic
+        only if the transaction commits. A message published inside a SAVEPOINT that is rolled back is never delivered.
 
         Args:
             session: A session or a Core connection on `postgresql+psycopg://`. Its transaction begins if none is open.
+                In table mode also on other drivers of Postgres, and a connection of Django, psycopg, psycopg2 or
+                pg8000 in its transaction. A session is flushed first, unless its autoflush is off.
             message: The message.
             eager: Send the half now, not at COMMIT; None: the `eager` of the outbox. Inside a SAVEPOINT the half is
                 sent at COMMIT in any case.
@@ -161,11 +180,15 @@ class Outbox:
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
         self._sender.require_answering()  # before a connection leaves the pool
-        eager = self.settings.eager if eager is None else eager
+        eager = _eager(self.settings, given=eager)
+        if self._publisher is not None:
+            return self._publisher.publish(session, message, bind_arguments)
         return publish(session, self._starter, message, eager=eager, bind_arguments=bind_arguments)
 
     def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
         """Publish a message and wait until its half is stored, for `TransactionalProducer` with a session.
+
+        Not in table mode.
 
         Args:
             session: As for `publish()`; no SAVEPOINT may be open.
@@ -175,18 +198,21 @@ class Outbox:
             OutboxError: As `publish()`.
             PublishFailed: The half was not acknowledged. Roll the local transaction back.
         """
+        require_halves(self.settings, "store_half()")
         self._sender.require_answering()
         return store_half(session, self._starter, message)
 
     def publish_many(
         self,
-        session: Session | scoped_session[Any] | Connection,
+        session: Session | scoped_session[Any] | Connection | DbapiConnection,
         messages: Iterable[Message],
         *,
         eager: bool | None = None,
         bind_arguments: BindArguments | None = None,
     ) -> list[Receipt]:
         """Publish several messages in order. If one is refused, those before it remain published.
+
+        In table mode up to 1,000 messages are one INSERT.
 
         Args:
             session: As for `publish()`.
@@ -197,6 +223,10 @@ class Outbox:
         Raises:
             OutboxError: As `publish()`.
         """
+        if self._publisher is not None:
+            self._sender.require_answering()
+            _eager(self.settings, given=eager)
+            return self._publisher.publish_many(session, messages, bind_arguments)
         return [self.publish(session, message, eager=eager, bind_arguments=bind_arguments) for message in messages]
 
     def transaction(
@@ -228,29 +258,36 @@ class Outbox:
 
     def open_transaction(self, connection: object, *, eager: bool | None) -> AbstractContextManager[Transaction]:
         """Run a transaction on any supported connection; an async one only in SQLAlchemy's greenlet."""
-        eager = self.settings.eager if eager is None else eager
+        eager = _eager(self.settings, given=eager)
         if isinstance(connection, Connection):
+            if self._publisher is not None:
+                return core_row_transaction(self._publisher, connection)
             return core_transaction(self._starter, connection, eager=eager)
         return own_transaction(self._starter, self._starter.connection(connection), eager=eager)
 
-    def outcome(self, transaction_id: str, database: Engine | psycopg.Connection[Any]) -> Outcome:
+    def outcome(self, transaction_id: str, database: Engine | DbapiConnection) -> Outcome:
         """Return the outcome of a local transaction. Call it after `CommitOutcomeUnknown`, before a retry.
 
         A missing row alone is no answer: if the transaction has not committed and holds no lock, this call fences it,
-        so that it can no longer commit (R1).
+        so that it can no longer commit (R1). In table mode nothing is fenced: Postgres reports the outcome by the xid
+        in the id, `OPEN` while the transaction may still commit, and `TOO_OLD` when it no longer keeps it.
 
         Args:
             transaction_id: The `transaction_id` of `CommitOutcomeUnknown` or of a receipt.
-            database: The application's database; a psycopg connection must be outside a transaction.
+            database: The application's database; a connection must be outside a transaction. In table mode any
+                connection that `publish()` takes.
 
         Raises:
-            UsageError: The id is not a transaction id, or the connection is in a transaction.
+            UsageError: The id is not a transaction id, or the connection is in a transaction. In table mode also: the
+                xid is not one of this database, or the server is a standby.
             CallbackTableError: The tables are missing.
         """
         return self.ask_outcome(transaction_id, database)
 
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
         """Return the outcome with any supported engine or connection; an async one only in SQLAlchemy's greenlet."""
+        if self._publisher is not None:
+            return ask_table_outcome(transaction_id, database)
         if not isinstance(database, Engine):
             return ask_outcome(self.settings, self._table, local_connection(database), transaction_id)
         with closing(database.raw_connection()) as pooled:
@@ -267,6 +304,7 @@ class Outbox:
             listener: Returns the state of local transactions.
 
         Raises:
+            UsageError: The outbox is in table mode, where no transaction is checked.
             ChannelError: The channel's topics are missing or wrong.
             KafkaUnreachable: Kafka does not answer.
 
@@ -274,6 +312,7 @@ class Outbox:
             with outbox.serve_checks(Orders()):
                 serve_http()
         """
+        require_halves(self.settings, "serve_checks()")
         return CheckServer(self._sender, self.settings, listener, self._sender.recorder).start()
 
     def ping(self) -> None:
@@ -281,6 +320,7 @@ class Outbox:
 
         It waits for at most `publish_timeout_seconds`, and fails at once while the circuit is open. Do not use it as a
         readiness probe: while Kafka is down, the load balancer would drop the service also for requests that only read.
+        In table mode it checks only that the outbox is open.
 
         Raises:
             ChannelError: The channel's topics are missing or wrong.
@@ -305,3 +345,9 @@ class Outbox:
     ) -> None:
         """Close the outbox."""
         self.close()
+
+
+def _eager(settings: Settings, *, given: bool | None) -> bool:
+    if given:
+        require_halves(settings, "eager=True")
+    return settings.eager if given is None else given

@@ -68,6 +68,17 @@ class Transaction(ABC):
         return self._publish(message, eager=self._eager if eager is None else eager)
 
 
+def known_id(transaction_id: str) -> str:
+    """Return a transaction id; refuse an empty one.
+
+    Raises:
+        UsageError: It is empty.
+    """
+    if not transaction_id:
+        raise UsageError("In table mode a transaction has no id before its first message. Publish first.")
+    return transaction_id
+
+
 class OwnTransaction(Transaction):
     """A transaction on a psycopg connection.
 
@@ -86,11 +97,15 @@ class OwnTransaction(Transaction):
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7."""
-        return self._part.draft.transaction_id
+        """Id of the transaction, a UUIDv7.
+
+        Raises:
+            UsageError: In table mode: nothing was published yet.
+        """
+        return known_id(self._part.draft.transaction_id)
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
-        if self._connection.in_block:
+        if self._connection.in_block and not self._part.writes_rows:
             raise UsageError(
                 "publish() does not work inside connection.transaction(), whose rollback would not remove the "
                 "message. Use tx.savepoint()."
@@ -167,10 +182,11 @@ def own_transaction(starter: Starter, connection: LocalConnection, *, eager: boo
     with connection.autocommit(on=False):
         sealed = False
         try:
-            begin(connection, transaction.transaction_id)
+            if not part.writes_rows:  # else the first statement begins it
+                begin(connection, transaction.transaction_id)
             yield transaction
             transaction.is_open = False
-            connection.require_healthy()
+            connection.require_healthy(begun=bool(part.draft) or not part.writes_rows)
             if part.draft:
                 part.seal(marked=True)
             sealed = True
@@ -250,8 +266,8 @@ def _commit(connection: LocalConnection, part: Participant) -> None:
             raise  # without messages there is no row to look up the outcome
         raise CommitOutcomeUnknown(
             transaction_id,
-            f"COMMIT of transaction {transaction_id} was sent and no reply came. The checker will decide; "
-            "outcome() returns the result.",
+            f"COMMIT of transaction {transaction_id} was sent and no reply came. "
+            f"{'' if part.writes_rows else 'The checker will decide; '}outcome() returns the result.",
         ) from error
     except BaseException:
         part.unknown()

@@ -19,6 +19,7 @@ from outbox._publish.tracing import with_trace
 from outbox._publish.validation import PlannedHalf, refuse
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
+from outbox._table.table_sender import require_halves
 from outbox.errors import PublishFailed, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionListener
 from outbox.message import Message
@@ -79,7 +80,8 @@ class TransactionalProducer:
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
-        UsageError: `listener` is not a `TransactionListener`, or settings are given together with an outbox.
+        UsageError: `listener` is not a `TransactionListener`, settings are given together with an outbox, or the outbox
+            is in table mode.
 
     Example:
         with TransactionalProducer("orders", Orders(), {"bootstrap.servers": "localhost:9092"}) as producer:
@@ -101,6 +103,7 @@ class TransactionalProducer:
             raise UsageError("The outbox has its own settings. Give either an outbox, or a group and settings.")
         self._owns = not isinstance(outbox, Outbox)
         self._outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox, kafka or {}, **options)
+        require_halves(self._outbox.settings, "TransactionalProducer")
         self._sender = self._outbox._sender  # noqa: SLF001 - the same library, and no part of its public surface
         self._settings = self._outbox.settings
         self._listener = listener

@@ -10,6 +10,11 @@ import psycopg
 from outbox._postgres.ddl import written
 from outbox.errors import CallbackTableError
 
+_MISSING = frozenset({"42P01", "3F000"})
+"""SQLSTATEs: no such table, no such schema."""
+
+_NO_RIGHT = "42501"
+
 
 @contextmanager
 def explained(schema: str, table: str) -> Iterator[None]:
@@ -24,13 +29,54 @@ def explained(schema: str, table: str) -> Iterator[None]:
     """
     try:
         yield
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
-        raise CallbackTableError(
+    except psycopg.Error as error:
+        if (explanation := _explanation(error, schema, table)) is not None:
+            raise explanation from error
+        raise
+
+
+@contextmanager
+def explained_everywhere(schema: str, table: str) -> Iterator[None]:
+    """Run statements on a table through any driver, SQLAlchemy or Django; as `explained()`.
+
+    Args:
+        schema: Its schema.
+        table: Its name.
+
+    Raises:
+        CallbackTableError: The table does not exist, or this role lacks a right on it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (explanation := _explanation(error, schema, table)) is not None:
+            raise explanation from error
+        raise
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """Return the SQLSTATE of an error of any driver, also inside one of SQLAlchemy or Django; None if it has none."""
+    for found in (error, getattr(error, "orig", None), error.__cause__):
+        for name in ("sqlstate", "pgcode"):  # psycopg and asyncpg; psycopg2
+            if getattr(found, name, None):
+                return str(getattr(found, name))
+        details = getattr(found, "args", None)
+        if details and isinstance(details[0], dict):  # pg8000
+            return details[0].get("C")
+    return None
+
+
+def _explanation(error: BaseException, schema: str, table: str) -> CallbackTableError | None:
+    state = sqlstate_of(error)
+    if state in _MISSING:
+        return CallbackTableError(
             f"table {written(schema, table)} does not exist in this database: "
             "run `outbox table create`, or the SQL of `outbox table sql`"
-        ) from error
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise CallbackTableError(
-            f"{error.diag.message_primary} (schema {written(schema)}): let the owner of the tables run "
+        )
+    if state == _NO_RIGHT:
+        what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"
+        return CallbackTableError(
+            f"{what} (schema {written(schema)}): let the owner of the tables run "
             "`outbox table create --application-role ROLE` with the role of this connection"
-        ) from error
+        )
+    return None

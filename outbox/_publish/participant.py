@@ -18,6 +18,8 @@ class Participant(Protocol):
     """
 
     draft: Draft
+    writes_rows: bool
+    """Whether `publish()` writes to the database at once, so that Postgres removes what is rolled back."""
 
     def publish(self, message: Message, *, early: bool) -> Receipt:
         """Add a message; with `early`, send its half now."""

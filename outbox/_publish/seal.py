@@ -105,6 +105,8 @@ class Seal:
         draft: The messages.
     """
 
+    writes_rows = False
+
     def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
         self.draft = draft
         self._settings = sealer.settings

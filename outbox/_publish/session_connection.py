@@ -25,7 +25,7 @@ _HOW = (
 )
 
 
-def plain_session(session: Session | scoped_session[Any]) -> Session:
+def plain_session(session: object) -> Session:
     """Return the session; for a scoped session, the one of this scope.
 
     Raises:

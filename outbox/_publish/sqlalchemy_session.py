@@ -221,7 +221,7 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
 
 
 def publish(
-    session: Session | scoped_session[Any] | Connection,
+    session: object,
     starter: Starter,
     message: Message,
     *,

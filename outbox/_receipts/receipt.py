@@ -61,7 +61,7 @@ class Receipt:
 
     Args:
         transaction_id: Id of the transaction, a UUIDv7.
-        position: Index of the message in the transaction, from 0.
+        position: Index of the message in the transaction, from 0; in table mode the id of its row.
         topic: The message's real topic.
         end: The end of the local transaction, as observed by this process.
         watcher: Watches for the message's visibility.
@@ -95,7 +95,7 @@ class Receipt:
                 ended in this process.
             Discarded: The relay could not deliver the transaction; it is in the discard topic, with the reason.
             NotVisible: The message was not visible in time; the error contains the state of its transaction.
-            UsageError: The outbox is closed.
+            UsageError: The outbox is closed, or in table mode, where it has no connection to Kafka.
             ConfigurationError: The connection properties are not valid for a consumer.
 
         Example:

@@ -9,7 +9,7 @@ from outbox.listener import TransactionListener
 from outbox.outbox import Outbox
 from outbox.outcome import Outcome, check_transaction_id
 from outbox.recorder import Recorder
-from outbox.settings import Settings
+from outbox.settings import Mode, Settings
 from outbox.testing._memory.participant import MemoryStarter
 from outbox.testing._memory.sender import MemorySender, Topics
 from outbox.testing._memory.state import CommitFailure, Memory
@@ -31,6 +31,8 @@ class InMemoryOutbox(Outbox):
         group: Producer group.
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
+        mode: As for `Outbox`. Table mode refuses what it refuses there, but takes no further connections: no event
+            reports their COMMIT.
         eager: Ignored.
         reject_transactions: Refuse every publication.
         recorder: Receives the outbox's events.
@@ -49,15 +51,21 @@ class InMemoryOutbox(Outbox):
         group: str = "test",
         *,
         topics: Topics | None = None,
+        mode: Mode = "half",
         eager: bool = False,
         reject_transactions: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self._start(Settings(group, _NO_KAFKA, eager=eager, reject_transactions=reject_transactions), recorder)
+        self._start(
+            Settings(group, _NO_KAFKA, eager=eager, reject_transactions=reject_transactions, mode=mode), recorder
+        )
         self._sender.declare(topics)
 
     def _make_sender(self, recorder: Recorder | None) -> MemorySender:
         return MemorySender(self.settings, recorder)
+
+    def _make_publisher(self) -> None:
+        """Return None also in table mode: messages are in memory until COMMIT."""
 
     def _make_starter(self) -> Starter:
         self._memory = Memory(self._sender.partitions)

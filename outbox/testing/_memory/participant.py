@@ -70,6 +70,8 @@ class MemoryPart:
         draft: The messages.
     """
 
+    writes_rows = False
+
     def __init__(self, starter: MemoryStarter, connection: LocalConnection, draft: MemoryDraft) -> None:
         self.draft: Draft = draft
         self.messages = draft.messages

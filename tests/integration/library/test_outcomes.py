@@ -408,7 +408,7 @@ def test_a_question_that_cannot_be_asked(shop: Shop) -> None:
     async def ask() -> None:
         async with _async_engine(shop.site.postgres_url) as engine, engine.connect() as core:
             with pytest.raises(UsageError, match="is not supported"):
-                await AsyncOutbox.over(shop.outbox).outcome(id_, core)  # type: ignore[arg-type]  # as above
+                await AsyncOutbox.over(shop.outbox).outcome(id_, core)
 
     asyncio.run(ask())
     assert id_ not in shop.site.rows()

@@ -137,6 +137,48 @@ def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
     return run
 
 
+TABLE_MODE = Outbox("orders", mode="table")
+SOME_ID = "01a20b2d-8a8d-7ae0-8000-00000000037b"
+
+
+class _Driver:
+    """A driver's connection or cursor, outside a transaction; every statement returns one row.
+
+    Args:
+        autocommit: Whether it is in autocommit.
+        row: The row.
+    """
+
+    def __init__(self, row: tuple[object, ...] = (1, "887", 1), *, autocommit: bool = False) -> None:
+        self.autocommit = autocommit
+        self._row = row
+
+    def cursor(self) -> _Driver:
+        """Return itself."""
+        return self
+
+    def execute(self, *_: object) -> None:
+        """Run a statement."""
+
+    def fetchall(self) -> list[tuple[object, ...]]:
+        """Return the row."""
+        return [self._row]
+
+    def commit(self) -> None:
+        """Commit."""
+
+    rollback = close = commit
+
+
+def _table_mode(use: Callable[[Outbox], object]) -> Callable[[], object]:
+    return lambda: use(TABLE_MODE)
+
+
+def _publish_in_sqlite(outbox: Outbox) -> None:
+    with Session(create_engine("sqlite://")) as session:
+        outbox.publish(session, Message("orders", b"v"))
+
+
 async def _serialize_later(*_: object) -> bytes:
     return b""
 
@@ -156,6 +198,37 @@ class _Listener(TransactionListener):
 
 
 OFFLINE: dict[str, tuple[Offline, str]] = {
+    # --- table mode ---------------------------------------------------------------------------------------------
+    "no mode": (_settings(mode="row"), "Use 'half' or 'table'"),
+    "row through something else": (
+        _table_mode(lambda o: o.publish(7, Message("orders", b"v"))),  # type: ignore[arg-type]  # that is tested
+        "Give a session, or a connection to Postgres",
+    ),
+    "row in another database": (_table_mode(_publish_in_sqlite), "publish on a connection to the database with"),
+    "row that would commit alone": (
+        _table_mode(lambda o: o.publish(_Driver(autocommit=True), Message("orders", b"v"))),
+        "Publish inside the transaction of the business change",
+    ),
+    "bind_arguments with a connection": (
+        _table_mode(lambda o: o.publish(_Driver(), Message("orders", b"v"), bind_arguments={})),
+        "Omit them with a connection",
+    ),
+    "listener in table mode": (
+        _table_mode(lambda o: o.serve_checks(_Listener())),
+        'Use an outbox with mode="half"',
+    ),
+    "receipt in table mode": (
+        _table_mode(lambda o: o.publish(_Driver(), Message("orders", b"v")).wait_visible()),
+        "Call outcome() with the receipt's transaction_id",
+    ),
+    "outcome on a standby": (
+        _table_mode(lambda o: o.outcome(SOME_ID, _Driver(("standby",)))),
+        "Give outcome() a connection to the primary",
+    ),
+    "xid of another database": (
+        _table_mode(lambda o: o.outcome("01a20b2d-8a8d-7ae0-8000-000000000000", _Driver())),
+        "and the database in which it was published",
+    ),
     # --- settings -----------------------------------------------------------------------------------------------
     "no servers": (_settings(kafka={}), "Give kafka={'bootstrap.servers': 'host:9092'}"),
     "group name": (_settings(group="a b"), "use 1 to 200 letters, digits"),
@@ -484,7 +557,23 @@ def _skip_readable(world: World) -> None:
     world.run("skip", "half/0", "--offset", "0", "--reason", "damaged")
 
 
+def _row_transaction(world: World) -> None:
+    with world.site.connect() as connection, TABLE_MODE.transaction(connection) as tx:
+        _ = tx.transaction_id
+
+
+def _async_in_blocking_outbox(world: World) -> None:
+    async def publish() -> None:
+        async with await psycopg.AsyncConnection.connect(world.site.postgres_url) as connection:
+            TABLE_MODE.publish(connection, Message("orders", b"v"))
+
+    asyncio.run(publish())
+
+
 ON_SITE: dict[str, tuple[OnSite, str]] = {
+    # --- table mode -----------------------------------------------------------------------------------------------
+    "id before the first message": (_row_transaction, "Publish first"),
+    "async connection in a blocking outbox": (_async_in_blocking_outbox, "Use AsyncOutbox"),
     # --- messages and topics --------------------------------------------------------------------------------------
     "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "Create it, or correct its name"),
     "unknown partition": (

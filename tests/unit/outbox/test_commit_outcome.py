@@ -59,6 +59,8 @@ class Part:
         row: Whether its row is found.
     """
 
+    writes_rows = False
+
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
         self.draft = Draft("0190b8c2-0000-7000-8000-000000000001", NoWatcher())
         self.told: list[str] = []

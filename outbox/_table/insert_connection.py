@@ -1,0 +1,303 @@
+"""The connections through which table mode inserts rows: SQLAlchemy's, and those of each driver of Postgres.
+
+The library never begins or ends a transaction here: the caller's transaction carries the rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Protocol, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import MissingGreenlet
+from sqlalchemy.util import await_only
+
+from outbox._publish.session_connection import driver_of
+from outbox._table.message_insert import Statement
+from outbox.errors import UsageError
+
+T = TypeVar("T")
+Rows = Sequence[Sequence[Any]]
+
+_IDLE = 0
+"""The transaction status of psycopg2 outside a transaction."""
+
+
+class DbapiConnection(Protocol):
+    """A connection of a driver for Postgres (PEP 249), of Django too."""
+
+    def cursor(self) -> Any:
+        """Return a new cursor."""
+
+    def commit(self) -> Any:
+        """Commit the transaction."""
+
+
+class AsyncDriverConnection(Protocol):
+    """An async connection of psycopg or asyncpg."""
+
+    async def execute(self, query: Any, /, *args: Any, **options: Any) -> Any:
+        """Run a statement."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+class InsertConnection(Protocol):
+    """A connection that can insert rows."""
+
+    numbered: bool
+    """Whether its placeholders are `$1`, `$2` and so on, instead of `%s`."""
+
+    @property
+    def driver(self) -> object:
+        """The driver's own connection."""
+
+    @property
+    def autocommits(self) -> bool:
+        """Whether a statement outside a transaction commits itself."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open for certain."""
+
+    def run(self, statement: Statement) -> Rows:
+        """Run a statement and return its rows."""
+
+    def roll_back(self) -> None:
+        """Roll the transaction back."""
+
+
+class CoreConnection:
+    """A `Connection` of SQLAlchemy on any driver, inside SQLAlchemy's greenlet if it is an async one.
+
+    Args:
+        connection: The connection.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        if connection.dialect.name != "postgresql":
+            raise UsageError(
+                f"The connection is one of {connection.dialect.name}. Table mode needs Postgres: publish on a "
+                "connection to the database with the message table."
+            )
+        self._connection = connection
+        self.numbered = connection.dialect.driver == "asyncpg"
+
+    @property
+    def driver(self) -> object:
+        """The driver's own connection."""
+        found: object = driver_of(self._connection.connection.dbapi_connection)
+        return found
+
+    @property
+    def autocommits(self) -> bool:
+        """Whether the isolation level is AUTOCOMMIT."""
+        return getattr(self._connection.connection.dbapi_connection, "autocommit", False) is True
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open; in AUTOCOMMIT SQLAlchemy's transactions are none."""
+        return self._connection.in_transaction() and not self.autocommits
+
+    def run(self, statement: Statement) -> Rows:
+        """Run a statement; SQLAlchemy begins a transaction if none is open."""
+        return self._connection.exec_driver_sql(statement.text, statement.parameters).fetchall()
+
+    def roll_back(self) -> None:
+        """Roll the transaction back."""
+        self._connection.rollback()
+
+
+class PsycopgConnection:
+    """A connection of psycopg, sync or async; an async one inside SQLAlchemy's greenlet.
+
+    Args:
+        connection: The connection.
+    """
+
+    numbered = False
+
+    def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        self.driver = connection
+
+    @property
+    def autocommits(self) -> bool:
+        """Whether the connection is in autocommit."""
+        return self.driver.autocommit
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.driver.info.transaction_status is not TransactionStatus.IDLE
+
+    def run(self, statement: Statement) -> Rows:
+        """Run a statement on a plain cursor; the connection's own factories belong to the application."""
+        if isinstance(self.driver, psycopg.AsyncConnection):
+            return _awaited(self._run(self.driver, statement))
+        cursor = psycopg.Cursor(self.driver, row_factory=tuple_row)
+        return cursor.execute(statement.text.encode(), statement.parameters).fetchall()
+
+    async def _run(self, connection: psycopg.AsyncConnection[Any], statement: Statement) -> Rows:
+        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        await cursor.execute(statement.text.encode(), statement.parameters)
+        return await cursor.fetchall()
+
+    def roll_back(self) -> None:
+        """Roll the transaction back."""
+        if isinstance(self.driver, psycopg.AsyncConnection):
+            _awaited(self.driver.rollback())
+        else:
+            self.driver.rollback()
+
+
+class AsyncpgConnection:
+    """A connection of asyncpg, inside SQLAlchemy's greenlet.
+
+    Args:
+        connection: The connection, or what an asyncpg pool returns.
+    """
+
+    numbered = True
+    autocommits = True
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.driver: object = getattr(connection, "_con", connection)  # a pool hands out proxies
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return bool(self._connection.is_in_transaction())
+
+    def run(self, statement: Statement) -> Rows:
+        """Run a statement."""
+        rows: Rows = _awaited(self._connection.fetch(statement.text, *statement.parameters))
+        return rows
+
+    def roll_back(self) -> None:
+        """Do nothing: outside a transaction each statement ends by itself."""
+
+
+class AnyDbapiConnection:
+    """A connection of another driver with placeholders `%s`: psycopg2, pg8000.
+
+    Args:
+        connection: The connection.
+    """
+
+    numbered = False
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    def driver(self) -> object:
+        """The connection."""
+        found: object = self._connection
+        return found
+
+    @property
+    def autocommits(self) -> bool:
+        """Whether the connection is in autocommit."""
+        return getattr(self._connection, "autocommit", False) is True
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open; False if the driver does not report it."""
+        status = getattr(self._connection, "get_transaction_status", None)  # psycopg2
+        if status is not None:
+            return bool(status() != _IDLE)
+        return getattr(self._connection, "_in_transaction", False) is True  # pg8000
+
+    def run(self, statement: Statement) -> Rows:
+        """Run a statement on a cursor of its own."""
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(statement.text, statement.parameters)
+            return [tuple(row.values()) if isinstance(row, Mapping) else row for row in cursor.fetchall()]
+
+    def roll_back(self) -> None:
+        """Roll the transaction back."""
+        self._connection.rollback()
+
+
+class DjangoConnection(AnyDbapiConnection):
+    """A connection of Django, such as `django.db.connection`. It runs statements through Django's own cursor."""
+
+    @property
+    def driver(self) -> object:
+        """The driver's own connection; `django.db.connection` is one object for all threads."""
+        self._connection.ensure_connection()
+        found: object = self._connection.connection
+        return found
+
+    @property
+    def autocommits(self) -> bool:
+        """Whether Django is in autocommit."""
+        return bool(self._connection.get_autocommit())
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open: a block of `transaction.atomic()`, or one begun by a statement."""
+        return bool(self._connection.in_atomic_block) or insert_connection(self.driver).in_transaction
+
+
+def insert_connection(given: Any) -> InsertConnection:
+    """Wrap what an application has: a connection of SQLAlchemy, Django or a driver, or a cursor of one.
+
+    Raises:
+        UsageError: It is something else, or not on Postgres.
+    """
+    if isinstance(given, Connection):
+        return CoreConnection(given)
+    if isinstance(given, psycopg.Connection | psycopg.AsyncConnection):
+        return PsycopgConnection(given)
+    if is_async_connection(given):
+        return AsyncpgConnection(given)
+    if hasattr(given, "in_atomic_block"):
+        return DjangoConnection(given)
+    if hasattr(given, "cursor") and hasattr(given, "commit"):
+        return AnyDbapiConnection(given)
+    if hasattr(given, "execute") and hasattr(given, "fetchall"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pg8000 warns that its cursors have this attribute by courtesy only
+            return insert_connection(given.connection)
+    raise UsageError(
+        f"publish() cannot insert a row through {type(given).__module__}.{type(given).__name__}. Give a session, or a "
+        "connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000; AsyncOutbox also takes asyncpg's."
+    )
+
+
+def is_async_connection(given: object) -> bool:
+    """Return whether it is an async connection of psycopg or asyncpg."""
+    if isinstance(given, psycopg.AsyncConnection):
+        return True
+    return type(given).__module__.partition(".")[0] == "asyncpg" and hasattr(given, "is_in_transaction")
+
+
+def require_transaction(connection: InsertConnection) -> None:
+    """Refuse a connection on which the row would commit alone.
+
+    Raises:
+        UsageError: The connection is in autocommit and outside a transaction.
+    """
+    if connection.autocommits and not connection.in_transaction:
+        raise UsageError(
+            "The connection is in autocommit and outside a transaction, so the message would be published alone. "
+            "Publish inside the transaction of the business change: connection.transaction(), transaction.atomic(), "
+            "or autocommit turned off."
+        )
+
+
+def _awaited(waiting: Awaitable[T]) -> T:
+    try:
+        return await_only(waiting)
+    except MissingGreenlet:
+        if hasattr(waiting, "close"):
+            waiting.close()
+        raise UsageError("The connection is an async one. Use AsyncOutbox.") from None

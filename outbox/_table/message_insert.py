@@ -1,0 +1,103 @@
+"""The INSERT of table mode: its text and the parameters of messages, for all drivers of Postgres.
+
+One message is one VALUES list. Several messages are one array per column: the text has the same length for any number
+of messages, and Postgres parses it several times faster than a long VALUES list. ORDER BY gives the rows their ids in
+the order of the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from outbox._postgres.message_table import STARTED_US
+from outbox.message import Message
+from outbox.protocol.half import Header
+from outbox.settings import TableNames
+
+MAX_ROWS = 1_000
+"""Maximum number of rows of one INSERT."""
+
+_COLUMNS = "producer_group, topic, partition, timestamp, key, value, header_names, header_values"
+_ONE = ("text", "text", "integer", "bigint", "bytea", "bytea", "text[]", "bytea[]")
+_MANY = ("text", "text[]", "integer[]", "bigint[]", "bytea[]", "bytea[]", "text[]", "text[]")
+"""The type of each parameter. An array of arrays cannot have parts of different lengths, so headers come as text."""
+
+_SELECT = (
+    "SELECT {group}, topic, partition, at, key, value, CAST(names AS text[]), CAST(contents AS bytea[])"
+    " FROM unnest({arrays}) WITH ORDINALITY"
+    " AS message (topic, partition, at, key, value, names, contents, number) ORDER BY number"
+)
+
+
+class Statement(NamedTuple):
+    """A statement as a driver takes it."""
+
+    text: str
+    parameters: tuple[object, ...]
+
+
+class MessageInsert:
+    """The statements that insert messages into a message table.
+
+    Args:
+        names: Schema and name prefix of the tables.
+        group: Producer group.
+    """
+
+    def __init__(self, names: TableNames, group: str) -> None:
+        self._group = group
+        into = f'INSERT INTO "{names.schema}"."{names.message}" ({_COLUMNS}) '
+        returning = f" RETURNING id, CAST(xid AS text), {STARTED_US}"
+        self._one = {numbered: f"{into}VALUES ({_typed(_ONE, numbered)}){returning}" for numbered in (False, True)}
+        self._many = {numbered: f"{into}{_select(numbered)}{returning}" for numbered in (False, True)}
+
+    def of(self, messages: Sequence[Message], *, numbered: bool) -> Statement:
+        """Return the statement for messages; it returns id, xid as text, and start of each row.
+
+        Args:
+            messages: From 1 to `MAX_ROWS` messages.
+            numbered: Whether the driver's placeholders are `$1`, `$2` and so on, instead of `%s`.
+        """
+        if len(messages) == 1:
+            return Statement(self._one[numbered], (self._group, *_row(messages[0])))
+        columns = zip(*map(_flat_row, messages), strict=True)
+        return Statement(self._many[numbered], (self._group, *map(list, columns)))
+
+
+def _typed(types: Sequence[str], numbered: bool) -> str:  # noqa: FBT001 - the only question
+    """Return a placeholder for each type, cast to it: a driver cannot know the type of None."""
+    return ", ".join(f"CAST({f'${number}' if numbered else '%s'} AS {name})" for number, name in enumerate(types, 1))
+
+
+def _select(numbered: bool) -> str:  # noqa: FBT001 - as above
+    group, _, arrays = _typed(_MANY, numbered).partition(", ")
+    return _SELECT.format(group=group, arrays=arrays)
+
+
+def _row(message: Message) -> tuple[object, ...]:
+    """Return the columns of a message after its group."""
+    headers = message.header_list()
+    names, contents = ([name for name, _ in headers], [content for _, content in headers]) if headers else (None, None)
+    return (*_plain_columns(message), names, contents)
+
+
+def _flat_row(message: Message) -> tuple[object, ...]:
+    """Return the columns of a message after its group, with its headers as array literals."""
+    headers = message.header_list()
+    return (*_plain_columns(message), *(_literals(headers) if headers else (None, None)))
+
+
+def _plain_columns(message: Message) -> tuple[object, ...]:
+    timestamp = None if message.timestamp is None else int(message.timestamp)
+    return message.topic, int(message.partition), timestamp, message.key_bytes(), message.value_bytes()
+
+
+def _literals(headers: Sequence[Header]) -> tuple[str, str]:
+    """Return the names and the values of headers as array literals of Postgres."""
+    names = _literal(name.replace("\\", "\\\\").replace('"', '\\"') for name, _ in headers)
+    return names, _literal(None if content is None else rf"\\x{content.hex()}" for _, content in headers)
+
+
+def _literal(items: Iterable[str | None]) -> str:
+    return "{" + ",".join("NULL" if item is None else f'"{item}"' for item in items) + "}"

@@ -1,0 +1,149 @@
+"""Publish in table mode: check a message, insert its row, return its receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session, scoped_session
+
+from outbox._postgres.table_errors import explained_everywhere
+from outbox._publish.sender import Sender
+from outbox._publish.session_connection import BindArguments, writing_connection
+from outbox._publish.tracing import with_trace
+from outbox._receipts.receipt import Ends, Receipt, VisibleAt
+from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
+from outbox._table.message_insert import MAX_ROWS, MessageInsert
+from outbox._table.transaction_limits import allowed, record
+from outbox.errors import MessageRefused, TransactionsRejected, UsageError
+from outbox.message import Message
+from outbox.settings import Settings
+
+Target = Session | scoped_session[Any] | Connection | DbapiConnection
+"""What `publish()` takes in table mode."""
+
+
+class RowWatcher:
+    """The watcher of receipts in table mode, which cannot watch: it has no connection."""
+
+    def ends(self) -> Ends:
+        """Return no end offsets."""
+        return {}
+
+    def trouble(self) -> str:
+        """Return an empty text."""
+        return ""
+
+    def watch(self, receipt: Receipt) -> Future[VisibleAt]:
+        """Refuse to watch.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"wait_visible() does not work in table mode, where the outbox has no connection to Kafka: message "
+            f"{receipt.message_id}. Call outcome() with the receipt's transaction_id for the outcome of COMMIT, or "
+            "read the real topic with a consumer of your own."
+        )
+
+
+_WATCHER = RowWatcher()
+
+
+class TablePublisher:
+    """Inserts the messages of one outbox.
+
+    Args:
+        settings: Settings of the outbox.
+        sender: Has the outbox's recorder and state; it never connects.
+    """
+
+    def __init__(self, settings: Settings, sender: Sender) -> None:
+        self._group = settings.group
+        self._names = settings.tables
+        self._sender = sender
+        self._insert = MessageInsert(settings.tables, settings.group)
+
+    def publish(self, target: Target, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
+        """Publish one message; as `Outbox.publish()`."""
+        return self.insert(self._connection(target, bind_arguments), [message])[0]
+
+    def publish_many(
+        self, target: Target, messages: Iterable[Message], bind_arguments: BindArguments | None = None
+    ) -> list[Receipt]:
+        """Publish messages in order; as `Outbox.publish_many()`."""
+        receipts: list[Receipt] = []
+        for batch in _batches(messages):
+            connection = self._connection(target, bind_arguments)
+            while batch:
+                found = self.insert(connection, batch)
+                receipts += found
+                batch = batch[len(found) :]  # noqa: PLW2901 - the first of what is left is refused
+        return receipts
+
+    def insert(self, connection: InsertConnection, messages: Sequence[Message]) -> list[Receipt]:
+        """Insert the first of the messages, as many as the transaction may have.
+
+        Args:
+            connection: The connection.
+            messages: From 1 to `MAX_ROWS` messages.
+
+        Raises:
+            TransactionsRejected: `reject_transactions` is on.
+            MessageRefused: The transaction has too many messages, or too large ones.
+            UsageError: The connection is in autocommit and outside a transaction.
+            CallbackTableError: The message table does not exist, or the role may not insert.
+        """
+        if self._sender.rejects:
+            raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
+        require_transaction(connection)
+        traced = [with_trace(message) for message in messages]
+        with explained_everywhere(self._names.schema, self._names.message):
+            traced = traced[: allowed(connection, traced)]
+            rows = connection.run(self._insert.of(traced, numbered=connection.numbered))
+        _, xid, started_us = rows[0]
+        published = record(connection, xid, started_us, traced)
+        self._sender.recorder.messages_published(self._group, len(traced))
+        ids = sorted(row[0] for row in rows)  # they were given in the order of the messages
+        return [
+            Receipt(published.transaction_id, id_, message.topic, published.end, _WATCHER, {})
+            for id_, message in zip(ids, traced, strict=True)
+        ]
+
+    def _connection(self, target: Target, bind_arguments: BindArguments | None) -> InsertConnection:
+        if isinstance(target, scoped_session):
+            target = target()
+        if isinstance(target, Session):
+            _flush(target)
+            target = writing_connection(target, bind_arguments)
+        elif bind_arguments is not None:
+            raise UsageError("bind_arguments choose the connection of a session. Omit them with a connection.")
+        return insert_connection(target)
+
+
+def _flush(session: Session) -> None:
+    """Flush as a query would, so that business rows are locked before the message gets its id, which is its order.
+
+    Whether a flush is running is a private attribute; tests on SQLAlchemy 2.0 and 2.1 fail if it changes.
+    """
+    if session.autoflush and not session._flushing:  # noqa: SLF001 - there is no public attribute
+        session.flush()
+
+
+def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """Yield the messages in lists of at most `MAX_ROWS`; those before a refused one too, then raise its error."""
+    batch: list[Message] = []
+    try:
+        for message in messages:
+            batch.append(message)
+            if len(batch) == MAX_ROWS:
+                yield batch
+                batch = []
+    except MessageRefused:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch

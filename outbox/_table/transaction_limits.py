@@ -1,0 +1,103 @@
+"""Count the messages of each local transaction in table mode, for the limits of one transaction.
+
+The messages are rows already, so Postgres identifies the transaction: each INSERT returns its xid. Only when the limit
+seems to be reached is the xid asked for before. All outboxes of a process count together, because the relay delivers
+all rows of a local transaction in one Kafka transaction. Rows that vanish with a SAVEPOINT still count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from outbox._publish.draft import MAX_BYTES
+from outbox._receipts.transaction_end import TransactionEnd
+from outbox._table.insert_connection import InsertConnection
+from outbox._table.message_insert import Statement
+from outbox.errors import MessageRefused
+from outbox.message import Message
+from outbox.protocol.identifiers import table_transaction_id
+from outbox.protocol.positions import MAX_POSITION
+
+MAX_MESSAGES = MAX_POSITION + 1
+
+_CURRENT = Statement("SELECT CAST(pg_current_xact_id_if_assigned() AS text)", ())
+
+
+@dataclass(slots=True)
+class Published:
+    """What was published in the latest transaction of a connection.
+
+    Args:
+        xid: The transaction's xid, as text.
+        transaction_id: The id that its messages carry.
+        messages: Number of its messages.
+        size: Size of its messages, bytes.
+        end: The end of the transaction, if this process observes it.
+    """
+
+    xid: str
+    transaction_id: str
+    messages: int = 0
+    size: int = 0
+    end: TransactionEnd = field(default_factory=TransactionEnd)
+
+
+_latest: WeakKeyDictionary[object, Published] = WeakKeyDictionary()  # by the driver's connection
+
+
+def allowed(connection: InsertConnection, messages: Sequence[Message]) -> int:
+    """Return how many of the messages, from the first, the transaction may still have.
+
+    Raises:
+        MessageRefused: None of them.
+    """
+    published = _latest.get(connection.driver)
+    count, size = (published.messages, published.size) if published is not None else (0, 0)
+    fitting = _fitting(messages, count, size)
+    if fitting < len(messages) and published is not None and _xid(connection) != published.xid:
+        count, size = 0, 0  # that transaction has ended
+        fitting = _fitting(messages, count, size)
+    if fitting == 0:
+        raise MessageRefused(_why_not(count))
+    return fitting
+
+
+def record(connection: InsertConnection, xid: str, started_us: int, messages: Iterable[Message]) -> Published:
+    """Count messages that were inserted; return what the transaction has published.
+
+    Args:
+        connection: The connection.
+        xid: The xid that the INSERT returned.
+        started_us: The start of the transaction that it returned, microseconds since 1970.
+        messages: The messages.
+    """
+    driver = connection.driver
+    published = _latest.get(driver)
+    if published is None or published.xid != xid:
+        published = _latest[driver] = Published(xid, table_transaction_id(int(xid), started_us))
+    for message in messages:
+        published.messages += 1
+        published.size += message.size()
+    return published
+
+
+def _fitting(messages: Sequence[Message], count: int, size: int) -> int:
+    for index, message in enumerate(messages):
+        count += 1
+        size += message.size()
+        if count > MAX_MESSAGES or size > MAX_BYTES:
+            return index
+    return len(messages)
+
+
+def _why_not(count: int) -> str:
+    if count >= MAX_MESSAGES:
+        return f"The transaction has {MAX_MESSAGES} messages, the maximum. Publish further ones in another one."
+    return f"The transaction would exceed {MAX_BYTES} bytes of messages. Publish further ones in another one."
+
+
+def _xid(connection: InsertConnection) -> str | None:
+    (row,) = connection.run(_CURRENT)
+    return None if row[0] is None else str(row[0])

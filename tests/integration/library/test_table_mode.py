@@ -1,0 +1,812 @@
+"""In table mode a message is a row of the caller's transaction, through any driver, and nothing needs Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pg8000.dbapi
+import psycopg
+import psycopg2
+import pytest
+from django.db import transaction as django_transaction
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from psycopg.rows import dict_row
+from sqlalchemy import Engine, NullPool, Table, create_engine, event, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, registry
+from sqlalchemy.schema import MetaData
+
+from outbox import (
+    AsyncOutbox,
+    AsyncTransaction,
+    CallbackTableError,
+    JsonSerializer,
+    Message,
+    MessageRefused,
+    Outbox,
+    Outcome,
+    Receipt,
+    RolledBack,
+    Transaction,
+    TransactionalProducer,
+    TransactionsRejected,
+    TypedTopic,
+    UsageError,
+)
+from outbox._postgres.message_table import STARTED_US, MessageTable
+from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
+from outbox.recorder import NoRecorder
+from outbox.testing import InMemoryOutbox
+from tests.support.doors import DOORS, Opened, django_connection, pg8000_arguments, session_on, sqlalchemy_url
+from tests.support.harness import Site
+from tests.support.listeners import Scripted
+from tests.support.servers import Servers
+
+ODD = [
+    Message("orders"),
+    Message("orders", b"a\0b\xff", b"\0'\\", [("é", b"\xff\0"), ("x", None), ("x", b""), ('q"\\ {},', "NULL")], 2, 5),
+    Message("stock", b"", b"", {"only": None}, timestamp=1 << 40),
+    Message("stock", "text", "key", [("a", None), ("b", None)]),
+]
+"""Messages with all that a driver may get wrong."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A committed row, and the id that its message carries."""
+
+    message_id: str
+    group: str
+    topic: str
+    partition: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class Place:
+    """A database with a message table, and an outbox that has no Kafka."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.url = site.postgres_url
+        self.outbox = Outbox("orders", mode="table", tables=site.tables)
+        with site.connect() as connection:
+            MessageTable(site.tables).create(connection)
+            connection.execute(f"CREATE TABLE {self.business} (id integer PRIMARY KEY, state text)".encode())
+
+    @property
+    def business(self) -> str:
+        """The application's own table."""
+        return f"{self.site.name}_orders"
+
+    def rows(self, *, group: str | None = None) -> list[Row]:
+        """Take away all committed rows, in the order of their ids."""
+        with self.site.connect() as connection:
+            found = connection.execute(
+                f"WITH taken AS (DELETE FROM {self.site.tables.message} RETURNING *, {STARTED_US} AS started) "
+                "SELECT xid::text, started, id, producer_group, topic, partition, timestamp, key, value, "
+                "header_names, header_values FROM taken ORDER BY id".encode()
+            ).fetchall()
+        return [
+            Row(
+                f"{table_transaction_id(int(xid), started)}/{id_}",
+                *(row_group, topic, partition, timestamp, key, value),
+                [*zip(names or (), values or (), strict=True)],
+            )
+            for xid, started, id_, row_group, topic, partition, timestamp, key, value, names, values in found
+            if group is None or row_group == group
+        ]
+
+
+@pytest.fixture(scope="module")
+def place(servers: Servers) -> Iterator[Place]:
+    """The place of all tests here."""
+    with Site(servers.bootstrap_servers, servers.postgres_url) as site:
+        made = Place(site)
+        yield made
+        made.outbox.close()
+
+
+@pytest.fixture(params=DOORS)
+def opened(place: Place, request: pytest.FixtureRequest) -> Iterator[Opened]:
+    """Each kind of connection, with no rows in the table."""
+    place.rows()
+    with DOORS[request.param](place.url) as made:
+        yield made
+
+
+def as_row(message: Message, receipt: Receipt) -> Row:
+    """What must be in the table."""
+    return Row(
+        receipt.message_id,
+        "orders",
+        message.topic,
+        message.partition,
+        message.timestamp,
+        message.key_bytes(),
+        message.value_bytes(),
+        message.header_list(),
+    )
+
+
+def _fail_after(call: Callable[..., object], *arguments: object) -> None:
+    call(*arguments)
+    raise ZeroDivisionError
+
+
+async def _fail_after_async(call: Callable[..., Awaitable[object]], *arguments: object) -> None:
+    await call(*arguments)
+    raise ZeroDivisionError
+
+
+# --- through every driver -------------------------------------------------------------------------------------------
+
+
+def test_rows_are_the_messages_and_have_the_ids_of_the_receipts(place: Place, opened: Opened) -> None:
+    receipts = [place.outbox.publish(opened.target, message) for message in ODD]
+    assert place.rows() == []
+    opened.commit()
+    assert place.rows() == [as_row(message, receipt) for message, receipt in zip(ODD, receipts, strict=True)]
+    assert len({receipt.transaction_id for receipt in receipts}) == 1
+
+
+def test_many_messages_are_inserted_in_their_order(place: Place, opened: Opened) -> None:
+    messages = [*ODD, *(Message("orders", str(number)) for number in range(1_100)), *ODD]
+    receipts = place.outbox.publish_many(opened.target, iter(messages))
+    opened.commit()
+    assert place.rows() == [as_row(message, receipt) for message, receipt in zip(messages, receipts, strict=True)]
+    assert len({receipt.transaction_id for receipt in receipts}) == 1
+
+
+def test_rollback_removes_messages(place: Place, opened: Opened) -> None:
+    receipt = place.outbox.publish(opened.target, Message("orders", b"v"))
+    opened.rollback()
+    assert place.rows() == []
+    again = place.outbox.publish(opened.target, Message("orders", b"v"))
+    opened.commit()
+    assert [row.message_id for row in place.rows()] == [again.message_id]
+    assert again.transaction_id != receipt.transaction_id
+
+
+def test_rows_vanish_with_their_savepoint(place: Place, opened: Opened) -> None:
+    first = place.outbox.publish(opened.target, Message("orders", b"1"))
+    opened.execute("SAVEPOINT here")
+    place.outbox.publish_many(opened.target, [Message("orders", b"2"), Message("orders", b"3")])
+    opened.execute("ROLLBACK TO SAVEPOINT here")
+    last = place.outbox.publish(opened.target, Message("orders", b"4"))
+    opened.commit()
+    assert [row.message_id for row in place.rows()] == [first.message_id, last.message_id]
+    assert first.transaction_id == last.transaction_id
+
+
+def test_a_message_commits_with_the_change_that_it_is_about(place: Place, opened: Opened) -> None:
+    opened.execute(f"INSERT INTO {place.business} VALUES (1, 'new')")
+    receipt = place.outbox.publish(opened.target, Message("orders", b"v"))
+    with place.site.connect() as other:
+        assert other.execute(f"SELECT * FROM {place.business}".encode()).fetchall() == []
+        assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.OPEN
+        opened.execute(f"DELETE FROM {place.business}")
+        opened.commit()
+        assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.COMMITTED
+
+
+# --- outcome() ------------------------------------------------------------------------------------------------------
+
+
+def test_outcome_is_what_postgres_remembers(place: Place, opened: Opened) -> None:
+    committed = place.outbox.publish(opened.target, Message("orders", b"v")).transaction_id
+    opened.commit()
+    aborted = place.outbox.publish(opened.target, Message("orders", b"v")).transaction_id
+    opened.rollback()
+    unknown = table_transaction_id(99_999_999, 1)
+    database = opened.target
+    if not isinstance(database, Session) and not hasattr(database, "registry"):
+        assert place.outbox.outcome(committed, database) is Outcome.COMMITTED
+        assert place.outbox.outcome(aborted, database) is Outcome.ROLLED_BACK
+        with pytest.raises(UsageError, match="no transaction has the xid 99999999"):
+            place.outbox.outcome(unknown, database)
+        opened.execute("SELECT 1")
+        with pytest.raises(UsageError, match="is in a transaction"):
+            place.outbox.outcome(committed, database)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_outcome_takes_an_engine(place: Place, driver: str) -> None:
+    engine = create_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool)
+    with Session(engine) as session:
+        receipt = place.outbox.publish(session, Message("orders", b"v"))
+        assert place.outbox.outcome(receipt.transaction_id, engine) is Outcome.OPEN
+    assert place.outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
+    with pytest.raises(UsageError, match="not a transaction of this database"):
+        place.outbox.outcome(make_transaction_id(1, bytes([255] * 10)), engine)
+
+
+@pytest.mark.parametrize("xid", [0, 1, 2])
+def test_outcome_of_an_xid_that_no_transaction_has_is_refused(place: Place, xid: int) -> None:
+    with place.site.connect() as connection, pytest.raises(UsageError, match=f"has the xid {xid}"):
+        place.outbox.outcome(table_transaction_id(xid, 1), connection)
+
+
+def test_outcome_refuses_what_is_no_transaction_id(place: Place) -> None:
+    with place.site.connect() as connection, pytest.raises(UsageError, match="is not a transaction id"):
+        place.outbox.outcome("1", connection)
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(place: Place) -> Iterator[Engine]:
+    """An engine on psycopg, with no rows in the table."""
+    place.rows()
+    made = place.site.engine()
+    yield made
+    made.dispose()
+
+
+def test_a_session_is_flushed_first_so_that_ids_follow_the_locks(place: Place, engine: Engine) -> None:
+    orders = registry(metadata=MetaData())
+    order: Any = type("Order", (), {})
+    with engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO {place.business} VALUES (7, 'new')"))
+    orders.map_imperatively(order, Table(place.business, orders.metadata, autoload_with=engine))
+    done: list[str] = []
+
+    def change(state: str) -> None:
+        with Session(engine) as session, session.begin():
+            found = session.get_one(order, 7)
+            found.state = state
+            place.outbox.publish(session, Message("orders", state))
+            done.append(state)
+
+    with Session(engine) as session, session.begin():
+        session.get_one(order, 7).state = "first"
+        place.outbox.publish(session, Message("orders", "first"))
+        second = threading.Thread(target=change, args=("second",))
+        second.start()
+        second.join(0.5)
+        assert done == []  # it waits for the row, before its message has an id
+    second.join()
+    assert [row.value for row in place.rows()] == [b"first", b"second"]
+
+
+def test_nothing_is_flushed_where_autoflush_is_off(place: Place, engine: Engine) -> None:
+    flushes: list[Any] = []
+    with Session(engine) as session, session.begin():
+        event.listen(session, "before_flush", lambda *_: flushes.append(1))
+        session.info["x"] = 1
+        with session.no_autoflush:
+            place.outbox.publish(session, Message("orders", b"v"))
+    assert len(place.rows()) == 1
+
+
+def test_a_listener_of_flush_events_may_publish(place: Place, engine: Engine) -> None:
+    orders = registry(metadata=MetaData())
+    order: Any = type("Order", (), {})
+    orders.map_imperatively(order, Table(place.business, orders.metadata, autoload_with=engine))
+
+    def publish(session: Session, *_: object) -> None:
+        place.outbox.publish(session, Message("orders", b"from the listener"))
+
+    with Session(engine) as session, session.begin():
+        event.listen(session, "before_flush", publish)
+        session.add(order(id=70, state="new"))
+    assert [row.value for row in place.rows()] == [b"from the listener"]
+
+
+def test_a_nested_transaction_of_a_session_takes_its_messages_along(place: Place, engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        place.outbox.publish(session, Message("orders", b"1"))
+        with session.begin_nested() as nested:
+            place.outbox.publish(session, Message("orders", b"2"))
+            nested.rollback()
+        with session.begin_nested():
+            place.outbox.publish(session, Message("orders", b"3"))
+    assert [row.value for row in place.rows()] == [b"1", b"3"]
+
+
+def test_two_outboxes_publish_in_one_transaction(place: Place, engine: Engine) -> None:
+    other = Outbox("stock", mode="table", tables=place.site.tables)
+    with Session(engine) as session, session.begin():
+        receipts = [outbox.publish(session, Message("orders", b"v")) for outbox in (place.outbox, other, place.outbox)]
+    assert len({receipt.transaction_id for receipt in receipts}) == 1
+    assert [row.message_id for row in place.rows(group="stock")] == [receipts[1].message_id]
+    other.close()
+
+
+def test_both_modes_publish_in_one_session(place: Place, engine: Engine) -> None:
+    with InMemoryOutbox() as half, Session(engine) as session, session.begin():
+        half.publish(session, Message("orders", b"half"))
+        place.outbox.publish(session, Message("orders", b"table"))
+    assert [row.value for row in place.rows()] == [b"table"]
+    assert [message.value for message in half.published] == [b"half"]
+
+
+def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
+    with Session(engine, twophase=True) as session, session.begin():
+        place.outbox.publish(session, Message("orders", b"v"))
+    assert len(place.rows()) == 1
+
+
+# --- outbox.transaction() -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["psycopg itself", "psycopg", "psycopg2", "pg8000"])
+def test_a_block_commits_and_rolls_back(place: Place, driver: str) -> None:
+    place.rows()
+    with _connection(place, driver) as connection:
+        with place.outbox.transaction(connection) as tx:
+            with pytest.raises(UsageError, match="no id before its first message"):
+                _ = tx.transaction_id
+            receipt = tx.publish(Message("orders", b"1"))
+            with pytest.raises(ZeroDivisionError), tx.savepoint():
+                _fail_after(tx.publish, Message("orders", b"2"))
+            with tx.savepoint():
+                tx.publish(Message("orders", b"3"))
+            assert tx.transaction_id == receipt.transaction_id
+        assert [row.value for row in place.rows()] == [b"1", b"3"]
+        with pytest.raises(UsageError, match="has ended"):
+            tx.publish(Message("orders", b"v"))
+        with pytest.raises(ZeroDivisionError), place.outbox.transaction(connection) as tx:
+            _fail_after(tx.publish, Message("orders", b"4"))
+        with place.outbox.transaction(connection):
+            pass
+    assert place.rows() == []
+
+
+def _connection(place: Place, driver: str) -> Any:
+    if driver == "psycopg itself":
+        return place.site.connect()
+    return create_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool).connect()
+
+
+def test_receipts_of_a_block_know_that_it_was_rolled_back(place: Place) -> None:
+    receipts: list[Receipt] = []
+    with place.site.connect() as connection:
+        with pytest.raises(ZeroDivisionError), place.outbox.transaction(connection) as tx:
+            _fail_after(lambda: receipts.append(tx.publish(Message("orders", b"v"))))
+        with pytest.raises(RolledBack):
+            receipts[0].wait_visible(1)
+
+
+def test_a_block_whose_transaction_was_ended_inside_is_refused(place: Place) -> None:
+    place.rows()
+    with place.site.connect() as connection:
+        for says, work in (
+            ("was ended", _commit_inside),
+            ("ended inside the block", _commit_and_publish_inside),
+            ("has failed", _divide_inside),
+        ):
+            with pytest.raises(UsageError, match=says), place.outbox.transaction(connection) as tx:
+                work(connection, tx)
+    assert [row.value for row in place.rows()] == [b"1", b"2"]
+
+
+def _commit_inside(connection: psycopg.Connection[Any], tx: Transaction) -> None:
+    tx.publish(Message("orders", b"1"))
+    connection.commit()
+
+
+def _commit_and_publish_inside(connection: psycopg.Connection[Any], tx: Transaction) -> None:
+    tx.publish(Message("orders", b"2"))
+    connection.commit()
+    tx.publish(Message("orders", b"3"))
+
+
+def _divide_inside(connection: psycopg.Connection[Any], tx: Transaction) -> None:
+    tx.publish(Message("orders", b"4"))
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        connection.execute("SELECT 1 / 0")
+
+
+def test_a_block_works_inside_psycopgs_own_savepoints(place: Place) -> None:
+    place.rows()
+    with place.site.connect() as connection, place.outbox.transaction(connection) as tx:
+        tx.publish(Message("orders", b"1"))
+        with pytest.raises(ZeroDivisionError), connection.transaction():
+            _fail_after(tx.publish, Message("orders", b"2"))
+    assert [row.value for row in place.rows()] == [b"1"]
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_a_session_in_autocommit_is_refused(place: Place, driver: str) -> None:
+    place.rows()
+    engine = create_engine(sqlalchemy_url(place.url, driver), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with Session(engine) as session, pytest.raises(UsageError, match="autocommit"):
+        place.outbox.publish(session, Message("orders", b"v"))
+    with engine.connect() as connection, pytest.raises(UsageError, match="autocommit"):
+        place.outbox.publish_many(connection, [Message("orders", b"v")])
+    assert place.rows() == []
+
+
+def _psycopg2(url: str) -> Any:
+    connection = psycopg2.connect(url)
+    connection.autocommit = True
+    return connection
+
+
+def _pg8000(url: str) -> Any:
+    connection = pg8000.dbapi.connect(**pg8000_arguments(url))
+    connection.autocommit = True
+    return connection
+
+
+@pytest.mark.parametrize("connect", [lambda url: psycopg.connect(url, autocommit=True), _psycopg2, _pg8000])
+def test_autocommit_is_refused_outside_a_transaction_only(place: Place, connect: Callable[[str], Any]) -> None:
+    place.rows()
+    with closing(connect(place.url)) as connection:
+        with pytest.raises(UsageError, match="published alone"):
+            place.outbox.publish(connection, Message("orders", b"1"))
+        assert place.rows() == []
+        connection.cursor().execute("BEGIN")
+        receipt = place.outbox.publish(connection, Message("orders", b"2"))
+        connection.cursor().execute("COMMIT")
+    assert [row.message_id for row in place.rows()] == [receipt.message_id]
+
+
+def test_django_publishes_inside_atomic_only(place: Place) -> None:
+    place.rows()
+    with closing(django_connection(place.url)) as connection:
+        with pytest.raises(UsageError, match=r"transaction\.atomic\(\)"):
+            place.outbox.publish(connection, Message("orders", b"1"))
+        with _atomic(connection):
+            receipt = place.outbox.publish(connection, Message("orders", b"2"))
+            with pytest.raises(ZeroDivisionError), _atomic(connection):
+                _fail_after(place.outbox.publish, connection, Message("orders", b"3"))
+            with connection.cursor() as cursor:
+                place.outbox.publish(cursor, Message("orders", b"4"))
+        with pytest.raises(ZeroDivisionError), _atomic(connection):
+            _fail_after(place.outbox.publish, connection, Message("orders", b"5"))
+        assert place.outbox.outcome(receipt.transaction_id, connection) is Outcome.COMMITTED
+    assert [row.value for row in place.rows()] == [b"2", b"4"]
+
+
+class _atomic(django_transaction.Atomic):  # type: ignore[misc]  # noqa: N801 - untyped; as Django's own
+    """`transaction.atomic()` of a connection that no setting names."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(using=None, savepoint=True, durable=False)
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(django_transaction, "get_connection", lambda _: self._connection)
+            super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(django_transaction, "get_connection", lambda _: self._connection)
+            super().__exit__(*error)
+
+
+def test_what_is_no_connection_to_postgres_is_refused(place: Place) -> None:
+    with pytest.raises(UsageError, match=r"through builtins\.int"):
+        place.outbox.publish(42, Message("orders"))  # type: ignore[arg-type]  # that is the point
+    with Session(create_engine("sqlite://")) as session, pytest.raises(UsageError, match="one of sqlite"):
+        place.outbox.publish(session, Message("orders"))
+    with place.site.connect() as connection, pytest.raises(UsageError, match="bind_arguments"):
+        place.outbox.publish(connection, Message("orders"), bind_arguments={})
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> None:
+    with (
+        Outbox("orders", mode="table") as outbox,
+        DOORS[name](place.url) as opened,
+        pytest.raises(CallbackTableError, match=r"public\.outbox_message does not exist.*outbox table create"),
+    ):
+        outbox.publish(opened.target, Message("orders"))
+
+
+def test_a_missing_right_is_told_with_its_remedy_and_the_grant_suffices(place: Place) -> None:
+    place.rows()
+    role = f"{place.site.name}_app"
+    with place.site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role}".encode())
+    with psycopg.connect(place.url) as connection:
+        connection.execute(f"SET ROLE {role}".encode())
+        with pytest.raises(CallbackTableError, match=r"permission denied.*--application-role"):
+            place.outbox.publish(connection, Message("orders"))
+    with place.site.connect() as connection:
+        table = MessageTable(place.site.tables)
+        table.create(connection, [table.application_grant(role)])
+    with psycopg.connect(place.url) as connection:
+        connection.execute(f"SET LOCAL ROLE {role}".encode())
+        place.outbox.publish_many(connection, [Message("orders"), Message("orders")])
+    assert len(place.rows()) == 2
+
+
+def test_a_transaction_has_ten_thousand_messages_at_most(place: Place, engine: Engine) -> None:
+    small = [Message("orders", b"v")] * 10_001
+    with Session(engine) as session, session.begin():
+        with pytest.raises(MessageRefused, match="has 10000 messages, the maximum"):
+            place.outbox.publish_many(session, small)
+        with pytest.raises(MessageRefused, match="the maximum"):
+            place.outbox.publish(session, small[0])
+    assert len(place.rows()) == 10_000
+    with Session(engine) as session, session.begin():  # the next one on the same connection
+        place.outbox.publish(session, small[0])
+    assert len(place.rows()) == 1
+
+
+def test_a_transaction_has_64_megabytes_at_most(place: Place, engine: Engine) -> None:
+    large = Message("orders", bytes(20_000_000))
+    with Session(engine) as session, session.begin():
+        with pytest.raises(MessageRefused, match="exceed 64000000 bytes"):
+            place.outbox.publish_many(session, [large] * 4)
+        place.outbox.publish(session, Message("orders", bytes(4_000_000)))
+    assert len(place.rows()) == 4
+
+
+def test_messages_before_a_refused_one_remain_published(place: Place, engine: Engine) -> None:
+    def messages() -> Iterator[Message]:
+        yield Message("orders", b"1")
+        yield Message("orders", headers={"outbox-id": b"x"})
+
+    with pytest.raises(MessageRefused, match="reserved"), Session(engine) as session, session.begin():
+        place.outbox.publish_many(session, messages())
+    assert len(place.rows()) == 0  # the block rolled back
+    session = Session(engine)
+    with pytest.raises(MessageRefused, match="reserved"):
+        place.outbox.publish_many(session, messages())
+    session.commit()
+    session.close()
+    assert [row.value for row in place.rows()] == [b"1"]
+
+
+def test_nothing_is_published_for_no_messages(place: Place, engine: Engine) -> None:
+    with Session(engine) as session:
+        assert place.outbox.publish_many(session, []) == []
+
+
+def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engine: Engine) -> None:
+    with (
+        Outbox("orders", mode="table", tables=place.site.tables, reject_transactions=True) as outbox,
+        Session(engine) as session,
+        session.begin(),
+    ):
+        with pytest.raises(TransactionsRejected):
+            outbox.publish(session, Message("orders"))
+        outbox.close()
+        with pytest.raises(UsageError, match="closed"):
+            outbox.publish_many(session, [Message("orders")])
+        with pytest.raises(UsageError, match="closed"):
+            outbox.ping()
+    assert place.rows() == []
+
+
+def test_what_needs_half_messages_is_refused(place: Place, engine: Engine) -> None:
+    outbox = place.outbox
+    outbox.ping()
+    with Session(engine) as session, session.begin():
+        receipt = outbox.publish(session, Message("orders"))
+        calls: list[Callable[[], object]] = [
+            lambda: outbox.publish(session, Message("orders"), eager=True),
+            lambda: outbox.publish_many(session, [], eager=True),
+            lambda: outbox.store_half(session, Message("orders")),
+            lambda: outbox.serve_checks(Scripted()),
+            lambda: TransactionalProducer(outbox, Scripted()),
+            lambda: outbox.transaction(engine.connect(), eager=True),
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match=r'needs half messages.*mode="half"'):
+                call()
+        with pytest.raises(UsageError, match=r"wait_visible.*outcome"):
+            receipt.wait_visible(1)
+    assert len(place.rows()) == 1
+
+
+def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
+    async def publish() -> None:
+        connection = await asyncpg.connect(place.url)
+        async with connection.transaction():
+            with pytest.raises(UsageError, match="Use AsyncOutbox"):
+                place.outbox.publish(connection, Message("orders"))
+        await connection.close()
+
+    asyncio.run(publish())
+
+
+# --- what else is added to a message --------------------------------------------------------------------------------
+
+
+class Counting(NoRecorder):
+    """Counts published messages."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, int]] = []
+
+    def messages_published(self, group: str, count: int) -> None:
+        """Count."""
+        self.published.append((group, count))
+
+
+def test_a_recorder_counts_published_messages(place: Place, engine: Engine) -> None:
+    counting = Counting()
+    with (
+        Outbox("orders", mode="table", tables=place.site.tables, recorder=counting) as outbox,
+        Session(engine) as session,
+    ):
+        outbox.publish(session, Message("orders"))
+        outbox.publish_many(session, [Message("orders")] * 1_001)
+    assert counting.published == [("orders", 1), ("orders", 1_000), ("orders", 1)]
+
+
+def test_the_trace_is_carried_by_headers(place: Place, engine: Engine) -> None:
+    tracer = TracerProvider().get_tracer("test")
+    with tracer.start_as_current_span("work") as span, Session(engine) as session, session.begin():
+        place.outbox.publish(session, Message("orders", headers={"own": b"1"}))
+        place.outbox.publish_many(session, [Message("orders")] * 2)
+    id_ = trace.format_trace_id(span.get_span_context().trace_id).encode()
+    first, *others = place.rows()
+    assert first.headers[0] == ("own", b"1")
+    assert all(id_ in (dict(row.headers)["traceparent"] or b"") for row in (first, *others))
+
+
+def test_serialized_objects_are_published(place: Place, engine: Engine) -> None:
+    orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders", value=JsonSerializer())
+    with Session(engine) as session, session.begin():
+        place.outbox.publish(session, orders.message({"id": 42}, key="42"))
+    assert [(row.key, row.value) for row in place.rows()] == [(b"42", b'{"id":42}')]
+
+
+def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> None:
+    place.rows()
+    name = place.site.tables.publish_function
+    with psycopg.connect(place.url) as connection:
+        receipt = place.outbox.publish(connection, Message("orders", b"1"))
+        (row,) = connection.execute(
+            f"SELECT {name}('orders', 'stock', 'välue', 'key', '{{\"a\": \"1\", \"b\": null}}')".encode()
+        ).fetchall()
+        (plain,) = connection.execute(f"SELECT {name}('orders', 'stock', NULL)".encode()).fetchall()
+    mine, theirs, last = place.rows()
+    assert (mine.message_id, theirs.message_id, last.message_id) == (receipt.message_id, row[0], plain[0])
+    assert (theirs.value, theirs.key) == ("välue".encode(), b"key")
+    assert theirs.headers == [("a", b"1"), ("b", None)]
+    assert re.fullmatch(rf"{receipt.transaction_id}/\d+", row[0])
+
+
+# --- asyncio --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_an_async_session_publishes(place: Place, driver: str) -> None:
+    place.rows()
+    asyncio.run(_publish_in_async_session(place, driver))
+
+
+async def _publish_in_async_session(place: Place, driver: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool)
+    async with AsyncOutbox("orders", mode="table", tables=place.site.tables) as outbox:
+        await outbox.ping()
+        async with AsyncSession(engine) as session, session.begin():
+            receipts = [await outbox.publish(session, message) for message in ODD]
+            receipts += await outbox.publish_many(session, ODD)
+            async with session.begin_nested() as nested:
+                await outbox.publish(session, Message("orders", b"never"))
+                await nested.rollback()
+            assert await outbox.outcome(receipts[0].transaction_id, engine) is Outcome.OPEN
+        assert await outbox.outcome(receipts[0].transaction_id, engine) is Outcome.COMMITTED
+        with pytest.raises(UsageError, match="no transaction has the xid"):
+            await outbox.outcome(table_transaction_id(99_999_999, 1), engine)
+        assert place.rows() == [as_row(*pair) for pair in zip([*ODD, *ODD], receipts, strict=True)]
+        async with AsyncSession(engine) as session:
+            receipt = await outbox.publish(session, Message("orders"))
+            await session.rollback()
+        assert await outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
+        async with engine.connect() as connection:
+            async with outbox.transaction(connection) as tx, tx.savepoint():
+                await tx.publish(Message("orders", b"core"))
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            with pytest.raises(UsageError, match="autocommit"):
+                await outbox.publish(connection, Message("orders"))
+        assert [row.value for row in place.rows()] == [b"core"]
+
+
+@asynccontextmanager
+async def _asyncpg(url: str) -> AsyncIterator[Any]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def _psycopg(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True, row_factory=dict_row) as connection:
+        yield connection
+
+
+async def _publish_in_vain(outbox: AsyncOutbox, connection: Any) -> None:
+    async with connection.transaction():
+        await _fail_after_async(outbox.publish, connection, Message("orders", b"never"))
+
+
+@pytest.mark.parametrize("connect", [_asyncpg, _psycopg])
+def test_a_bare_async_connection_publishes(place: Place, connect: Callable[[str], Any]) -> None:
+    place.rows()
+
+    async def publish() -> None:
+        outbox = AsyncOutbox.over(place.outbox)
+        async with connect(place.url) as connection:
+            with pytest.raises(UsageError, match="published alone"):
+                await outbox.publish(connection, Message("orders"))
+            async with connection.transaction():
+                receipts = [await outbox.publish(connection, message) for message in ODD]
+                receipts += await outbox.publish_many(connection, ODD)
+                with pytest.raises(UsageError, match="is in a transaction"):
+                    await outbox.outcome(receipts[0].transaction_id, connection)
+            with pytest.raises(ZeroDivisionError):
+                await _publish_in_vain(outbox, connection)
+            assert await outbox.outcome(receipts[0].transaction_id, connection) is Outcome.COMMITTED
+        assert place.rows() == [as_row(*pair) for pair in zip([*ODD, *ODD], receipts, strict=True)]
+
+    asyncio.run(publish())
+
+
+def test_a_block_on_an_async_connection_of_psycopg_publishes(place: Place) -> None:
+    place.rows()
+
+    async def publish() -> None:
+        outbox = AsyncOutbox.over(place.outbox)
+        connection = await psycopg.AsyncConnection.connect(place.url)
+        async with connection, outbox.transaction(connection) as tx:
+            await tx.publish(Message("orders", b"1"))
+            with pytest.raises(ZeroDivisionError):
+                await _publish_in_savepoint(tx)
+
+    asyncio.run(publish())
+    assert [row.value for row in place.rows()] == [b"1"]
+
+
+async def _publish_in_savepoint(tx: AsyncTransaction) -> None:
+    async with tx.savepoint():
+        await _fail_after_async(tx.publish, Message("orders", b"2"))
+
+
+def test_an_async_outbox_refuses_a_blocking_connection(place: Place) -> None:
+    async def publish() -> None:
+        outbox = AsyncOutbox.over(place.outbox)
+        with psycopg2.connect(place.url) as connection, pytest.raises(UsageError, match="AsyncSession"):
+            await outbox.publish(connection, Message("orders"))
+        unopened = AsyncConnection(create_async_engine(sqlalchemy_url(place.url, "asyncpg")))
+        with pytest.raises(UsageError, match="not open"):
+            await outbox.publish(unopened, Message("orders"))
+
+    asyncio.run(publish())
+
+
+# --- nothing needs Kafka --------------------------------------------------------------------------------------------
+
+
+def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a client was created")
+
+    for name in ("Producer", "admin_client"):
+        monkeypatch.setattr(f"outbox._publish.cluster_connection.{name}", refuse)
+    place.rows()
+    with (
+        Outbox.from_env(
+            {"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "table", "OUTBOX_TABLE_PREFIX": place.site.name}
+        ) as outbox,
+        session_on("psycopg", place.url) as opened,
+    ):
+        outbox.ping()
+        receipt = outbox.publish(opened.target, Message("orders", b"v"))
+        opened.commit()
+        with place.site.connect() as connection:
+            assert outbox.outcome(receipt.transaction_id, connection) is Outcome.COMMITTED
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("outbox")] == []
+    assert [row.message_id for row in place.rows()] == [receipt.message_id]

@@ -22,6 +22,7 @@ from benchmarks.relay.growth import measure_growth
 from benchmarks.relay.latency import measure_dead_group, measure_latency
 from benchmarks.relay.limits import MANY, measure_memory, measure_restore
 from benchmarks.relay.stages import measure_stages
+from benchmarks.relay.table_drain import measure_table_drain
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from stack import Stack
@@ -32,6 +33,7 @@ class Part(enum.StrEnum):
     """What can be measured on its own; by default all but the last two, which take very long."""
 
     DRAIN = "drain"
+    TABLES = "tables"
     PENDING = "pending"
     LATENCY = "latency"
     DEAD_GROUP = "dead-group"
@@ -66,6 +68,7 @@ Measure = Callable[[Stack, Site, Application, Size], list[Figure]]
 
 MEASURES: Mapping[Part, Measure] = {
     Part.DRAIN: lambda stack, _, __, size: measure_drain(stack, size.rounds, size.messages),
+    Part.TABLES: lambda stack, _, __, size: measure_table_drain(stack, size.rounds, size.messages),
     Part.PENDING: lambda stack, _, __, size: measure_pending(stack, size.rounds, size.messages, size.pending),
     Part.LATENCY: lambda _, site, application, size: measure_latency(site, application, size.rounds, size.seconds),
     Part.DEAD_GROUP: lambda _, site, application, size: measure_dead_group(

@@ -100,6 +100,7 @@ def inspect(
     channel: Channel,
     now: int | None = None,
     allowed: AllowList = EVERYTHING,
+    more: int = 0,
 ) -> Finding | None:
     """Return the first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
 
@@ -109,11 +110,12 @@ def inspect(
         channel: The channel, whose own topics can never be targets.
         now: The broker's time, ms; without it timestamps are not looked at.
         allowed: Who may write where.
+        more: Bytes by which the longest origin header may be longer than that of a half.
     """
     counted, group = transaction.counted(), transaction.group
     gravest = _incomplete(transaction, counted)
     for half in counted:
-        finding = _inspect_target(group, half, topics, channel, allowed) or _inspect_record(half, topics, now)
+        finding = _inspect_target(group, half, topics, channel, allowed) or _inspect_record(half, topics, now, more)
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
@@ -179,12 +181,13 @@ def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
     )
 
 
-def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int | None) -> Finding | None:
+def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int | None, more: int) -> Finding | None:
     control = half.control
     topic = None if control is None else topics.get(control.topic)
     if control is None or topic is None:
         return Finding(DiscardReason.MALFORMED, half.error)
-    name, size = control.topic, real_record_size(half.key, half.value, user_headers(half.headers), control.group)
+    name = control.topic
+    size = real_record_size(half.key, half.value, user_headers(half.headers), control.group) + more
     age = 0 if now is None else now - half.timestamp()
     if topic.key_required and half.key is None:
         return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")

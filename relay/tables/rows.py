@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.fields import MAX_INT32
 from outbox.protocol.half import (
     ANY_PARTITION,
     MAX_MILLISECONDS,
@@ -16,10 +16,9 @@ from outbox.protocol.half import (
     HalfOptions,
     Header,
     Truth,
-    reserved_header,
 )
 from outbox.protocol.identifiers import table_transaction_id
-from outbox.protocol.names import check_group, is_topic_name
+from outbox.protocol.names import HEADER_PREFIX, check_group, is_topic_name
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
@@ -92,35 +91,42 @@ def _transaction(group: str, rows: Sequence[Row]) -> Transaction:
 
 def _half(transaction_id: str, row: Row) -> Half:
     try:
-        headers = _headers(row)
-        control = _control(transaction_id, row)
+        _check_target(row.topic, row.partition, row.group)
+        headers = _headers(row) if row.header_names or row.header_values else ()
+        options = NO_OPTIONS if row.timestamp is None else _options(row.timestamp)
     except ProtocolError as error:
         return Half(row.id, row.started_us // 1_000, row.key, row.value, (), None, str(error))
+    control = HalfControl(row.topic, row.partition, transaction_id, row.id, row.group, Truth.ROW, options)
     return Half(row.id, row.started_us // 1_000, row.key, row.value, headers, control)
 
 
-def _control(transaction_id: str, row: Row) -> HalfControl:
-    if not is_topic_name(row.topic):
-        raise ProtocolError(f"topic {row.topic[:80]!r} is not a topic name")
-    if not ANY_PARTITION <= row.partition <= MAX_INT32:
-        raise ProtocolError(f"partition {row.partition} is negative; -1 means by key")
-    if row.timestamp is not None and not 0 <= row.timestamp <= MAX_MILLISECONDS:
-        raise ProtocolError(f"timestamp {row.timestamp} is not in ms since 1970")
-    options = NO_OPTIONS if row.timestamp is None else HalfOptions(timestamp=row.timestamp)
-    return HalfControl(row.topic, row.partition, transaction_id, row.id, check_group(row.group), Truth.ROW, options)
+@lru_cache(maxsize=4_096)
+def _check_target(topic: str, partition: int, group: str) -> None:
+    """Check what very many rows have in common; an error is not cached."""
+    if not is_topic_name(topic):
+        raise ProtocolError(f"topic {topic[:80]!r} is not a topic name")
+    if partition < ANY_PARTITION:
+        raise ProtocolError(f"partition {partition} is negative; -1 means by key")
+    check_group(group)
+
+
+def _options(timestamp: int) -> HalfOptions:
+    if not 0 <= timestamp <= MAX_MILLISECONDS:
+        raise ProtocolError(f"timestamp {timestamp} is not in ms since 1970")
+    return HalfOptions(timestamp=timestamp)
 
 
 def _headers(row: Row) -> tuple[Header, ...]:
     names, values = row.header_names or (), row.header_values or ()
     if len(names) != len(values):
         raise ProtocolError(f"{len(names)} header names and {len(values)} header values are given")
-    if None in names:
-        raise ProtocolError("a header has no name")
-    headers = tuple((str(name), value) for name, value in zip(names, values, strict=True))
-    reserved = reserved_header(name for name, _ in headers)
-    if reserved is not None:
-        raise ProtocolError(f"header {reserved} is reserved")
-    return headers
+    headers = tuple(zip(names, values, strict=True))
+    for name, _ in headers:
+        if name is None:
+            raise ProtocolError("a header has no name")
+        if name.startswith(HEADER_PREFIX):
+            raise ProtocolError(f"header {name} is reserved")
+    return headers  # type: ignore[return-value]  # no name is None
 
 
 def ids(some: Iterable[Transaction]) -> list[int]:

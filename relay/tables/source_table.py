@@ -205,7 +205,7 @@ class SourceTable:
         Raises:
             psycopg.Error: The database does not answer.
         """
-        parameters = {"rows": rows, "bytes": size, "skip": list(skip)}
+        parameters = {"rows": rows, "bytes": size, "skip": _array(skip)}
         cursor = self._connection.cursor(binary=True)
         found = [Row(*row) for row in cursor.execute(self._window, parameters)]
         failpoint("relay.table_read")
@@ -231,8 +231,8 @@ class SourceTable:
             "expected": before.batch,
             "batch": step.batch,
             "delivered": step.delivered,
-            "ids": list(step.ids),
-            "gone": list(step.gone),
+            "ids": _array(step.ids),
+            "gone": _array(step.gone),
             "refused": [refusal.id for refusal in step.refused],
             "reasons": [refusal.reason for refusal in step.refused],
             "details": [refusal.detail for refusal in step.refused],
@@ -250,3 +250,8 @@ class SourceTable:
         row = self._connection.execute(self._table.compose(_FIGURES)).fetchone()
         oldest, count = row or (0, 0)
         return float(oldest or 0), int(count)
+
+
+def _array(ids: Sequence[int]) -> str:
+    """Return ids as an array literal: psycopg takes ten times as long for a list."""
+    return f"{{{','.join(map(str, ids))}}}"

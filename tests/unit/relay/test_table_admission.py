@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.identifiers import table_transaction_id, xid_of
 from outbox.protocol.names import Channel
+from outbox.protocol.size import record_size
 from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.tables import admission
@@ -27,8 +29,8 @@ def row(id_: int, xid: int, key: bytes | None = b"k", topic: str = "orders", **m
 class Waiters:
     """An admission with a gate, and what is known of topics."""
 
-    def __init__(self, **topics: RealTopic | None) -> None:
-        self.gate = Gate(GatePolicy(), Channel("outbox"), "shop")
+    def __init__(self, source: str = "shop", **topics: RealTopic | None) -> None:
+        self.gate = Gate(GatePolicy(), Channel("outbox"), source)
         self.gate.turn(0)
         self.admission = Admission(self.gate, Channel("outbox"))
         self.learn(**topics)
@@ -120,6 +122,16 @@ def test_too_many_that_wait_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     found = waiters.take(*window)
     assert [ids([one]) for one, _ in found.refused] == [[1], [2], [3]]
     assert list(waiters.admission.waiting()) == [4]
+
+
+@pytest.mark.parametrize("source", ["s", "s" * 63])
+@pytest.mark.parametrize("id_", [1, MAX_INT64 - 1_000])
+def test_what_is_accepted_fits_into_its_topic(source: str, id_: int) -> None:
+    """The relay adds headers; a record that Kafka refused would fail its batch again and again."""
+    waiters = Waiters(source, orders=RealTopic(1, 500))
+    found = waiters.take(*(row(id_ + size, size + 1, value=b"x" * size) for size in range(400)))
+    sizes = [record_size(record.key, record.value, record.headers) for record in records(found.ready, source)]
+    assert 400 < max(sizes) <= 500
 
 
 @pytest.mark.parametrize(

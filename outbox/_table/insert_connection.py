@@ -210,10 +210,13 @@ class AnyDbapiConnection:
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open; False if the driver does not report it."""
+        return self._status() is True
+
+    def _status(self) -> bool | None:
         status = getattr(self._connection, "get_transaction_status", None)  # psycopg2
         if status is not None:
             return bool(status() != _IDLE)
-        return getattr(self._connection, "_in_transaction", False) is True  # pg8000
+        return getattr(self._connection, "_in_transaction", None)  # pg8000
 
     def run(self, statement: Statement) -> Rows:
         """Run a statement on a cursor of its own."""
@@ -222,8 +225,9 @@ class AnyDbapiConnection:
             return [tuple(row.values()) if isinstance(row, Mapping) else row for row in cursor.fetchall()]
 
     def roll_back(self) -> None:
-        """Roll the transaction back."""
-        self._connection.rollback()
+        """Roll the transaction back, unless it may be the caller's: the driver does not report whether one was open."""
+        if self._status() is not None:
+            self._connection.rollback()
 
 
 class DjangoConnection(AnyDbapiConnection):
@@ -243,8 +247,12 @@ class DjangoConnection(AnyDbapiConnection):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open: a block of `transaction.atomic()`, or one begun by a statement."""
+        """Whether a block of `transaction.atomic()` is open, or a transaction with Django's autocommit off."""
         return bool(self._connection.in_atomic_block) or insert_connection(self.driver).in_transaction
+
+    def roll_back(self) -> None:
+        """Roll the transaction back."""
+        self._connection.rollback()
 
 
 def insert_connection(given: Any) -> InsertConnection:

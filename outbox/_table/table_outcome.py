@@ -25,7 +25,8 @@ _IN_THE_FUTURE = "22023"
 """SQLSTATE of pg_xact_status() for an xid that was not assigned yet."""
 
 _FIRST_XID = 3
-"""Lower numbers are permanent: Postgres reports them as committed."""
+_EPOCH = 1 << 32
+"""No transaction has an xid below 3 in its epoch: Postgres reports those as committed, or as too old."""
 
 
 def ask_table_outcome(transaction_id: str, database: Any) -> Outcome:
@@ -57,7 +58,7 @@ def _ask(connection: InsertConnection, transaction_id: str) -> Outcome:
 
 def _status(connection: InsertConnection, transaction_id: str) -> str | None:
     xid = xid_of(transaction_id)
-    if xid < _FIRST_XID:
+    if xid % _EPOCH < _FIRST_XID:
         raise _not_assigned(transaction_id, xid)
     try:
         rows = connection.run(Statement(_ASK.format("$1" if connection.numbered else "%s"), (str(xid),)))

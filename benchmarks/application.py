@@ -14,6 +14,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox
+from outbox._postgres.message_table import MessageTable
 from tests.support.harness import Site
 
 THREADS = 16
@@ -71,10 +72,12 @@ class Application:
     def __init__(self, site: Site, topic: str) -> None:
         self.engine: Engine = site.engine(pool_size=64)
         self.outbox: Outbox = site.outbox()
+        self.table_outbox = Outbox("orders", mode="table", tables=site.tables)
         self.topic = topic
         self.payload = b""
         self._random = random.Random(0)
         with site.connect() as connection:
+            MessageTable(site.tables).create(connection)
             connection.execute((_TABLES % (BUSINESS_ROWS - 1)).encode())
 
     def use_payload(self, size: int) -> None:
@@ -96,6 +99,10 @@ class Application:
     def publish_eagerly(self, session: Session, key: bytes) -> None:
         """`publish()` in eager mode."""
         self.outbox.publish(session, self.message(key), eager=True)
+
+    def publish_row(self, session: Session, key: bytes) -> None:
+        """`publish()` in table mode."""
+        self.table_outbox.publish(session, self.message(key))
 
     def message(self, key: bytes) -> Message:
         """Return a message with the present payload."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -128,14 +129,17 @@ def keys_from(site: Site, topic: str, before: Mapping[int, int]) -> Iterator[byt
 
 
 @contextmanager
-def relay(site: Site, processes: int = 1) -> Iterator[None]:
+def relay(site: Site, processes: int = 1, *, tables: bool = False) -> Iterator[None]:
     """Run the project's relay during the block.
 
     Args:
         site: Whose channel it serves.
         processes: That share the partitions.
+        tables: Whether it delivers from the site's message table too.
     """
-    services = [site.relay(extra=AS_DELIVERED) for _ in range(processes)]
+    sources = {"bench": {"dsn": site.postgres_url, "table_prefix": site.name}} if tables else {}
+    settings = {**AS_DELIVERED, "OUTBOX_TABLES": json.dumps(sources)}
+    services = [site.relay(extra=settings) for _ in range(processes)]
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from benchmarks.application import SMALL, THREADS, Application, Rate
 from benchmarks.draining import relay
@@ -55,7 +56,7 @@ def measure_throughput(
     seconds: float,
     between: Callable[[], None] = lambda: None,
 ) -> list[Figure]:
-    """Measure `publish()`, lazy and eager, beside an outbox-table insert and beside no messaging.
+    """Measure `publish()`, lazy, eager and in table mode, beside an outbox-table insert and beside no messaging.
 
     Each runs equally long, and a round before the first is thrown away: the pages of this payload are new.
 
@@ -72,6 +73,7 @@ def measure_throughput(
         "insert": application.insert,
         "publish": application.publish,
         "eager": application.publish_eagerly,
+        "table": application.publish_row,
     }
     runs = {name: partial(application.rate_for, tell, THREADS, seconds) for name, tell in variants.items()}
     found = interleave(runs, rounds, between, warm=True)
@@ -79,6 +81,7 @@ def measure_throughput(
         _rates(scene, found, "publish", "insert"),
         _rates(scene, found, "publish", "no_messaging"),
         _rates(scene, found, "eager", "insert"),
+        _rates(scene, found, "table", "insert"),
         _cpu(scene, found),
     ]
 
@@ -86,16 +89,21 @@ def measure_throughput(
 _BASELINES = {"insert": "outbox-table insert", "no_messaging": "no messaging"}
 
 
+_NAMES = {"publish": "", "eager": "eager_", "table": "table_"}
+_WORDS = {"publish": "publish()", "eager": "eager publish()", "table": "publish() in table mode"}
+_ROW = Target("ratio", "at least", 0.95)
+
+
 def _rates(scene: Scene, found: Mapping[str, list[Rate]], ours: str, baseline: str) -> Figure:
-    eager = ours == "eager"
+    targets = {"publish": scene.targets.get(baseline), "table": _ROW}
     return Figure(
-        f"app_{'eager_' if eager else ''}tps_vs_{'outbox_insert' if baseline == 'insert' else baseline}{scene.suffix}",
-        f"{THREADS} threads, {'eager ' if eager else ''}publish(), {scene.words}",
+        f"app_{_NAMES[ours]}tps_vs_{'outbox_insert' if baseline == 'insert' else baseline}{scene.suffix}",
+        f"{THREADS} threads, {_WORDS[ours]}, {scene.words}",
         "transactions/s",
         _BASELINES[baseline],
         [rate.per_second for rate in found[ours]],
         [rate.per_second for rate in found[baseline]],
-        None if eager else scene.targets.get(baseline),
+        targets.get(ours),
     )
 
 
@@ -130,7 +138,11 @@ class Relays:
         Raises:
             AssertionError: It has not.
         """
-        wait_until(self.site.settled, _CAUGHT_UP_SECONDS, lambda: f"the relay has not caught up\n{self.site.logs()}")
+
+        def caught_up() -> bool:
+            return self.site.settled() and self._is_empty(self.site.tables.message)
+
+        wait_until(caught_up, _CAUGHT_UP_SECONDS, lambda: f"the relay has not caught up\n{self.site.logs()}")
 
     def wait_for_polling_relay(self) -> None:
         """Wait until the polling relay has caught up.
@@ -138,7 +150,11 @@ class Relays:
         Raises:
             AssertionError: It has not.
         """
-        wait_until(self._is_empty, _CAUGHT_UP_SECONDS, lambda: "the polling relay has not emptied its table")
+        wait_until(
+            lambda: self._is_empty("ordinary_outbox"),
+            _CAUGHT_UP_SECONDS,
+            lambda: "the polling relay has not emptied its table",
+        )
 
     def caught_up(self) -> None:
         """Wait until both have.
@@ -155,13 +171,14 @@ class Relays:
         self.polling.wait()
         empty_table(self.connection)
 
-    def _is_empty(self) -> bool:
-        left = self.connection.execute("SELECT EXISTS (SELECT FROM ordinary_outbox)").fetchone()
+    def _is_empty(self, table: str) -> bool:
+        statement = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(table))
+        left = self.connection.execute(statement).fetchone()
         return left == (False,)
 
 
 @contextmanager
 def relays(site: Site) -> Iterator[Relays]:
     """Run both relays until the block ends."""
-    with relay(site), start_polling_relay(site.environment()) as polling, site.connect() as connection:
+    with relay(site, tables=True), start_polling_relay(site.environment()) as polling, site.connect() as connection:
         yield Relays(site, connection, polling)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from benchmarks.draining import PARTITIONS, Drain, drain
+from benchmarks.draining import PARTITIONS, Drain, drain, relay
 from benchmarks.figures import Figure, Target
-from benchmarks.place import AS_DELIVERED
 from benchmarks.polling_relay import empty_table, start_polling_relay
 from outbox._postgres.message_table import MessageTable
 from stack import Stack
@@ -47,7 +42,7 @@ def measure_table_drain(stack: Stack, rounds: int, messages: int) -> list[Figure
             _fill(site, _FILL_ORDINARY, "ordinary_outbox", "polled", messages)
             polled.append(drain(site, "polled", messages, start_polling_relay(site.environment())))
             _fill(site, _FILL_OURS, site.tables.message, "ours", messages)
-            ours.append(drain(site, "ours", messages, _table_relay(site)))
+            ours.append(drain(site, "ours", messages, relay(site, tables=True)))
     return [
         Figure(
             "table_drain_vs_polling_relay",
@@ -77,13 +72,3 @@ def _fill(site: Site, statement: str, table: str, topic: str, messages: int) -> 
                 "last": min(first + _ROWS_OF_A_TRANSACTION, messages) - 1,
             }
             connection.execute(statement.format(table=table).encode(), parameters)
-
-
-@contextmanager
-def _table_relay(site: Site) -> Iterator[None]:
-    tables = {"bench": {"dsn": site.postgres_url, "table_prefix": site.name}}
-    service = site.relay(extra={**AS_DELIVERED, "OUTBOX_TABLES": json.dumps(tables)})
-    try:
-        yield
-    finally:
-        service.terminate()

@@ -165,8 +165,9 @@ class TableSource:
         return limit.messages * self._growth >= WINDOW_ROWS and limit.bytes * self._growth >= WINDOW_BYTES
 
     def _is_stuck(self, window: Window, admitted: Admitted) -> bool:
-        """Return whether the window holds nothing but parts of transactions."""
-        return bool(window.beyond) and not (admitted.ready or admitted.refused) and not self._is_largest()
+        """Return whether most of the window are parts of transactions, which would be read again each time."""
+        taken = len(ids(admitted.ready)) + len(_refusals(admitted))
+        return bool(window.beyond) and 2 * taken < len(window.rows) and not self._is_largest()
 
     def _advance(self, admitted: Admitted) -> bool:
         progress = self._progress

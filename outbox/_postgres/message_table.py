@@ -31,7 +31,9 @@ CREATE TABLE IF NOT EXISTS {message} (
     key bytea,
     value bytea,
     header_names text[],
-    header_values bytea[]
+    header_values bytea[],
+    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000),
+    CHECK (coalesce(pg_column_size(header_names), 0) + coalesce(pg_column_size(header_values), 0) <= 1000000)
 ) WITH ({storage}, {toast});
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
@@ -66,6 +68,10 @@ CREATE OR REPLACE FUNCTION {publish} (
         || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid || '/' || id
 $$;
 """
+
+_INSERT_RIGHT: LiteralString = (
+    "INSERT (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
+)
 
 # A queue: rows are inserted at one end and deleted at the other. Vacuum must come early and must not pause.
 _STORAGE: LiteralString = (
@@ -123,12 +129,12 @@ class MessageTable:
         ]
 
     def application_grant(self, role: str) -> Grant:
-        """Return what an application needs to publish. It cannot read or delete messages of others.
+        """Return what an application needs to publish. It cannot read, change or delete messages, or choose their ids.
 
         Raises:
             ConfigurationError: The role's name is not allowed.
         """
-        return Grant(self.names.schema, role, {self.names.message: ("INSERT", "SELECT (id, xid, created_at)")})
+        return Grant(self.names.schema, role, {self.names.message: (_INSERT_RIGHT, "SELECT (id, xid, created_at)")})
 
     def relay_grant(self, role: str) -> Grant:
         """Return what the relay needs.

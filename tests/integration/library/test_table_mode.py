@@ -237,6 +237,43 @@ def test_outcome_of_an_xid_that_no_transaction_has_is_refused(place: Place, xid:
         place.outbox.outcome(table_transaction_id(xid, 1), connection)
 
 
+def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Place) -> None:
+    place.rows()
+    table, role = MessageTable(place.site.tables), f"{place.site.name}_app"
+    message = place.site.tables.message
+    with place.site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role}".encode())
+        for statement in table.application_grant(role).statements():
+            connection.execute(statement)
+        connection.execute(f"SET ROLE {role}".encode())
+        with connection.transaction():
+            place.outbox.publish(connection, Message("orders", b"v"))
+        for statement_text in (
+            f"SELECT value FROM {message}",
+            f"DELETE FROM {message}",
+            f"INSERT INTO {message} (xid, producer_group, topic) VALUES ('7', 'orders', 'orders')",
+            f"SELECT * FROM {place.site.tables.discarded}",
+            f"UPDATE {place.site.tables.source} SET batch = 7",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement_text.encode())
+        connection.execute("RESET ROLE")
+        connection.execute(f"DROP OWNED BY {role}".encode())
+        connection.execute(f"DROP ROLE {role}".encode())
+    assert [row.value for row in place.rows()] == [b"v"]
+
+
+@pytest.mark.parametrize("column", ["value", "header_values"])
+def test_the_table_refuses_a_row_that_a_relay_could_not_hold(place: Place, column: str) -> None:
+    large = "convert_to(repeat('x', 64000001), 'UTF8')"
+    content = large if column == "value" else f"ARRAY[{large}]"
+    statement = (
+        f"INSERT INTO {place.site.tables.message} (producer_group, topic, {column}) VALUES ('g', 't', {content})"
+    )
+    with place.site.connect() as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute(statement.encode())
+
+
 def test_outcome_refuses_what_is_no_transaction_id(place: Place) -> None:
     with place.site.connect() as connection, pytest.raises(UsageError, match="is not a transaction id"):
         place.outbox.outcome("1", connection)

@@ -159,7 +159,7 @@ _ORDINARY = [
         "--part relayed --part throughput --part added-time --part bulk --rounds 3 --count 1000 --seconds 2",
         8,
     ),
-    _step("relay", "relay", "--part drain --part pending --rounds 3", 10),
+    _step("relay", "relay", "--part drain --part tables --part pending --rounds 3", 10),
     _step("peers-drain", "peers", "--part drain", 10),
     _step("peers-latency", "peers", "--part latency --seconds 6", 12),
     _step("peers-check-back", "peers", "--part check-back", 10),
@@ -178,7 +178,7 @@ _ORDINARY = [
 
 _FULL = [
     _step("library", "library", "--part relayed --part throughput --part added-time --part bulk", 60),
-    _step("relay", "relay", "--part drain --part pending --part dead-group --part memory", 60),
+    _step("relay", "relay", "--part drain --part tables --part pending --part dead-group --part memory", 60),
     _step("peers-drain", "peers", "--part drain --whole", 180),
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
     _step("peers-check-back", "peers", "--part check-back --whole", 60),

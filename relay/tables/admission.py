@@ -6,14 +6,14 @@ ordering keys waits. What waits stays in its table, and only its ids are kept he
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outbox.protocol.names import Channel
 from relay.batching.preflight import inspect
 from relay.batching.topic_gate import Gate
 from relay.state.message_transaction import Finding, Transaction
-from relay.tables.rows import OrderingKey, ids, ordering_keys
+from relay.tables.rows import OrderingKey, ids, keyed_halves, ordering_keys
 
 WAITING_MAX = 100_000
 """Rows that may wait. Above it, the oldest wait no longer, and pre-flight decides on them."""
@@ -87,7 +87,7 @@ class Admission:
 
     # --- a window
 
-    def take(self, window: Iterable[Transaction], beyond: Collection[Transaction], now: int) -> Admitted:
+    def take(self, window: Sequence[Transaction], beyond: Collection[Transaction], now: int) -> Admitted:
         """Decide on the transactions of a window.
 
         Args:
@@ -95,27 +95,31 @@ class Admission:
             beyond: Those of them that have rows behind the window: they are not delivered in part.
             now: The broker's time, ms.
         """
-        admitted, passed_over = Admitted(), set[OrderingKey]()
-        for transaction in window:
-            keys = ordering_keys(transaction)
-            if transaction in beyond or keys & passed_over:
-                passed_over |= keys
-            elif keys & self._blocked:
-                self._wait(transaction, "", keys)
-            elif (topic := self._closed_to(transaction)) is not None:
-                self._wait(transaction, topic, keys)
-            else:
+        whole = [transaction for transaction in window if transaction not in beyond]
+        closed = {found: topic for found in whole if (topic := self._why_waiting(found)) is not None}
+        waiting = behind(whole, closed)
+        for transaction in whole:
+            if transaction in waiting:
+                self._wait(transaction, closed.get(transaction, ""))
+        left = behind(window, {*waiting, *beyond}) if waiting or beyond else set()
+        admitted = Admitted()
+        for transaction in whole:
+            if transaction not in left:
                 self._decide(transaction, admitted, now)
         return admitted
+
+    def _why_waiting(self, transaction: Transaction) -> str | None:
+        """Return the real topic for which a transaction waits, empty if it waits behind another; None: it may go."""
+        return "" if ordering_keys(transaction) & self._blocked else self._closed_to(transaction)
 
     def _closed_to(self, transaction: Transaction) -> str | None:
         transaction.given_up = _which(transaction) in self._given_up
         return self._gate.closed_to(transaction)
 
-    def _wait(self, transaction: Transaction, topic: str, keys: set[OrderingKey]) -> None:
+    def _wait(self, transaction: Transaction, topic: str) -> None:
         self._waiting[_which(transaction)] = topic
         self._waiting_ids += ids([transaction])
-        self._blocked |= keys
+        self._blocked |= ordering_keys(transaction)
 
     def _decide(self, transaction: Transaction, admitted: Admitted, now: int) -> None:
         gate = self._gate
@@ -132,6 +136,31 @@ class Admission:
         if self._given_up:
             gone = [*admitted.ready, *(transaction for transaction, _ in admitted.refused)]
             self._given_up.difference_update(map(_which, gone))
+
+
+def behind(window: Sequence[Transaction], stopped: Iterable[Transaction]) -> set[Transaction]:
+    """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key.
+
+    The rows of transactions lie between each other: a transaction that begins earlier may have a row behind.
+
+    Args:
+        window: Transactions.
+        stopped: Those of them that cannot go.
+    """
+    found = set(stopped)
+    first: dict[OrderingKey, int] = {}  # the lowest id of a row that stays
+    added: Collection[Transaction] = found
+    while added:
+        for transaction in added:
+            for key, half in keyed_halves(transaction):
+                first[key] = min(half.offset, first.get(key, half.offset))
+        added = [one for one in window if one not in found and _is_behind(one, first)]
+        found.update(added)
+    return found
+
+
+def _is_behind(transaction: Transaction, first: Mapping[OrderingKey, int]) -> bool:
+    return any(half.offset > first.get(key, half.offset) for key, half in keyed_halves(transaction))
 
 
 def _which(transaction: Transaction) -> tuple[str, str]:

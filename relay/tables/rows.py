@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -134,9 +134,16 @@ def ids(some: Iterable[Transaction]) -> list[int]:
     return [half.offset for transaction in some for half in transaction.halves.values()]
 
 
+def keyed_halves(transaction: Transaction) -> Iterator[tuple[OrderingKey, Half]]:
+    """Yield the messages of a transaction that have a key, with their ordering keys."""
+    for half in transaction.halves.values():
+        if half.key is not None:
+            yield (transaction.group, half.key), half
+
+
 def ordering_keys(transaction: Transaction) -> set[OrderingKey]:
     """Return the ordering keys of a transaction: those of all its messages with a key."""
-    return {(transaction.group, half.key) for half in transaction.halves.values() if half.key is not None}
+    return {key for key, _ in keyed_halves(transaction)}
 
 
 def records(some: Iterable[Transaction], source: str) -> list[Record]:

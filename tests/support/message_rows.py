@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import psycopg
 
 from outbox._postgres.message_table import MessageTable
-from outbox.testing import VisibleRecord
 from tests.support.harness import Site, wait_until
 
 SOURCE = "shop"
@@ -119,10 +118,20 @@ def wait_empty(site: Site, timeout: float = 60.0) -> None:
     wait_until(lambda: waiting(site) == 0, timeout, site.logs)
 
 
-def assert_exactly(site: Site, found: Sequence[VisibleRecord]) -> None:
-    """Check that each key has all its numbers, each once, in order."""
+def assert_exactly(site: Site, topic: str) -> None:
+    """Check that each key has all its numbers, each once, in order.
+
+    A row is deleted when Kafka has acknowledged its transaction; readers may see the end of that a moment later.
+
+    Args:
+        site: The site, with nothing left in its message table.
+        topic: Short name of the real topic.
+    """
+    expected = numbers(site)
+    found = site.wait_visible(sum(expected.values()), topic)
     by_key: defaultdict[str, list[int]] = defaultdict(list)
     for record in found:
         by_key[(record.key or b"").decode()].append(int(record.value or b""))
-    assert dict(by_key) == {key: list(range(1, last + 1)) for key, last in numbers(site).items()}
-    assert len({record.message_id for record in found}) == len(found)
+    wrong = {key: by_key[key] for key, last in expected.items() if by_key[key] != list(range(1, last + 1))}
+    assert not wrong, f"{wrong}\n{site.logs()}"
+    assert len({record.message_id for record in found}) == len(found) == sum(expected.values())

@@ -118,7 +118,7 @@ def test_a_relay_killed_at_each_step_delivers_each_row_once_and_in_order(shop: S
         relay(shop)
         time.sleep(1.0)
     wait_empty(shop)
-    assert_exactly(shop, shop.read("orders"))
+    assert_exactly(shop, "orders")
 
 
 def test_a_relay_killed_after_its_commit_delivers_nothing_twice(shop: Site) -> None:
@@ -127,7 +127,7 @@ def test_a_relay_killed_after_its_commit_delivers_nothing_twice(shop: Site) -> N
     assert waiting(shop) == len(shop.read("orders")) == 2
     relay(shop)
     wait_empty(shop)
-    assert_exactly(shop, shop.read("orders"))
+    assert_exactly(shop, "orders")
 
 
 def test_of_two_relays_the_other_takes_over(shop: Site) -> None:
@@ -140,7 +140,7 @@ def test_of_two_relays_the_other_takes_over(shop: Site) -> None:
         before = len(shop.read("orders"))
         wait_until(lambda: len(shop.read("orders")) > before + 100, explain=shop.logs)
     wait_empty(shop)
-    assert_exactly(shop, shop.read("orders"))
+    assert_exactly(shop, "orders")
 
 
 def test_a_frozen_owner_is_fenced_when_it_wakes_up(shop: Site) -> None:
@@ -153,7 +153,7 @@ def test_a_frozen_owner_is_fenced_when_it_wakes_up(shop: Site) -> None:
         frozen.process.send_signal(signal.SIGCONT)
         time.sleep(1.0)
     wait_empty(shop)
-    assert_exactly(shop, shop.read("orders"))
+    assert_exactly(shop, "orders")
 
 
 def test_a_large_transaction_stays_whole_and_keeps_the_order_of_its_keys(shop: Site) -> None:
@@ -166,7 +166,7 @@ def test_a_large_transaction_stays_whole_and_keeps_the_order_of_its_keys(shop: S
         shop.wait_visible(300, "orders")
         assert waiting(shop) == 0
     shop.wait_visible(600, "orders")
-    assert_exactly(shop, shop.read("orders"))
+    assert_exactly(shop, "orders")
 
 
 def test_a_missing_topic_holds_only_its_keys(shop: Site) -> None:

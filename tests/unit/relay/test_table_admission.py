@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
@@ -111,6 +113,39 @@ def test_a_transaction_that_goes_on_behind_the_window_is_not_delivered_in_part()
     found = waiters.take(*window, beyond=[1])
     assert ids(found.ready) == [2]
     assert not waiters.admission.waiting()
+
+
+def test_what_begins_earlier_does_not_overtake_with_its_later_rows() -> None:
+    """The rows of local transactions lie between each other: that of id 3 is behind that of id 2."""
+    waiters = Waiters(orders=OPEN, missing=None)
+    window = [row(1, 1, b"a"), row(2, 2, b"k"), row(3, 1, b"k"), row(4, 3, b"b")]
+    assert ids(waiters.take(*window, beyond=[2]).ready) == [4]
+    window[1] = row(2, 2, b"k", "missing")
+    assert ids(waiters.take(*window).ready) == [4]
+    assert sorted(waiters.admission.waiting()) == [1, 2, 3]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([b"a", b"b", b"c", None])), max_size=40), st.integers(1, 8)
+)
+def test_each_key_keeps_the_order_of_its_rows_in_windows_of_any_size(
+    made: list[tuple[int, bytes | None]], size: int
+) -> None:
+    rows = {number: row(number, xid, key) for number, (xid, key) in enumerate(made, 1)}
+    delivered: list[int] = []
+    waiters, growth = Waiters(orders=OPEN), 1
+    while rows:
+        window = list(rows.values())[: size * growth]
+        beyond = {one.xid for one in rows.values() if one.id > window[-1].id} & {one.xid for one in window}
+        ready = sorted(ids(waiters.take(*window, beyond=[*beyond]).ready))
+        growth = 1 if ready else growth + 1
+        for number in ready:
+            del rows[number]
+        delivered += ready
+    for key in (b"a", b"b", b"c"):
+        numbers = [number for number in delivered if made[number - 1][1] == key]
+        assert numbers == sorted(numbers)
+    assert len(delivered) == len(made)
 
 
 def test_too_many_that_wait_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

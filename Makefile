@@ -54,7 +54,7 @@ test-long: setup ## Run the long tests (over an hour)
 
 test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0
 	$(BIN)/pip install -q --require-hashes --no-deps --upgrade --target build/sqlalchemy20 -r requirements-sqlalchemy20.txt
-	PYTHONPATH=build/sqlalchemy20 $(BIN)/pytest -m "not long" tests/integration/library/test_publish.py tests/integration/library/test_session.py tests/integration/library/test_seal.py tests/integration/library/test_session_more.py tests/integration/library/test_session_routing.py tests/integration/library/test_eager.py tests/integration/library/test_async.py tests/integration/library/test_cancellation.py tests/integration/library/test_outbox_contract.py tests/unit/outbox/test_in_memory.py
+	PYTHONPATH=build/sqlalchemy20 $(BIN)/pytest -m "not long" tests/integration/library/test_publish.py tests/integration/library/test_session.py tests/integration/library/test_seal.py tests/integration/library/test_session_more.py tests/integration/library/test_session_routing.py tests/integration/library/test_eager.py tests/integration/library/test_async.py tests/integration/library/test_cancellation.py tests/integration/library/test_outbox_contract.py tests/integration/library/test_table_mode.py tests/unit/outbox/test_in_memory.py
 
 test-containers: setup ## Build local images, run the integration suite and the compose file on them (needs root on Debian)
 	$(BIN)/python -m tests.containers

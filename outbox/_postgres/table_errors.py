@@ -30,26 +30,7 @@ def explained(schema: str, table: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        if (explanation := _explanation(error, schema, table)) is not None:
-            raise explanation from error
-        raise
-
-
-@contextmanager
-def explained_everywhere(schema: str, table: str) -> Iterator[None]:
-    """Run statements on a table through any driver, SQLAlchemy or Django; as `explained()`.
-
-    Args:
-        schema: Its schema.
-        table: Its name.
-
-    Raises:
-        CallbackTableError: The table does not exist, or this role lacks a right on it.
-    """
-    try:
-        yield
-    except Exception as error:
-        if (explanation := _explanation(error, schema, table)) is not None:
+        if (explanation := explanation_of(error, schema, table)) is not None:
             raise explanation from error
         raise
 
@@ -66,7 +47,14 @@ def sqlstate_of(error: BaseException) -> str | None:
     return None
 
 
-def _explanation(error: BaseException, schema: str, table: str) -> CallbackTableError | None:
+def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTableError | None:
+    """Return the error that names the remedy; None if another one is better.
+
+    Args:
+        error: An error of any driver, of SQLAlchemy or of Django.
+        schema: The table's schema.
+        table: Its name.
+    """
     state = sqlstate_of(error)
     if state in _MISSING:
         return CallbackTableError(

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox._postgres.table_errors import explained_everywhere
+from outbox._postgres.table_errors import explanation_of
 from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_trace
@@ -100,9 +100,13 @@ class TablePublisher:
             raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
         require_transaction(connection)
         traced = [with_trace(message) for message in messages]
-        with explained_everywhere(self._names.schema, self._names.message):
-            traced = traced[: allowed(connection, traced)]
+        traced = traced[: allowed(connection, traced)]
+        try:
             rows = connection.run(self._insert.of(traced, numbered=connection.numbered))
+        except Exception as error:
+            if (explanation := explanation_of(error, self._names.schema, self._names.message)) is not None:
+                raise explanation from error
+            raise
         _, xid, started_us = rows[0]
         published = record(connection, xid, started_us, traced)
         self._sender.recorder.messages_published(self._group, len(traced))

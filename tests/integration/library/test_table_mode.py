@@ -28,6 +28,7 @@ from outbox import (
     AsyncOutbox,
     AsyncTransaction,
     CallbackTableError,
+    CommitOutcomeUnknown,
     JsonSerializer,
     Message,
     MessageRefused,
@@ -457,6 +458,39 @@ def test_a_block_works_inside_psycopgs_own_savepoints(place: Place) -> None:
         with pytest.raises(ZeroDivisionError), connection.transaction():
             _fail_after(tx.publish, Message("orders", b"2"))
     assert [row.value for row in place.rows()] == [b"1"]
+
+
+def test_a_lost_reply_to_commit_names_the_transaction_that_outcome_takes(place: Place) -> None:
+    place.rows()
+    table = place.business
+    with place.site.connect() as connection:
+        connection.execute(
+            f"CREATE FUNCTION {table}_end() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'".encode()
+        )
+        connection.execute(
+            f"CREATE CONSTRAINT TRIGGER ended AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
+            f"FOR EACH ROW EXECUTE FUNCTION {table}_end()".encode()
+        )
+    try:
+        with (
+            place.site.connect() as connection,
+            pytest.raises(CommitOutcomeUnknown, match=r"no reply came\. outcome\(\) returns the result") as unknown,
+            place.outbox.transaction(connection) as tx,
+        ):
+            receipts = [_insert_and_publish(connection, tx, table)]
+    finally:
+        with place.site.connect() as connection:
+            connection.execute(f"DROP FUNCTION {table}_end CASCADE".encode())
+    assert unknown.value.transaction_id == receipts[0].transaction_id
+    with place.site.connect() as connection:
+        assert place.outbox.outcome(receipts[0].transaction_id, connection) is Outcome.ROLLED_BACK
+    assert place.rows() == []
+
+
+def _insert_and_publish(connection: psycopg.Connection[Any], tx: Transaction, table: str) -> Receipt:
+    connection.execute(f"INSERT INTO {table} VALUES (99, 'new')".encode())
+    return tx.publish(Message("orders", b"v"))
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from outbox import (
     CommitOutcomeUnknown,
+    ConfigurationError,
     Message,
     MessageRefused,
     NotVisible,
@@ -492,3 +493,17 @@ def _parts() -> tuple[Settings, MemorySender, Memory]:
     settings = Settings("test", {"bootstrap.servers": "localhost:0"})
     sender = MemorySender(settings)
     return settings, sender, Memory(sender.partitions)
+
+
+def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
+    with InMemoryOutbox(mode="table") as outbox, Session(create_engine("sqlite://")) as session, session.begin():
+        outbox.ping()
+        outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
+        with pytest.raises(UsageError, match="needs half messages"):
+            outbox.publish(session, Message("orders", b"3"), eager=True)
+        with pytest.raises(UsageError, match="needs half messages"):
+            outbox.store_half(session, Message("orders", b"3"))
+        session.commit()
+        assert [message.value for message in outbox.published] == [b"1", b"2"]
+    with pytest.raises(ConfigurationError, match="eager is on"):
+        InMemoryOutbox(mode="table", eager=True)

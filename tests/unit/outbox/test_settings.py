@@ -115,6 +115,46 @@ def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: objec
     assert says in str(refused.value)
 
 
+# --- table mode -------------------------------------------------------------------------------------------------------
+
+
+def test_table_mode_needs_no_kafka_and_ignores_it() -> None:
+    assert Settings("orders", {}, mode="table").mode == "table"
+    assert Settings("orders", {"acks": 0, "ssl.ca.location": "/nowhere"}, mode="table").mode == "table"
+    with Outbox("orders", mode="table") as outbox:
+        outbox.ping()
+
+
+def test_half_mode_is_the_default_and_needs_kafka() -> None:
+    assert made().mode == "half"
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
+        Outbox("orders")
+
+
+def test_another_mode_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"mode is 'tables'\. Use 'half' or 'table'"):
+        Outbox("orders", SERVERS, mode="tables")  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(ConfigurationError, match="mode is 'tables'"):
+        Settings.from_env({**ENVIRON, "OUTBOX_MODE": "tables"})
+
+
+def test_table_mode_has_no_eager_halves() -> None:
+    with pytest.raises(ConfigurationError, match="eager is on in table mode"):
+        Outbox("orders", mode="table", eager=True)
+    with pytest.raises(ConfigurationError, match="eager is on in table mode"):
+        Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "table", "OUTBOX_EAGER": "yes"})
+
+
+@pytest.mark.parametrize("text", ["table", " Table "])
+def test_the_mode_comes_from_the_environment_or_the_file(text: str, tmp_path: Path) -> None:
+    assert Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": text}).mode == "table"
+    file = tmp_path / "outbox.toml"
+    file.write_text(f'group = "orders"\nmode = "{text}"\n')
+    assert Settings.from_env({"OUTBOX_CONFIG": str(file)}).mode == "table"
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        Settings.from_env({"OUTBOX_CONFIG": str(file), "OUTBOX_MODE": "half"})
+
+
 # --- what is passed on ------------------------------------------------------------------------------------------------
 
 

@@ -119,7 +119,7 @@ class RelayService:
             "enable.partition.eof": True,
             "group.id": self._channel.channel.relay_group,
             "isolation.level": "read_committed",  # makes committed() wait for stable offsets (R18)
-            "on_commit": self._commits.heard,
+            "on_commit": self._commits.acknowledged,
         }
 
     def run(self) -> None:

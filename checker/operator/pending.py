@@ -101,7 +101,7 @@ def _look(desk: OperatorContext, shown: Sequence[Unsettled]) -> dict[str, dict[s
 
 
 def _fields(one: Unsettled, now: int) -> dict[str, Any]:
-    said = one.decision
+    decision = one.decision
     return {
         "transaction": one.id,
         "group": one.group,
@@ -114,10 +114,10 @@ def _fields(one: Unsettled, now: int) -> dict[str, Any]:
         "appended_ms": one.first_append_time,
         "age_ms": max(now - one.first_append_time, 0),
         "parked": one.parked,
-        "decision": said.kind.name if said else None,
-        "decided_by": str(said.source) if said else None,
-        "decided_ms": said.append_time if said else None,
-        "op_offset": said.offset if said else None,
+        "decision": decision.kind.name if decision else None,
+        "decided_by": str(decision.source) if decision else None,
+        "decided_ms": decision.append_time if decision else None,
+        "op_offset": decision.offset if decision else None,
         "disputed": one.disputed,
         "checks": one.checks or None,
         "last_asked_ms": one.last_asked or None,

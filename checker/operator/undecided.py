@@ -66,7 +66,7 @@ class Unsettled:
         offsets: Half offset by position; of several halves of a position the first.
         targets: Real topics.
         parked: Whether it is in the discard topic, undecided.
-        said: Decisions of its op entries, in their order.
+        decisions: Decisions of its op entries, in their order.
         checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
         last_asked: Append time of the last check request that was seen, ms since 1970; 0: none was.
         place: Number of unsettled transactions of its group and ordering key up to it; 0: it keeps no order.
@@ -81,7 +81,7 @@ class Unsettled:
     offsets: dict[int, int] = field(default_factory=dict)
     targets: set[str] = field(default_factory=set)
     parked: bool = False
-    said: list[RecordedDecision] = field(default_factory=list)
+    decisions: list[RecordedDecision] = field(default_factory=list)
     checks: int = 0
     last_asked: int = 0
     place: int = 0
@@ -104,12 +104,12 @@ class Unsettled:
     @property
     def decision(self) -> RecordedDecision | None:
         """Return the last recorded decision, or None."""
-        return self.said[-1] if self.said else None
+        return self.decisions[-1] if self.decisions else None
 
     @property
     def disputed(self) -> bool:
         """Whether decisions contradict each other."""
-        return len({said.kind for said in self.said}) > 1
+        return len({decision.kind for decision in self.decisions}) > 1
 
     def request(self, topic_id: str) -> CheckRequest:
         """Return the check request that a relay would send about it."""
@@ -296,7 +296,7 @@ class Gathering:
             if transaction is None:
                 del self._others[entry.transaction_id]
             else:
-                transaction.said.append(RecordedDecision(entry.kind, source, offset, append_time))
+                transaction.decisions.append(RecordedDecision(entry.kind, source, offset, append_time))
         elif transaction is not None and entry.kind is OpKind.UNKNOWN:
             transaction.checks = max(transaction.checks, entry.checks)
 

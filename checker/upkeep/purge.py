@@ -113,7 +113,7 @@ class Purge:
         self._pace = pace
 
     def run(
-        self, connection: psycopg.Connection[Any], settled: Settled, old: Old, told: Callable[[Purged], object]
+        self, connection: psycopg.Connection[Any], settled: Settled, old: Old, on_batch: Callable[[Purged], object]
     ) -> bool:
         """Walk once over all rows that are old enough, and delete what may go.
 
@@ -121,7 +121,7 @@ class Purge:
             connection: In autocommit, to a writable primary, with `OPTIONS`.
             settled: What may go; that it is of a while ago does no harm.
             old: What is old enough.
-            told: Called after each batch.
+            on_batch: Called after each batch.
 
         Returns:
             Whether the walk was completed: no other process purges this table, and no stop was requested.
@@ -134,7 +134,7 @@ class Purge:
             purged = self._delete(connection, settled, old, after, to)
             if purged is None:
                 return False
-            told(purged)
+            on_batch(purged)
             if self._stop.wait((time.monotonic() - began) * self._pace):
                 return False
         return True

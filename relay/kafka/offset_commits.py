@@ -61,7 +61,7 @@ class OffsetCommits:
         return None if error is None else delivery_error(Step.OFFSETS, error)
 
     def send(self, consumer: Consumer) -> None:
-        """Send what is wanted; the answers come to `heard` when the consumer is polled."""
+        """Commit the wanted offsets; `acknowledged` takes the answers when the consumer is polled."""
         with self._lock:
             wanted = [place for number in self._unsent for place in self._open[number]]
             self._unsent.clear()
@@ -70,15 +70,15 @@ class OffsetCommits:
         try:
             consumer.commit(offsets=wanted, asynchronous=True)
         except KafkaException as error:
-            self.heard(error.args[0], wanted)
+            self.acknowledged(error.args[0], wanted)
 
-    def heard(self, error: KafkaError | None, places: Iterable[TopicPartition]) -> None:
+    def acknowledged(self, error: KafkaError | None, places: Iterable[TopicPartition]) -> None:
         """Take an answer of librdkafka's `on_commit`: one error for all, or one for each partition."""
         with self._lock:
             for place in places:
-                self._heard(place, error or place.error)
+                self._acknowledge(place, error or place.error)
 
-    def _heard(self, place: TopicPartition, error: KafkaError | None) -> None:
+    def _acknowledge(self, place: TopicPartition, error: KafkaError | None) -> None:
         number, now = place.partition, time.monotonic()
         if number not in self._open:
             return

@@ -141,7 +141,7 @@ class Admission:
 def behind(window: Sequence[Transaction], stopped: Iterable[Transaction]) -> set[Transaction]:
     """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key.
 
-    The rows of transactions lie between each other: a transaction that begins earlier may have a row behind.
+    Rows of transactions interleave: a transaction that begins earlier may have a later row.
 
     Args:
         window: Transactions.

@@ -51,7 +51,7 @@ class Ends:
 
 class _Counted(NamedTuple):
     events: DataFrame
-    told: DataFrame
+    known: DataFrame
     recent: DataFrame
     read: Read
     totals: Mapping[str, Mapping[str, int]]
@@ -130,13 +130,13 @@ class Batch:
         fresh = self._kept(read_events(self._spark, self._settings, self._half, spans))
         events = together(self._tables.snapshot(KNOWN, self._before), fresh)
         read = self._read(fresh, spans, until)
-        told = self._kept(messages(events))
-        rows = self._write("minutes", minutes(events, told, read))
-        self._write(KNOWN, kept(events, told, read))
+        known = self._kept(messages(events))
+        rows = self._write("minutes", minutes(events, known, read))
+        self._write(KNOWN, kept(events, known, read))
         since = f.timestamp_millis(f.lit(self._now - self._settings.recent_ms).cast("bigint"))
         so_far = self._tables.snapshot(RECENT, self._before).unionByName(rows)
         recent = self._write(RECENT, merged(so_far.where(f.col("minute") >= since)))
-        return _Counted(events, told, recent, read, added(self._before.totals, totals_of(rows)))
+        return _Counted(events, known, recent, read, added(self._before.totals, totals_of(rows)))
 
     def _read(self, fresh: DataFrame, spans: Mapping[Place, Span], until: int | None) -> Read:
         newest = fresh.where(f.col("side") == HALF).agg(f.unix_millis(f.max("time")).alias("ms")).collect()[0].ms or 0
@@ -148,7 +148,7 @@ class Batch:
         return Read(half_ends, written, newest_ms, until, self._settings.forget_ms, topics, self._ends.heads)
 
     def _look(self, counted: _Counted) -> ChannelStatus:
-        found = waiting(counted.told, counted.read)
+        found = waiting(counted.known, counted.read)
         oldest = oldest_unread(counted.events, counted.read)
         partitions = [self._with_relay(self._partition(place), oldest) for place in self._ends.ends]
         self._write_rows("waiting", waiting_rows(found, self._now))

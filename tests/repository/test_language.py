@@ -24,7 +24,7 @@ BANNED = re.compile(
 )
 """Objects do not talk, listen or stand; a reader should not have to guess who does what."""
 
-MOST = {"strings": 0, "documents": 0, "docstrings": 6, "comments": 0}
+MOST = {"strings": 0, "documents": 0, "docstrings": 0, "comments": 0}
 """The highest numbers that are accepted. Lower them when they have fallen; never raise them."""
 
 DOCUMENTS = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.name != "CHANGELOG.md")

@@ -38,18 +38,18 @@ class Waiting:
     oldest_ms: int
 
 
-def waiting(told: DataFrame, read: Read) -> list[Waiting]:
+def waiting(known: DataFrame, read: Read) -> list[Waiting]:
     """Messages that wait, counted; none while the job is behind, for it is unknown then.
 
     Args:
-        told: What is known of each message.
+        known: What is known of each message.
         read: How far the topics are read.
     """
     if read.until_ms is None:
         return []
     age = f.lit(read.until_ms) - f.unix_millis("half.time")
     counted = (
-        _open(told, read)
+        _open(known, read)
         .groupBy(f.col("half.producer_group").alias("producer_group"), "state", _bucket(age).alias("up_to_seconds"))
         .agg(f.count("*").alias("messages"), f.unix_millis(f.min("half.time")).alias("oldest_ms"))
     )
@@ -82,10 +82,10 @@ def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def _open(told: DataFrame, read: Read) -> DataFrame:
+def _open(known: DataFrame, read: Read) -> DataFrame:
     state = waits_for(read.topics)
     settled = f.col("real").isNotNull() | f.col("discard").isNotNull()  # only its op marker is not read yet
-    return told.select("*", state.alias("state")).where(f.col("state").isNotNull() & ~settled & ~is_forgotten(read))
+    return known.select("*", state.alias("state")).where(f.col("state").isNotNull() & ~settled & ~is_forgotten(read))
 
 
 def _bucket(age_ms: Column) -> Column:

@@ -64,11 +64,11 @@ def messages(events: DataFrame) -> DataFrame:
         `half`, `op`, `real` and `discard` (the first of each, null if there is none); which of them were known before;
         `records`, the records that are new; `committed`, null if it is undecided.
     """
-    told = _sides(events).join(_decisions(events), "transaction_id", "left")
+    known = _sides(events).join(_decisions(events), "transaction_id", "left")
     op, half = f.col("op"), f.col("half")
     inside = (half["partition"] == op["partition"]) & half["first"].between(op["first"], op["last"])
     commits = op["kind"].isin(OpKind.COMMIT, OpKind.DELIVER) & inside & lists(op["positions"], f.col("position"))
-    return told.withColumn("committed", f.when(op.isNotNull() & half.isNotNull(), f.coalesce(commits, f.lit(False))))
+    return known.withColumn("committed", f.when(op.isNotNull() & half.isNotNull(), f.coalesce(commits, f.lit(False))))
 
 
 def _sides(events: DataFrame) -> DataFrame:
@@ -123,7 +123,7 @@ def is_old(time: Column, read: Read) -> Column:
     return f.lit(False) if read.until_ms is None else f.unix_millis(time) < read.until_ms - read.forget_ms
 
 
-def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
+def kept(events: DataFrame, known: DataFrame, read: Read) -> DataFrame:
     """Return the events that the next batch must know.
 
     They are all of transactions that wait, whose halves are not all read, or of which the relay has not read a half:
@@ -131,10 +131,10 @@ def kept(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
 
     Args:
         events: As `together` gives them.
-        told: What `messages` made of them.
+        known: What `messages` made of them.
         read: How far the topics are read.
     """
-    waiting = told.where(waits_for(read.topics).isNotNull() & ~is_forgotten(read)).select("transaction_id")
+    waiting = known.where(waits_for(read.topics).isNotNull() & ~is_forgotten(read)).select("transaction_id")
     ahead = events.where(f.col("side").isin(OP, REAL, DISCARD) & _is_ahead(read)).select("transaction_id")
     unread = events.where((f.col("side") == HALF) & is_unread(read, f.col("partition"), f.col("first")))
     open_ = waiting.union(ahead).union(unread.select("transaction_id")).distinct()

@@ -38,12 +38,12 @@ QUANTILES = (0.5, 0.95, 0.99)
 _MEASURES = dict.fromkeys((*COUNTS, "discarded", *LATENCIES), "bigint") | {"reason": "string"}
 
 
-def minutes(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
+def minutes(events: DataFrame, known: DataFrame, read: Read) -> DataFrame:
     """Return what a batch adds, as rows of `MINUTES`.
 
     Args:
         events: Old and new events, separated by `fresh`.
-        told: What is known of each message, as `spark_jobs.watching.frames.messages.messages` gives it.
+        known: What is known of each message, as `spark_jobs.watching.frames.messages.messages` gives it.
         read: How far the topics are read.
     """
     fresh = events.where("fresh")
@@ -51,10 +51,10 @@ def minutes(events: DataFrame, told: DataFrame, read: Read) -> DataFrame:
         _measure(fresh.where(f.col("side") == HALF), f.col("time"), halves=f.lit(1)),
         _measure(fresh.where(f.col("side") == CHECK), f.col("time"), checks=f.lit(1)),
         _discarded(events),
-        _decided(told),
-        _delivered(told, read),
-        _visible(told),
-        _forgotten(told, read),
+        _decided(known),
+        _delivered(known, read),
+        _visible(known),
+        _forgotten(known, read),
     )
     return _summed(reduce(DataFrame.union, parts))
 
@@ -63,16 +63,16 @@ def _discarded(events: DataFrame) -> DataFrame:
     """Messages that went to the discard topic: a manifest that is written again for a half that follows lists all."""
     earlier = Window.partitionBy("transaction_id", "kind").orderBy("time", "messages")
     earlier = earlier.rowsBetween(Window.unboundedPreceding, -1)
-    told = f.coalesce(f.max("messages").over(earlier), f.lit(0))
-    manifests = events.where(f.col("side") == DISCARD).withColumn("more", f.col("messages") - told)
+    known = f.coalesce(f.max("messages").over(earlier), f.lit(0))
+    manifests = events.where(f.col("side") == DISCARD).withColumn("more", f.col("messages") - known)
     new = manifests.where(f.col("fresh") & (f.col("more") > 0))
     return _measure(new, f.col("time"), reason=f.col("kind"), discarded=f.col("more"))
 
 
-def _decided(told: DataFrame) -> DataFrame:
+def _decided(known: DataFrame) -> DataFrame:
     """Halves whose decision is new, or decided ones that are new."""
     half, op = f.col("half"), f.col("op")
-    new = told.where(half.isNotNull() & op.isNotNull() & ~(f.col("half_known") & f.col("op_known")))
+    new = known.where(half.isNotNull() & op.isNotNull() & ~(f.col("half_known") & f.col("op_known")))
     committed = f.col("committed").cast("bigint")
     return _measure(
         new,
@@ -85,22 +85,22 @@ def _decided(told: DataFrame) -> DataFrame:
     )
 
 
-def _delivered(told: DataFrame, read: Read) -> DataFrame:
+def _delivered(known: DataFrame, read: Read) -> DataFrame:
     """Return records that are new. Where their topic has the producers' time, they count when they were decided."""
     half, real = f.col("half"), f.col("real")
     newest = f.timestamp_millis(f.lit(read.newest_ms).cast("bigint"))
     time = f.coalesce(real["time"], f.col("op.time"), half["time"], newest)
     group = f.coalesce(real["producer_group"], half["producer_group"])
-    return _measure(told.where("records > 0"), time, group, real["topic"], delivered=f.col("records"))
+    return _measure(known.where("records > 0"), time, group, real["topic"], delivered=f.col("records"))
 
 
-def _visible(told: DataFrame) -> DataFrame:
+def _visible(known: DataFrame) -> DataFrame:
     """Latencies that are known now and were not before."""
     half, op, real = f.col("half"), f.col("op"), f.col("real")
     of_half = half.isNotNull() & ~(f.col("half_known") & f.col("real_known"))
     of_op = of_half | (half.isNotNull() & ~f.coalesce("op_known", f.lit(False)))
     return _measure(
-        told.where(real["time"].isNotNull() & of_op),
+        known.where(real["time"].isNotNull() & of_op),
         real["time"],
         half["producer_group"],
         real["topic"],
@@ -109,10 +109,10 @@ def _visible(told: DataFrame) -> DataFrame:
     )
 
 
-def _forgotten(told: DataFrame, read: Read) -> DataFrame:
+def _forgotten(known: DataFrame, read: Read) -> DataFrame:
     half = f.col("half")
     now = f.timestamp_millis(f.lit(read.until_ms).cast("bigint"))
-    old = told.where(waits_for(read.topics).isNotNull() & is_forgotten(read))
+    old = known.where(waits_for(read.topics).isNotNull() & is_forgotten(read))
     return _measure(old, now, half["producer_group"], half["topic"], forgotten=f.lit(1))
 
 

@@ -40,7 +40,7 @@ def test_an_op_marker_alone_repeats_what_is_true_or_is_of_a_listener_that_has_no
 
 def _unsettled(truth: Truth, *kinds: OpKind) -> Unsettled:
     said = [RecordedDecision(kind, OpSource.LISTENER, offset, 1) for offset, kind in enumerate(kinds)]
-    return Unsettled("id", "orders", truth, 0, 1, said=said)
+    return Unsettled("id", "orders", truth, 0, 1, decisions=said)
 
 
 @pytest.mark.parametrize(

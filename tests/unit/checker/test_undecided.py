@@ -84,7 +84,7 @@ def test_an_op_counts_in_its_place_only() -> None:
     ):
         gathering.add_op(entry, OpSource.LISTENER, 1, 1, TOPIC)
     found = gathering.found["a"]
-    assert (found.said, found.decision, found.checks) == ([], None, 4)
+    assert (found.decisions, found.decision, found.checks) == ([], None, 4)
 
 
 def test_the_last_decision_is_told_and_whether_another_one_contradicts_it() -> None:

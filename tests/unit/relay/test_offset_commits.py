@@ -57,7 +57,7 @@ def test_what_is_acknowledged_is_not_committed_again_at_the_end(
 ) -> None:
     commit(offsets(1))
     commits.send(consumer)
-    commits.heard(None, offsets(1))
+    commits.acknowledged(None, offsets(1))
     commits.finish(consumer, [NUMBER])
     assert sent(consumer) == [([1, 0], True)]
 
@@ -68,7 +68,7 @@ def test_what_is_not_acknowledged_is_committed_at_the_end_and_waited_for(
     commit(offsets(1, 1))
     commits.send(consumer)
     commit(offsets(2, 2))
-    commits.heard(None, offsets(1, 1))
+    commits.acknowledged(None, offsets(1, 1))
     commits.finish(consumer, [NUMBER])
     assert sent(consumer) == [([1, 1], True), ([2, 2], False)]
 
@@ -78,7 +78,7 @@ def test_a_commit_that_may_be_tried_again_is_and_with_the_newest_offsets(
 ) -> None:
     commit(offsets(1))
     commits.send(consumer)
-    commits.heard(RETRIABLE, offsets(1))
+    commits.acknowledged(RETRIABLE, offsets(1))
     commit(offsets(2))
     commits.send(consumer)
     assert sent(consumer) == [([1, 0], True), ([2, 0], True)]
@@ -94,7 +94,7 @@ def test_one_that_is_tried_for_too_long_has_failed(
     monkeypatch.setattr(offset_commits, "PATIENCE_SECONDS", 0.0)
     commit(offsets(1))
     commits.send(consumer)
-    commits.heard(RETRIABLE, offsets(1))
+    commits.acknowledged(RETRIABLE, offsets(1))
     failure = commits.failure(NUMBER)
     assert failure is not None
     assert not failure.fenced
@@ -120,7 +120,7 @@ def test_an_error_of_one_place_is_one_of_its_partition_alone(
     commit(offsets(1))
     commits.send(consumer)
     refused = Mock(spec=TopicPartition, topic="op", partition=NUMBER, offset=0, metadata="o", error=LOST)
-    commits.heard(None, [offsets(1)[0], refused])
+    commits.acknowledged(None, [offsets(1)[0], refused])
     assert commits.failure(NUMBER) is not None
     assert commits.failure(NUMBER + 1) is None
 

@@ -16,6 +16,7 @@ SPARK = ("spark", "integration/spark")
 os.environ.setdefault(JVM_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep a file on one worker of xdist, and the files of a Spark room, which share a session and begin first."""
     if config.pluginmanager.hasplugin("xdist"):

@@ -47,7 +47,7 @@ spark: setup ## Run the tests that need a JVM and no servers
 
 # Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
 test: setup ## Run all tests but the long ones, on four workers with servers of their own (under 8 minutes on 2 cores)
-	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the long tests (over an hour)
 	$(BIN)/pytest -m long

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stack.kafka import JVM_OPTIONS
 
 TESTS = Path(__file__).parent
-SPARK = ("spark", "integration/spark")
+SPARK = ("tests/spark", "tests/integration/spark")
+"""Rooms whose files share a Spark session."""
 
 # A broker that lives for minutes does not earn back what the optimising compiler costs: a third of its processor time.
 os.environ.setdefault(JVM_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a file on one worker of xdist, and the files of a Spark room, which share a session and begin first."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            room = _room(item)
-            item.add_marker(pytest.mark.xdist_group(room if room in SPARK else item.path.as_posix()))
-    items.sort(key=lambda item: _room(item) not in SPARK)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the Spark rooms: each of them occupies a worker for the longest time."""
+    items.sort(key=lambda item: item.path.parent.relative_to(TESTS.parent).as_posix() not in SPARK)
 
 
-def _room(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parent.as_posix()
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Keep a file on one worker, and all files of a Spark room; pytest 9.2 ignores the mark xdist_group."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - only where xdist runs
+
+    class RoomScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            room = path.rpartition("/")[0]
+            return room if room in SPARK else path
+
+    return RoomScheduling(config, log)

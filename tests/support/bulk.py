@@ -8,15 +8,26 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Any, TypeVar
+
+import psycopg
 
 from outbox import Message, Outbox
 from outbox._publish.draft import Draft
-from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
 from tests.support.harness import Site
 
 AT_ONCE = 2_000
+
+T = TypeVar("T")
+
+_LOCKS = b"SELECT count(pg_advisory_xact_lock(number)) FROM unnest(CAST(%s AS bigint[])) AS number"
+_COLUMNS = (
+    "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset,"
+    " positions"
+)
 
 
 def publish_bulk(
@@ -34,40 +45,63 @@ def publish_bulk(
     Returns:
         The ids of the messages.
     """
-    entries = send_halves(site, outbox, messages, each=each)
-    columns = (
-        "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset,"
-        " positions"
-    )
-    with (
-        site.connect() as connection,
-        connection.cursor().copy(f"COPY {site.tables.transaction} ({columns}) FROM STDIN".encode()) as copy,
-    ):
-        for entry in entries:
-            place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
-            copy.write_row((entry.transaction_id, outbox.settings.group, "C", site.name, *place))
-    if ops:
-        for entry in entries:
-            outbox._sender.send_op(entry)
-    return [f"{entry.transaction_id}/{position}" for entry in entries for position in entry.positions]
+    ids: list[str] = []
+    for some in _batched(messages, AT_ONCE * each):
+        entries = _commit(site, outbox, some, each)
+        if ops:
+            for entry in entries:
+                outbox._sender.send_op(entry)
+        ids += [f"{entry.transaction_id}/{position}" for entry in entries for position in entry.positions]
+    return ids
+
+
+def _commit(site: Site, outbox: Outbox, messages: Sequence[Message], each: int) -> list[OpEntry]:
+    """Send halves and insert their rows, under the locks that keep the checker from fencing them meanwhile."""
+    drafts = _drafts(outbox, messages, each)
+    with site.connect() as connection, connection.transaction():
+        connection.execute(_LOCKS, ([lock_number(draft.transaction_id) for draft in drafts],))
+        entries = _send_all(outbox, drafts, _incarnation(connection, site))
+        with connection.cursor().copy(f"COPY {site.tables.transaction} ({_COLUMNS}) FROM STDIN".encode()) as copy:
+            for entry in entries:
+                place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
+                copy.write_row((entry.transaction_id, outbox.settings.group, "C", site.name, *place))
+    return entries
 
 
 def send_halves(site: Site, outbox: Outbox, messages: Iterable[Message], *, each: int = 1) -> list[OpEntry]:
     """Send the halves only; the op entries that commits would entitle to."""
     with site.connect() as connection:
-        row = connection.execute(f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()).fetchone()
-    incarnation = str(row[0]) if row else ""
-    channel = outbox._sender.channel
-    drafts: dict[int, list[Draft]] = defaultdict(list)
-    for some in _batched(messages, each):
-        draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)), outbox._sender.visibility)
-        for message in some:
-            draft.add(message)
+        incarnation = _incarnation(connection, site)
+    return _send_all(outbox, _drafts(outbox, messages, each), incarnation)
+
+
+def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
+    row = connection.execute(f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _drafts(outbox: Outbox, messages: Iterable[Message], each: int) -> list[Draft]:
+    """Transactions of so many messages."""
+    return [_draft(outbox, some) for some in _batched(messages, each)]
+
+
+def _draft(outbox: Outbox, messages: Iterable[Message]) -> Draft:
+    draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)), outbox._sender.visibility)
+    for message in messages:
+        draft.add(message)
+    return draft
+
+
+def _send_all(outbox: Outbox, drafts: Iterable[Draft], incarnation: str) -> list[OpEntry]:
+    """Send the halves of transactions, each half partition in their order."""
+    channel, group = outbox._sender.channel, outbox.settings.group
+    placed: dict[int, list[Draft]] = defaultdict(list)
+    for draft in drafts:
         id_ = uuid.UUID(draft.transaction_id).bytes
-        drafts[half_partition(outbox.settings.group, draft.ordering_key, id_, channel.partitions)].append(draft)
+        placed[half_partition(group, draft.ordering_key, id_, channel.partitions)].append(draft)
     return [
         OpEntry(OpKind.COMMIT, draft.transaction_id, channel.half.id, partition, draft.positions, first, last)
-        for partition, of_partition in drafts.items()
+        for partition, of_partition in placed.items()
         for draft, first, last in _send(outbox, partition, of_partition, incarnation)
     ]
 
@@ -76,8 +110,7 @@ def _send(
     outbox: Outbox, partition: int, drafts: Sequence[Draft], incarnation: str
 ) -> Iterator[tuple[Draft, int, int]]:
     """Each draft with the offsets of its first and last half."""
-    for start in range(0, len(drafts), AT_ONCE):
-        some = drafts[start : start + AT_ONCE]
+    for some in _batched(drafts, AT_ONCE):
         halves = [half for draft in some for _, half in draft.take_unsent(outbox.settings.group, incarnation)]
         offsets = iter(outbox._sender.send_halves(partition, halves))
         for draft in some:
@@ -85,7 +118,7 @@ def _send(
             yield draft, own[0], own[-1]
 
 
-def _batched(messages: Iterable[Message], size: int) -> Iterator[list[Message]]:
-    left = iter(messages)
+def _batched(given: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(given)
     while some := list(islice(left, size)):
         yield some

@@ -10,7 +10,7 @@ SEED ?= 0
 SECONDS_DOWN ?= 300
 HALVES ?= 100000
 KILLS ?= 40
-WORKERS ?= 4
+WORKERS ?= 5
 COMPILE = $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
 NOT_PINNED := --no-emit-package kafka-transactional-outbox --no-emit-package kafka-transactional-outbox-services
 BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
@@ -46,10 +46,11 @@ spark: setup ## Run the tests that need a JVM and no servers
 	$(BIN)/pytest tests/spark
 
 # Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
-test: setup ## Run all tests but the long ones, on four workers with servers of their own (under 8 minutes on 2 cores)
-	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: setup ## Run all tests but the long ones, on five workers with servers of their own (under 8 minutes on 2 cores)
+	OUTBOX_TEST_EXAMPLES_PERCENT=30 $(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: setup ## Run the long tests (over an hour)
+test-long: setup ## Run the long tests, and all random examples of the unit tests (over an hour)
+	$(BIN)/pytest tests/unit
 	$(BIN)/pytest -m long
 
 test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0

@@ -31,6 +31,7 @@ def test_error_has_a_section_that_says_more_than_its_docstring(name: str) -> Non
     assert len(words) > 10, f"docs/reference/errors.md has no section about {name}"
 
 
+@pytest.mark.long
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "--site-dir", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

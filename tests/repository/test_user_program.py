@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 GOOD = """
 from collections.abc import AsyncIterator
 from typing import assert_type
@@ -73,23 +75,24 @@ def wrong(outbox: Outbox, session: Session) -> None:
 """
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs, with one cache: the first check reads SQLAlchemy, which takes a while."""
+    return tmp_path_factory.mktemp("program")
+
+
 def _mypy(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     (folder / "program.py").write_text(program)
-    return subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), "program.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", "cache", "program.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_a_program_that_is_right_passes_strict_checks(tmp_path: Path) -> None:
-    found = _mypy(tmp_path, GOOD)
+def test_a_program_that_is_right_passes_strict_checks(folder: Path) -> None:
+    found = _mypy(folder, GOOD)
     assert found.returncode == 0, found.stdout
 
 
-def test_each_mistake_is_told_before_the_program_runs(tmp_path: Path) -> None:
-    found = _mypy(tmp_path, BAD)
+def test_each_mistake_is_reported_before_the_program_runs(folder: Path) -> None:
+    found = _mypy(folder, BAD)
     lines = {int(line.split(":")[1]) for line in found.stdout.splitlines() if ": error:" in line}
     assert lines == {7, 8, 9, 10}, found.stdout

@@ -79,6 +79,7 @@ def test_a_closed_day_is_one_folder_with_the_same_rows(landing: Landing) -> None
 
 
 @pytest.mark.parametrize("reader", ["spark", "pyarrow"])
+@pytest.mark.long
 def test_a_reader_that_compact_overtakes_gives_all_rows(
     landing: Landing, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
@@ -125,6 +126,7 @@ def test_late_rows_of_a_compacted_day_are_compacted_with_it(landing: Landing) ->
 
 
 @pytest.mark.parametrize("point", [_long("compact.data_moved"), "compact.swapped", _long("compact.removed")])
+@pytest.mark.long
 def test_a_compaction_that_dies_changes_no_row(landing: Landing, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     before = content(landing)
 
@@ -176,6 +178,7 @@ def test_a_compaction_whose_batches_have_no_manifest_is_left_alone(landing: Land
     assert folders(landing) == before
 
 
+@pytest.mark.long
 def test_rows_that_were_written_wrong_replace_nothing(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     before = content(landing)
     write = Compactor._write

@@ -68,6 +68,7 @@ def test_table_with_batch_id_last_goes_on(landing: Landing) -> None:
     assert {bytes(row.value) for row in found} == {b"value"}
 
 
+@pytest.mark.long
 def test_reordered_table_gets_statistics_of_batch_id(landing: Landing) -> None:
     """The command of docs/spark/tables.md for a table with `batch_id` behind more than 32 columns."""
     path = landing.table / PARSED

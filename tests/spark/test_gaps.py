@@ -100,6 +100,7 @@ def test_accepted_gap_moves_the_next_batch_behind_it(landing: Landing) -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.long
 def test_gap_whose_writer_was_killed_is_caught_up(landing: Landing, *, planned: bool) -> None:
     """A batch that Spark planned before the loss is planned again behind the gap."""
     if planned:
@@ -166,6 +167,7 @@ def test_retirement_that_was_killed_is_done_by_the_next_run(landing: Landing) ->
     assert not landing.manifest(2).exists()
 
 
+@pytest.mark.long
 def test_retirement_discards_the_rows_of_an_unfinished_batch(landing: Landing) -> None:
     """Without Kafka nobody can say whether they are of the topic that was landed or of a new one."""
     landing.plan(1, 5, stock=3)

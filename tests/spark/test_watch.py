@@ -66,6 +66,7 @@ TOTALS = {
 }
 
 
+@pytest.mark.long
 def test_a_history_is_counted_and_what_is_done_is_forgotten() -> None:
     job = Job(full())
     job.batch(now=BEGIN + HOUR)
@@ -102,6 +103,7 @@ def test_the_figures_are_the_same_however_the_topics_are_cut_into_batches(seed: 
     assert sorted(counted[0].collect()) == sorted(counted[1].collect())
 
 
+@pytest.mark.long
 def test_latencies_are_those_of_the_broker() -> None:
     channel = Channel()
     for _ in range(3):

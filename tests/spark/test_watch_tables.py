@@ -56,6 +56,7 @@ def output(tmp_path: Path) -> Output:
     return Output(tmp_path)
 
 
+@pytest.mark.long
 def test_a_batch_counts_from_its_manifest_on_and_is_replaced_without_one(output: Output) -> None:
     assert output.restart() is None
     assert output.halves() == 0
@@ -79,6 +80,7 @@ def test_a_second_job_is_refused_when_it_would_write_a_batch_that_is_there(outpu
     assert output.halves() == 5
 
 
+@pytest.mark.long
 def test_snapshots_of_two_batches_and_tables_of_some_stay(output: Output) -> None:
     for number in range(4):
         output.write(number, 1, keep=3)
@@ -89,6 +91,7 @@ def test_snapshots_of_two_batches_and_tables_of_some_stay(output: Output) -> Non
     assert output.tables.snapshot(KNOWN, CountedBatch(3, 0, {}, {})).count() == 0
 
 
+@pytest.mark.long
 def test_what_a_killed_run_was_removing_does_not_count_and_goes(output: Output) -> None:
     for number in range(3):
         output.write(number, 1)

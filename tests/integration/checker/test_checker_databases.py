@@ -95,6 +95,7 @@ def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: Outbox, 
     assert checker.terminate() == 0
 
 
+@pytest.mark.long
 def test_databases_are_added_changed_and_removed_while_it_runs(
     site: Site, outbox: Outbox, configured: Configured
 ) -> None:

@@ -70,6 +70,7 @@ def _place(site: Site) -> int:
     return int(partition)
 
 
+@pytest.mark.long
 def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
     site: Site, outbox: Outbox, reader: DeliveryReader
 ) -> None:

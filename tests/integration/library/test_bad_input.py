@@ -258,6 +258,7 @@ def test_a_wrong_property_for_kafka_is_named(site: Site, kafka: dict[str, str]) 
     ],
     ids=["breaks the guarantee", "unknown", "conflict", "no JSON"],
 )
+@pytest.mark.long
 def test_a_service_names_a_wrong_property_for_kafka(site: Site, service: str, kafka: str, says: str) -> None:
     site.create()
     result = _command(site, service, environ={"OUTBOX_KAFKA": kafka})
@@ -272,6 +273,7 @@ def test_a_relay_never_starts_anywhere_but_at_its_checkpoint(site: Site) -> None
 
 
 @pytest.mark.parametrize("password", ["sec/ret", "sec@ret", "sec%ret", "sec ret", "sec:ret?x"])
+@pytest.mark.long
 def test_a_password_that_is_not_percent_encoded_is_not_shown(site: Site, password: str) -> None:
     port = psycopg.conninfo.conninfo_to_dict(site.postgres_url)["port"]
     environment = {"OUTBOX_POSTGRES_URL": f"postgresql://user:{password}@127.0.0.1:{port}/x"}

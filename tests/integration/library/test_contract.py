@@ -71,6 +71,7 @@ def test_in_production_one_replica_is_refused_at_start(site: Site, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["relay", "checker"])
+@pytest.mark.long
 def test_a_rule_that_is_broken_later_makes_the_service_not_ready_and_it_goes_on(
     site: Site, outbox: Outbox, name: str
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_discard_topic_that_is_made_again_stops_the_relay(site: Site) -> None:
     assert _says(relay, f"topic {site.channel.discard_topic} was deleted")
 
 
+@pytest.mark.long
 def test_a_channel_that_grows_stops_the_relay_and_is_served_again_once_all_of_it_has_grown(
     site: Site, outbox: Outbox
 ) -> None:

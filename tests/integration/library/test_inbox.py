@@ -272,6 +272,7 @@ def _command(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=site.environment(), capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.long
 def test_the_command_makes_and_cleans_the_table(site: Site) -> None:
     assert "is ready" in _command(site, "create").stdout
     assert _command(site, "create").returncode == 0  # again: nothing changes

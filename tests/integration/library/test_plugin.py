@@ -295,6 +295,7 @@ def test_the_stack_is_started_for_a_session(pytester: pytest.Pytester) -> None:
         ("environment", "*UsageError: OUTBOX_BOOTSTRAP_SERVERS is not set. Run `outbox stack up`*"),
     ],
 )
+@pytest.mark.long
 def test_servers_that_are_not_there(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:

@@ -106,6 +106,7 @@ def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: Outbox) -
 
 
 @pytest.mark.parametrize("verb", ["deliver", "drop"])
+@pytest.mark.long
 def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outbox: Outbox, verb: str) -> None:
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
@@ -139,6 +140,7 @@ def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: Outbox) -
     ],
     ids=["none", "both", "unknown"],
 )
+@pytest.mark.long
 def test_a_wrong_choice_is_one_sentence(site: Site, words: tuple[str, ...], says: str) -> None:
     site.create()
     result = run_command(site, "discarded", *words)

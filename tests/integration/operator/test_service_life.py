@@ -120,6 +120,7 @@ def test_standby_relay_without_partitions_is_ready(site: Site, outbox: Outbox, p
 # --- signals --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_signals_that_follow_each_other_end_the_relay_once_and_harm_nothing(site: Site, outbox: Outbox) -> None:
     site.checker()  # a decision that was read and not yet carried out is asked for again
     ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))

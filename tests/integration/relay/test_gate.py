@@ -146,6 +146,7 @@ def _check_order(site: Site, topic: str) -> None:
     assert by_key == {f"key {key}".encode(): list(range(key, GOOD, KEYS)) for key in range(KEYS)}
 
 
+@pytest.mark.long
 def test_one_bad_transaction_of_each_kind_among_thousands_keeps_nobody(own: Site) -> None:
     log = RawLog(own, _make_topics(own))
     bad = _bad(own)
@@ -290,6 +291,7 @@ def test_service_without_a_right_ends_and_names_it(
     assert missing.format(own.name) in started.output()
 
 
+@pytest.mark.long
 def test_describe_on_the_relays_group_is_enough_to_look(own: Site) -> None:
     """With READ a client could join the group, and move a checkpoint (R36)."""
     own.create(partitions=1)

@@ -194,6 +194,7 @@ def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, protocol
     assert third.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: Outbox) -> None:
     """Static membership (KIP-345): whoever comes back within the session time-out finds what it had."""
     names = {"OUTBOX_KAFKA": '{"session.timeout.ms": "30000", "heartbeat.interval.ms": "300"}'}

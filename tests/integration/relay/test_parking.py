@@ -170,6 +170,7 @@ DEATHS = [
 
 
 @pytest.mark.parametrize("failpoint", DEATHS)
+@pytest.mark.long
 def test_a_late_commit_is_delivered_once_wherever_the_relay_dies(site: Site, outbox: Outbox, failpoint: str) -> None:
     relay = site.relay(extra=BY_AGE)
     parked = send_halves(site, outbox, _messages(site, range(3)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
@@ -72,6 +73,7 @@ def _head(site: Site) -> int:
     return parse_half_checkpoint(place.metadata or "", place.offset, topic_id, place.partition).head
 
 
+@pytest.mark.long
 def test_nothing_is_delivered_after_a_restart_before_what_was_read_long_ago_is_known(site: Site) -> None:
     """An undecided half far below the head keeps those of its key back, although they are read first."""
     site.create("orders", partitions=1)

@@ -130,6 +130,7 @@ def test_a_relay_killed_after_its_commit_delivers_nothing_twice(shop: Site) -> N
     assert_exactly(shop, "orders")
 
 
+@pytest.mark.long
 def test_of_two_relays_the_other_takes_over(shop: Site) -> None:
     relays = [relay(shop), relay(shop)]
     with Writers.running(shop, "orders"):
@@ -143,6 +144,7 @@ def test_of_two_relays_the_other_takes_over(shop: Site) -> None:
     assert_exactly(shop, "orders")
 
 
+@pytest.mark.long
 def test_a_frozen_owner_is_fenced_when_it_wakes_up(shop: Site) -> None:
     with Writers.running(shop, "orders"):
         frozen = relay(shop, "relay.flushed:5:stop")

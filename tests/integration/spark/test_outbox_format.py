@@ -215,6 +215,7 @@ def test_only_what_a_filter_can_want_is_read(filled: Filled, monkeypatch: pytest
     assert filled.records_read(monkeypatch, zero, LessThanOrEqual(("timestamp",), until)) == wanted < first
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_where_it_stopped(filled: Filled, tmp_path: Path) -> None:
     first = _stream(filled.site, tmp_path, maxOffsetsPerTrigger="7")
     assert first == sorted((record.partition, record.offset) for record in filled.site.halves())
@@ -277,6 +278,7 @@ def test_partitions_that_are_new_are_read_from_their_beginning(site: Site, tmp_p
     assert _batch(site) == _stream(site, tmp_path) == [(0, 0), (0, 1), (2, 0), (2, 1)]
 
 
+@pytest.mark.long
 def test_a_stream_ends_where_records_are_gone_or_the_topic_is_another_one(site: Site, tmp_path: Path) -> None:
     register(session())
     site.create(partitions=1)

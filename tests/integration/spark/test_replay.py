@@ -85,6 +85,7 @@ def test_a_replay_that_is_run_again_writes_nothing_and_another_one_does(replayin
     assert len(replaying.site.read("orders")) == 20
 
 
+@pytest.mark.long
 def test_what_was_landed_since_belongs_to_no_replay_that_has_begun(replaying: Replaying) -> None:
     orders = replaying.site.topic("orders")
     replaying.land(*(landed(orders, offset) for offset in range(5)))
@@ -94,6 +95,7 @@ def test_what_was_landed_since_belongs_to_no_replay_that_has_begun(replaying: Re
     assert len(replaying.site.read("orders")) == 5
 
 
+@pytest.mark.long
 def test_another_selection_under_the_same_id_is_refused(replaying: Replaying) -> None:
     replaying.land(*(landed(replaying.site.topic("orders"), offset) for offset in range(5)))
     replaying.run(where="offset < 3")
@@ -130,6 +132,7 @@ def _source(record: VisibleRecord) -> tuple[str, int, int]:
     return topic, int(partition), int(offset)
 
 
+@pytest.mark.long
 def test_records_can_go_to_their_original_partitions(replaying: Replaying) -> None:
     orders = replaying.site.topic("orders")
     replaying.land(*(landed(orders, offset, partition=offset % 3, key=None) for offset in range(9)))
@@ -140,6 +143,7 @@ def test_records_can_go_to_their_original_partitions(replaying: Replaying) -> No
     ]
 
 
+@pytest.mark.long
 def test_ids_and_verdicts_select_messages(replaying: Replaying, tmp_path: Path) -> None:
     orders = replaying.site.topic("orders")
     rows = [landed(orders, 0), landed(orders, 1, place=1), landed(orders, 2), landed(orders, 3), landed(orders, 4)]
@@ -192,6 +196,7 @@ def test_what_a_replay_has_sent_and_was_landed_is_not_sent_again_by_the_way(repl
         ({"where": "timestamp < '1990-01-01' and topic like '%.orders'"}, "which librdkafka cannot write"),
     ],
 )
+@pytest.mark.long
 def test_unclear_input_is_refused_in_one_sentence(refusing: Replaying, given: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         refusing.run(**given)
@@ -199,6 +204,7 @@ def test_unclear_input_is_refused_in_one_sentence(refusing: Replaying, given: di
     assert refusing.site.channel.replay_ledger_topic not in refusing.site.admin.list_topics(timeout=10).topics
 
 
+@pytest.mark.long
 def test_a_target_that_was_made_again_is_refused(replaying: Replaying) -> None:
     replaying.land(landed(replaying.site.topic("orders"), 0))
     replaying.run(where="true")

@@ -60,6 +60,7 @@ LATER = [
 
 
 @pytest.mark.parametrize("failpoint", ["flushed:1", "flushed:3", *LATER])
+@pytest.mark.long
 def test_killed_anywhere_each_record_is_there_once_and_in_order(shared: Site, topic: str, failpoint: str) -> None:
     assert start(shared, topic, f"replay.{failpoint}").wait() == -signal.SIGKILL
     assert len(visible(shared, topic)) < RECORDS or failpoint == "committed:4"

@@ -161,6 +161,7 @@ def test_a_folder_with_other_listeners_is_refused(tmp_path: Path) -> None:
         cluster_in(tmp_path, Ports(), brokers=1, port=None, proxied=True)
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(StartError, match=r"(?s)kafka-1 failed.*ends with:.*Invalid value nonsense for.*log\.segment"):
         Stack(kafka_settings={"log.segment.bytes": "nonsense"}).start()

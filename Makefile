@@ -50,8 +50,8 @@ test: setup ## Run all tests but the long ones, on five workers with servers of 
 	OUTBOX_TEST_EXAMPLES_PERCENT=30 $(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the long tests, and all random examples of the unit tests (over an hour)
-	$(BIN)/pytest tests/unit
-	$(BIN)/pytest -m long
+	$(BIN)/pytest tests/unit -n 2
+	$(BIN)/pytest -m long -n 3 --dist loadfile --no-loadscope-reorder
 
 test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0
 	$(BIN)/pip install -q --require-hashes --no-deps --upgrade --target build/sqlalchemy20 -r requirements-sqlalchemy20.txt

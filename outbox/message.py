@@ -65,10 +65,9 @@ def _check_topic(topic: str) -> None:
         raise MessageRefused(
             f"Topic name {topic!r} is not valid. Use 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'."
         )
-    if names.looks_internal(topic):
+    if names.is_kafka_topic(topic):
         raise MessageRefused(
-            f"Topic {topic!r} has the name of an internal topic. Choose a name that does not begin with '__' "
-            f"and does not end in {', '.join(names.INTERNAL_SUFFIXES)}."
+            f"Topic {topic!r} is an internal topic of Kafka. Choose a name that does not begin with '__'."
         )
 
 

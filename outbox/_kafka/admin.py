@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -22,6 +22,7 @@ from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import UNKNOWN_CAUSE, ExplainingAdmin, cause_of, forget_causes
 from outbox._kafka.forks import creation
 from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.protocol.names import sibling_topic
 
 REQUEST_TIMEOUT = 10.0
 """Seconds for one request to the cluster."""
@@ -29,6 +30,8 @@ REQUEST_TIMEOUT = 10.0
 _FRESH = {"topic.metadata.refresh.interval.ms": 1_000}
 """librdkafka sends admin requests to the broker that the last metadata names. Without a refresh, a client whose broker
 died gets no answer for minutes, although the others are up."""
+
+_DESCRIBE = "DESCRIBE"
 
 _COMPRESSED_BY_CLIENTS = frozenset({"producer", "uncompressed"})
 """Values of `compression.type` with which a broker does not compress batches."""
@@ -50,11 +53,13 @@ class TopicDescription:
         partitions: How many it has.
         replication: Replicas of the partition that has the fewest.
         settings: Its configuration.
-        lacks: A right that this client lacks to write to it; empty if it may, or was not asked for. Where it may not
-            even describe the topic, the rest is empty.
+        lacks: A right that this client lacks to write to it, such as `WRITE on topic orders`; empty if it may, or was
+            not asked for. Where it may not even describe the topic, the rest is empty.
         under_min_isr: Number of its partitions with fewer in-sync replicas than `min.insync.replicas`. They refuse
             records that are sent with acks=all.
         writable: Whether each partition has a leader and so many in-sync replicas; empty if that was not asked for.
+        of_channel: Whether it has the name of a channel's topic and that channel exists; only `describe_targets` sets
+            it.
     """
 
     name: str
@@ -65,6 +70,7 @@ class TopicDescription:
     lacks: str = ""
     under_min_isr: int = 0
     writable: tuple[bool, ...] = ()
+    of_channel: bool = False
 
     @property
     def max_message_bytes(self) -> int:
@@ -145,11 +151,43 @@ def describe_topics(
     asked = admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=writing, request_timeout=timeout
     )
-    found, lacks = _answers(admin, asked, "describing topics", "DESCRIBE" if writing else None)
+    found, lacks = _answers(admin, asked, "describing topic", _DESCRIBE if writing else None)
     configs = _ask_settings(admin, list(found), timeout)
-    settings, lacks_more = _answers(admin, configs, "reading topic settings", "DESCRIBE_CONFIGS" if writing else None)
+    settings, lacks_more = _answers(
+        admin, configs, "reading settings of topic", "DESCRIBE_CONFIGS" if writing else None
+    )
     closed = {name: TopicDescription(name, "", 0, 0, {}, right) for name, right in (lacks | lacks_more).items()}
     return closed | {name: _description(name, found[name], of_it) for name, of_it in settings.items()}
+
+
+def describe_targets(
+    admin: AdminClient, topics: Collection[str], timeout: float = REQUEST_TIMEOUT, *, writing: bool = False
+) -> dict[str, TopicDescription]:
+    """Describe those of the topics that exist, and set `of_channel` for those of a channel.
+
+    A topic is of a channel if its sibling exists, see `sibling_topic`. With `writing`, `lacks` of a topic whose sibling
+    this client may not describe is that missing right: a message must not go there before that is known.
+
+    Args:
+        admin: Client of the cluster.
+        topics: Names of topics to which messages are to go.
+        timeout: Seconds for each of two requests.
+        writing: As for `describe_topics`.
+
+    Raises:
+        KafkaUnreachable: The cluster does not answer.
+        ConfigurationError: It refuses; without `writing`, also to describe a sibling.
+    """
+    siblings = {name: sibling for name in topics if (sibling := sibling_topic(name))}
+    found = describe_topics(admin, [*{*topics, *siblings.values()}], timeout, writing=writing)
+    described = {name: found[name] for name in topics if name in found}
+    for name in siblings.keys() & described.keys():
+        beside = found.get(siblings[name])
+        if beside is not None and beside.lacks == _on(_DESCRIBE, beside.name):
+            described[name] = replace(described[name], lacks=described[name].lacks or beside.lacks)
+        elif beside is not None:
+            described[name] = replace(described[name], of_channel=True)
+    return described
 
 
 def _ask_settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, Future[Any]]:
@@ -162,13 +200,17 @@ def _answers(
     admin: AdminClient, futures: Mapping[str, Future[Any]], what: str, right: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return descriptions of the topics that exist and, by topic, the right that is missing."""
-    lacks = {name: right for name, future in futures.items() if right is not None and _is_forbidden(future)}
+    lacks = {name: _on(right, name) for name, future in futures.items() if right is not None and _is_forbidden(future)}
     answers = {
-        name: answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART, admin=admin)
+        name: answer(future, f"{what} {name}", absent=KafkaError.UNKNOWN_TOPIC_OR_PART, admin=admin)
         for name, future in futures.items()
         if name not in lacks
     }
     return {name: found for name, found in answers.items() if found is not None}, lacks
+
+
+def _on(right: str, topic: str) -> str:
+    return f"{right} on topic {topic}"
 
 
 def _is_forbidden(future: Future[Any]) -> bool:
@@ -186,7 +228,7 @@ def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
         len(topic.partitions),
         min(len(partition.replicas) for partition in topic.partitions),
         configuration,
-        "" if operations is None or AclOperation.WRITE in operations else "WRITE",
+        "" if operations is None or AclOperation.WRITE in operations else _on("WRITE", name),
         sum(few),
         tuple(
             partition.leader is not None and not short for partition, short in zip(topic.partitions, few, strict=True)

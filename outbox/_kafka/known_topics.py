@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import TopicDescription, describe_topics, end_offsets
+from outbox._kafka.admin import TopicDescription, describe_targets, end_offsets
 
 FRESH_SECONDS = 30.0
 """A description that is older is renewed in the background."""
@@ -68,7 +68,7 @@ class KnownTopics:
         """
         now = time.monotonic()
         self._tried = {**self._tried, name: now}
-        described = describe_topics(self._admin, [*self._beside.union([name])], self._timeout)
+        described = describe_targets(self._admin, self._beside.union([name]), self._timeout)
         self._learn_ends(described)
         kept = {known: entry for known, entry in self._known.items() if known != name}
         self._known = kept | {found: (now, topic) for found, topic in described.items()}

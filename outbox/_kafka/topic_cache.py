@@ -10,18 +10,18 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, TopicDescription, describe_topics
+from outbox._kafka.admin import REQUEST_TIMEOUT, TopicDescription, describe_targets
 from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0
 
 
 class TopicCache:
-    """Descriptions of topics; one that is missing is asked for again each time.
+    """Descriptions of topics to which messages go; one that is missing is asked for again each time.
 
     Args:
         admin: Client of the cluster.
-        writing: Whether this process writes to them, see `describe_topics`.
+        writing: Whether this process writes to them, see `describe_targets`.
     """
 
     def __init__(self, admin: AdminClient, *, writing: bool = False) -> None:
@@ -81,7 +81,7 @@ class TopicCache:
         if not names:
             return {}
         now = time.monotonic()
-        described = describe_topics(self._admin, [*names], REQUEST_TIMEOUT, writing=self._writing)
+        described = describe_targets(self._admin, names, REQUEST_TIMEOUT, writing=self._writing)
         with self._changing:
             self._known |= {name: (now, topic) for name, topic in described.items()}
         return described

@@ -12,6 +12,7 @@ from outbox._publish.waiting import Budget
 from outbox.errors import MessageRefused, TransactionsRejected
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, Truth
+from outbox.protocol.names import Channel, is_internal_topic
 from outbox.protocol.size import (
     check_record_size,
     discard_record_size,
@@ -52,12 +53,14 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
 
     Raises:
         TransactionsRejected: `reject_transactions` is on.
-        MessageRefused: The topic does not exist or needs a key, the partition is out of range, or it is too large.
+        MessageRefused: The topic is internal, does not exist or needs a key, the partition is out of range, or the
+            message is too large.
         ChannelError: The channel's topics are missing or wrong.
         PublishFailed: Kafka does not answer.
     """
     if sender.rejects:
         raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
+    refuse_own(message, sender.channel.channel)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
     if problem:  # the cached description may be older than the last change of the topic
@@ -80,6 +83,8 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
     """
     if topic is None:
         return f"Topic {message.topic!r} does not exist. Create it, or correct its name."
+    if topic.of_channel:
+        return _internal(message.topic)
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
         return (
             f"Partition {message.partition} does not exist: topic {message.topic!r} has {topic.partitions} partitions. "
@@ -88,6 +93,20 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
     if topic.key_required and message.key_bytes() is None:
         return f"Topic {message.topic!r} is compacted and the message has no key. Give it a key."
     return _too_large(message, planned, topic) if largest > topic.max_record_bytes else ""
+
+
+def refuse_own(message: Message, channel: Channel) -> None:
+    """Refuse a message to an internal topic of the outbox's own channel, by the topic's name.
+
+    Raises:
+        MessageRefused: The topic is internal.
+    """
+    if is_internal_topic(message.topic, channel):
+        raise MessageRefused(_internal(message.topic))
+
+
+def _internal(topic: str) -> str:
+    return f"Topic {topic!r} is an internal topic of a channel. Choose another topic."
 
 
 def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -13,12 +14,14 @@ from outbox._postgres.table_errors import explanation_of
 from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_trace
+from outbox._publish.validation import refuse_own
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
 from outbox._table.message_insert import MAX_ROWS, MessageInsert
 from outbox._table.transaction_limits import allowed, record
 from outbox.errors import MessageRefused, TransactionsRejected, UsageError
 from outbox.message import Message
+from outbox.protocol.names import is_internal_topic
 from outbox.settings import Settings
 
 Target = Session | scoped_session[Any] | Connection | DbapiConnection
@@ -62,6 +65,7 @@ class TablePublisher:
 
     def __init__(self, settings: Settings, sender: Sender) -> None:
         self._group = settings.group
+        self._channel = settings.channel
         self._names = settings.tables
         self._sender = sender
         self._insert = MessageInsert(settings.tables, settings.group)
@@ -92,14 +96,15 @@ class TablePublisher:
 
         Raises:
             TransactionsRejected: `reject_transactions` is on.
-            MessageRefused: The transaction has too many messages, or too large ones.
+            MessageRefused: The transaction has too many messages or too large ones, or a topic is the channel's own.
             UsageError: The connection is in autocommit and outside a transaction.
             CallbackTableError: The message table does not exist, or the role may not insert.
         """
         if self._sender.rejects:
             raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
         require_transaction(connection)
-        traced = [with_trace(message) for message in messages]
+        refuse_own(messages[0], self._channel)
+        traced = [with_trace(message) for message in takewhile(self._is_real, messages)]
         traced = traced[: allowed(connection, traced)]
         try:
             rows = connection.run(self._insert.of(traced, numbered=connection.numbered))
@@ -115,6 +120,9 @@ class TablePublisher:
             Receipt(published.transaction_id, id_, message.topic, published.end, _WATCHER, {})
             for id_, message in zip(ids, traced, strict=True)
         ]
+
+    def _is_real(self, message: Message) -> bool:
+        return not is_internal_topic(message.topic, self._channel)
 
     def _connection(self, target: Target, bind_arguments: BindArguments | None) -> InsertConnection:
         if isinstance(target, scoped_session):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from outbox.protocol.errors import ProtocolError
 
@@ -45,7 +46,7 @@ _CHANNEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LEDGER = ".replay-ledger"
-INTERNAL_SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
+_SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
 
 Place = tuple[str, int]
 """Topic and partition number."""
@@ -158,11 +159,26 @@ def is_topic_name(topic: str) -> bool:
     return bool(_TOPIC.fullmatch(topic)) and topic not in {".", ".."}
 
 
+def is_kafka_topic(topic: str) -> bool:
+    """Return whether a topic belongs to Kafka itself."""
+    return topic.startswith("__")
+
+
+@lru_cache(maxsize=4_096)
 def is_internal_topic(topic: str, channel: Channel) -> bool:
-    """Whether a topic belongs to Kafka or to this channel, and so can never be a message's target."""
-    return topic.startswith("__") or topic in {*channel.topics, channel.replay_ledger_topic}
+    """Return whether a topic belongs to Kafka or to this channel, and so can never be a message's target."""
+    return is_kafka_topic(topic) or topic in {*channel.topics, channel.replay_ledger_topic}
 
 
-def looks_internal(topic: str) -> bool:
-    """Whether a topic's name is that of Kafka itself or of some channel's internal topic."""
-    return topic.startswith("__") or topic.endswith(INTERNAL_SUFFIXES)
+def sibling_topic(topic: str) -> str | None:
+    """Return another topic of the channel to which a topic belongs by its name; None if no channel can have that name.
+
+    The topic is internal if the sibling exists: a channel has all its topics, and `orders.check` without `orders.half`
+    is a topic like any other.
+    """
+    for suffix in _SUFFIXES:
+        name = topic.removesuffix(suffix)
+        if name != topic and _CHANNEL.fullmatch(name):
+            channel = Channel(name)
+            return channel.op_topic if topic == channel.half_topic else channel.half_topic
+    return None

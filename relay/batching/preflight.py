@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.half import ANY_PARTITION, user_headers
-from outbox.protocol.names import Channel, is_internal_topic, looks_internal
+from outbox.protocol.names import Channel, is_internal_topic
 from outbox.protocol.size import real_record_size
 from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.state.half_records import Half, Target
@@ -46,8 +45,9 @@ class RealTopic:
         key_required: Whether it is compacted.
         oldest: How far a timestamp may be behind the broker's time, ms.
         newest: How far it may be ahead, ms.
-        lacks: The right that the relay lacks to write to it; empty if it may, and then the rest is known.
+        lacks: The right that the relay lacks to write to it, with its topic; empty if it may, then the rest is known.
         unavailable: Why nothing can be written to it now, although it exists; empty if something can.
+        internal: Whether it belongs to another channel.
     """
 
     partitions: int
@@ -57,10 +57,12 @@ class RealTopic:
     newest: int = MAX_INT64
     lacks: str = ""
     unavailable: str = ""
+    internal: bool = False
 
     def takes(self, partition: int) -> bool:
         """Whether it takes messages to this partition, or to any (`ANY_PARTITION`)."""
-        return not self.lacks and not self.unavailable and (partition == ANY_PARTITION or partition < self.partitions)
+        is_open = not (self.lacks or self.unavailable or self.internal)
+        return is_open and (partition == ANY_PARTITION or partition < self.partitions)
 
 
 def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopic:
@@ -70,6 +72,8 @@ def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopi
         description: The topic.
         unavailable: Why nothing can be written to it now, if so.
     """
+    if description.of_channel:
+        return RealTopic(0, 0, internal=True)
     if description.lacks:
         return RealTopic(0, 0, lacks=description.lacks)
     if description.under_min_isr:
@@ -153,18 +157,12 @@ def _inspect_target(
     target = half.target()
     if target is None:
         return Finding(DiscardReason.MALFORMED, half.error)
-    if _is_internal(target.topic, channel.name):
+    topic = topics.get(target.topic)
+    if is_internal_topic(target.topic, channel) or (topic is not None and topic.internal):
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
     if not allowed.allows(group, target.topic):
         return Finding(DiscardReason.FORBIDDEN, f"producer group {group} may not write to {target.topic}")
-    topic = topics.get(target.topic)
     return None if topic is not None and topic.takes(target.partition) else _inspect_topic(target, topic)
-
-
-@lru_cache(maxsize=4_096)
-def _is_internal(topic: str, channel: str) -> bool:
-    """Very many halves have the same topic, and those of the channel are named again each time."""
-    return is_internal_topic(topic, Channel(channel)) or looks_internal(topic)
 
 
 def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
@@ -172,7 +170,7 @@ def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
     if topic is None:
         return Finding(DiscardReason.TOPIC_MISSING, f"topic {target.topic} does not exist")
     if topic.lacks:
-        return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks} on topic {target.topic}")
+        return Finding(DiscardReason.NOT_AUTHORIZED, f"the relay lacks {topic.lacks}")
     if topic.unavailable:
         return Finding(DiscardReason.TOPIC_UNAVAILABLE, f"topic {target.topic}: {topic.unavailable}")
     return Finding(

@@ -230,11 +230,11 @@ class Gate:
 
 def _is_better(topic: RealTopic | None, before: RealTopic | None) -> bool:
     """Whether a topic takes all that it took before."""
-    if topic is None or topic.lacks or topic.unavailable:
+    if topic is None or topic.lacks or topic.unavailable or topic.internal:
         return False
     return before is None or topic.partitions >= before.partitions
 
 
 def _sight(topic: RealTopic | None) -> object:
     """Return what of a topic decides whether it can take a message; its other settings come later."""
-    return None if topic is None else (topic.partitions, topic.lacks, topic.unavailable)
+    return None if topic is None else (topic.partitions, topic.lacks, topic.unavailable, topic.internal)

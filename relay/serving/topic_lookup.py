@@ -127,7 +127,7 @@ class TopicLookup:
 
     def _real_topics(self, found: Mapping[str, TopicDescription], ready: Sequence[Transaction]) -> dict[str, RealTopic]:
         """Return what pre-flight must know of some topics, after what is left open there was ended."""
-        partitions = {name: topic.partitions for name, topic in found.items() if not topic.lacks}
+        partitions = {name: topic.partitions for name, topic in found.items() if not (topic.lacks or topic.of_channel)}
         closed, now = self._hanging.end(partitions, _offsets(ready)), time.monotonic_ns() // 1_000_000
         return {
             name: real_topic(topic, closed.get(name) or self._refusals.why_closed(name, now))

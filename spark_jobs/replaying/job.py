@@ -18,7 +18,7 @@ from pyspark.storagelevel import StorageLevel
 from rich.console import Console
 
 from outbox._failpoints import failpoint
-from outbox._kafka.admin import TopicDescription, admin_client, describe_topics
+from outbox._kafka.admin import TopicDescription, admin_client, describe_targets
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.progress import Figures, show_progress
 from outbox.errors import ConfigurationError, KafkaUnreachable
@@ -90,7 +90,7 @@ class ReplayJob:
         for gap in accepted_gaps(self._spark, self._settings.table):
             if gap.topic in sources:
                 log.warning("Table has an accepted gap; its records cannot be replayed", offsets=str(gap))
-        targets = self._targets([self._settings.target] if self._settings.target else sources, entries.plan)
+        targets = self._targets(sources, entries.plan)
         counts = {name: topic.partitions for name, topic in targets.items()}
         if entries.plan is not None:
             counts |= {name: target.partitions for name, target in entries.plan.targets.items()}
@@ -120,10 +120,6 @@ class ReplayJob:
         return chosen if plan is None else up_to(chosen, plan.lasts)
 
     def _refuse_unclear(self, chosen: DataFrame, topics: list[str]) -> None:
-        if internal := internal_topics(topics):
-            raise ConfigurationError(
-                f"the selection has records of {', '.join(internal)}, which are no messages: leave them out with where"
-            )
         selection = self._settings.selection()
         if absent := absent_ids(chosen, selection.ids) if selection.ids else []:
             raise ConfigurationError(
@@ -135,17 +131,29 @@ class ReplayJob:
                 f"the selection has no record of {self._settings.table}: there is nothing to replay"
             )
 
-    def _targets(self, names: list[str], plan: Plan | None) -> dict[str, TopicDescription]:
-        targets = describe_topics(admin_client(self._kafka), sorted(names), writing=True)
+    def _targets(self, sources: list[str], plan: Plan | None) -> dict[str, TopicDescription]:
+        names = [self._settings.target] if self._settings.target else sources
+        described = describe_targets(admin_client(self._kafka), {*names, *sources}, writing=True)
+        self._refuse_internal(names, sources, described)
+        targets = {name: topic for name, topic in described.items() if name in names}
         if plan is not None and (other := changed(plan.targets, targets)):
             raise UnsafeError(
                 f"topic {other[0]} is another one than when replay {self._settings.replay_id} began, or gone: what was "
                 "written to the former one is not in it; begin a replay with an id of its own"
             )
         refuse_missing(names, targets)
-        if closed := closed_topics(targets):
-            raise ConfigurationError(f"this client lacks rights on topic {', '.join(closed)}: grant them")
         return targets
+
+    def _refuse_internal(self, names: list[str], sources: list[str], described: Mapping[str, TopicDescription]) -> None:
+        """Refuse topics that this client may not write to, and internal topics as sources and as targets."""
+        if closed := closed_topics({name: topic for name, topic in described.items() if name in names}):
+            raise ConfigurationError(f"this client lacks {', '.join(closed)}: grant what is missing")
+        if internal := internal_topics(sources, described, self._channel):
+            raise ConfigurationError(
+                f"the selection has records of {', '.join(internal)}, which are no messages: leave them out with where"
+            )
+        if internal := internal_topics(names, described, self._channel):
+            raise ConfigurationError(f"target {internal[0]} is an internal topic. Choose another topic.")
 
     def _refuse_changed(self, plan: Plan, planned: Plan | None) -> None:
         if planned is not None and planned != plan:

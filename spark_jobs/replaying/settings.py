@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from outbox._service.settings import Unit, refuse_ours
 from outbox.protocol.identifiers import UUID_PATTERN
-from outbox.protocol.names import is_topic_name, looks_internal
+from outbox.protocol.names import is_internal_topic, is_topic_name
 from spark_jobs.records.audit_verdicts import REPORTED, Verdict
 from spark_jobs.replaying.kafka_transaction import OURS
 from spark_jobs.replaying.lanes import PartitionBy
@@ -99,8 +99,6 @@ class ReplaySettings(SinkSettings, JobSettings):
     def _check_target(cls, target: str) -> str:
         if target and not is_topic_name(target):
             raise ValueError("name a topic as Kafka allows it")
-        if target and looks_internal(target):
-            raise ValueError(f"{target} is an internal topic, which no message can go to")
         return target
 
     @model_validator(mode="after")
@@ -109,6 +107,8 @@ class ReplaySettings(SinkSettings, JobSettings):
             raise ValueError("select what to replay: ids, where or verdicts; --where true is everything")
         if bool(self.verdicts) != bool(self.findings):
             raise ValueError("verdicts and findings belong together: which verdicts, and of which audit")
+        if self.target and is_internal_topic(self.target, self.channel_names()):
+            raise ValueError(f"target {self.target} is an internal topic. Choose another topic.")
         return self
 
     @property

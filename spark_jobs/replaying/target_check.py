@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from outbox._kafka.admin import TopicDescription
 from outbox.protocol.fields import MAX_INT64
-from outbox.protocol.names import looks_internal
+from outbox.protocol.names import Channel, is_internal_topic, sibling_topic
 from spark_jobs.replaying.plan import Part, Target
 
 OVERHEAD_BYTES = 512
@@ -15,14 +15,26 @@ OVERHEAD_BYTES = 512
 _BROKERS_TIME = "LogAppendTime"
 
 
-def internal_topics(topics: Iterable[str]) -> list[str]:
-    """Those of the topics that belong to Kafka or to a channel: their records are no messages."""
-    return sorted(topic for topic in set(topics) if looks_internal(topic))
+def internal_topics(topics: Iterable[str], described: Mapping[str, TopicDescription], channel: Channel) -> list[str]:
+    """Return those of some topics that belong to Kafka or to a channel, or perhaps do: their records are no messages.
+
+    Args:
+        topics: The topics.
+        described: Those of them that exist, as `describe_targets` returns them.
+        channel: The job's channel.
+    """
+    others = {name for name, topic in described.items() if topic.of_channel or _is_sibling_hidden(topic)}
+    return sorted(name for name in set(topics) if name in others or is_internal_topic(name, channel))
+
+
+def _is_sibling_hidden(topic: TopicDescription) -> bool:
+    sibling = sibling_topic(topic.name)
+    return sibling is not None and topic.lacks.endswith(f" {sibling}")
 
 
 def closed_topics(targets: Mapping[str, TopicDescription]) -> list[str]:
-    """Those of the topics that this client may not write to, each with the right that it lacks."""
-    return [f"{name} ({topic.lacks})" for name, topic in sorted(targets.items()) if topic.lacks]
+    """Return the rights that this client lacks to write to some of the topics."""
+    return [topic.lacks for _, topic in sorted(targets.items()) if topic.lacks]
 
 
 def problems(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now: int) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
@@ -11,6 +12,7 @@ from outbox._kafka.topic_contract import ENVELOPE_BYTES
 from outbox._publish.sender import Sender
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
 from outbox.errors import UsageError
+from outbox.protocol.names import sibling_topic
 
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default for `max.message.bytes`."""
@@ -62,7 +64,9 @@ class MemorySender(Sender):
         self._require_open()
         if self._declared is None:
             return _topic(name, _ANY_PARTITION_COUNT)
-        return _topic(name, self._declared[name]) if name in self._declared else None
+        if name not in self._declared:
+            return None
+        return replace(_topic(name, self._declared[name]), of_channel=sibling_topic(name) in self._declared)
 
     def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
         """Return the same as `real_topic()`: declared topics do not change."""

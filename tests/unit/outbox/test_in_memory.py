@@ -229,6 +229,15 @@ def test_topics_may_be_names_and_without_any_all_exist(engine: Engine) -> None:
             InMemoryOutbox(topics=[]).publish(session, Message("orders", "v"))
 
 
+def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
+    with Session(engine) as session:
+        InMemoryOutbox(topics=["shop.check"]).publish(session, Message("shop.check", "v"))
+        with pytest.raises(MessageRefused, match=r"'shop.check' is an internal topic"):
+            InMemoryOutbox(topics=["shop.check", "shop.half"]).publish(session, Message("shop.check", "v"))
+        with pytest.raises(MessageRefused, match=r"'outbox.half' is an internal topic"):
+            InMemoryOutbox().publish(session, Message("outbox.half", "v"))
+
+
 def test_transactions_are_rejected(engine: Engine) -> None:
     with Session(engine) as session, pytest.raises(TransactionsRejected):
         InMemoryOutbox(reject_transactions=True).publish(session, MESSAGE)

@@ -40,7 +40,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(known_topics, "describe_topics", made.describe)
+    monkeypatch.setattr(known_topics, "describe_targets", made.describe)
     monkeypatch.setattr(
         known_topics, "end_offsets", lambda _admin, partitions, _timeout: dict.fromkeys(partitions, (7,))
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outbox import Message, Outbox, Outcome, TableNames, UsageError
+from outbox import Message, MessageRefused, Outbox, Outcome, TableNames, UsageError
 from outbox._table.message_insert import MessageInsert
 from outbox.protocol.identifiers import table_transaction_id
 
@@ -77,6 +77,13 @@ def test_any_driver_with_cursors_may_insert(row: object) -> None:
     with Outbox("orders", mode="table") as outbox:
         receipt = outbox.publish(Strange(row), Message("t"))
     assert receipt.message_id == f"{table_transaction_id(755, 1)}/7"
+
+
+def test_message_to_own_channel_is_refused() -> None:
+    with Outbox("orders", mode="table", channel="shop") as outbox:
+        outbox.publish(Strange((7, "755", 1)), Message("other.half"))
+        with pytest.raises(MessageRefused, match=r"'shop.half' is an internal topic"):
+            outbox.publish(Strange(None), Message("shop.half"))
 
 
 def test_autocommit_of_a_driver_that_reports_no_transaction_is_refused() -> None:

@@ -174,6 +174,15 @@ def test_refusal_names_size_and_limit_with_headers(number: int, size: int) -> No
         refuse(message, draft.planned(message, "shop"), sender(topic("orders", found - 1)), BUDGET)
 
 
+def test_message_to_topic_of_channel_is_refused() -> None:
+    draft = Draft(TRANSACTION, NoWatcher())
+    assert accepted(draft, Message("other.check", "v"), sender(topic("other.check", AMPLE)))
+    assert not accepted(
+        draft, Message("other.check", "v"), sender(replace(topic("other.check", AMPLE), of_channel=True))
+    )
+    assert not accepted(draft, Message(CHANNEL.check_topic, "v"), sender(topic(CHANNEL.check_topic, AMPLE)))
+
+
 def test_message_without_key_to_compacted_topic_is_refused() -> None:
     compacted = topic("orders", AMPLE, **{"cleanup.policy": "compact"})
     draft = Draft(TRANSACTION, NoWatcher())

@@ -44,7 +44,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster("a", "b")
-    monkeypatch.setattr(topics, "describe_topics", made.describe)
+    monkeypatch.setattr(topics, "describe_targets", made.describe)
     monkeypatch.setattr("outbox._kafka.topic_cache.time.monotonic", made.monotonic)
     return made
 

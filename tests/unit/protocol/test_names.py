@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid, lock_number, make_transaction_id, message_id
-from outbox.protocol.names import Channel, check_group, is_internal_topic, is_topic_name, looks_internal
+from outbox.protocol.names import Channel, check_group, is_internal_topic, is_topic_name, sibling_topic
 from outbox.protocol.partitioner import half_partition, murmur2, partition_for_key
 from tests.support import protocol_strategies as some
 from tests.support.protocol_documents import JAVA_MURMUR2
@@ -88,17 +88,26 @@ def test_topic_names_are_those_of_kafka() -> None:
     assert not any(is_topic_name(name) for name in ("", ".", "..", "a/b", "a b", "ä", "a\n", "a" * 250))
 
 
-def test_internal_topics_are_known_by_channel_and_by_form() -> None:
+def test_topics_of_own_channel_and_of_kafka_are_internal() -> None:
     channel = Channel("outbox")
     assert all(
         is_internal_topic(name, channel)
         for name in [*channel.topics, channel.replay_ledger_topic, "__consumer_offsets"]
     )
     assert not is_internal_topic("other.half", channel)
-    assert all(
-        looks_internal(name) for name in [*Channel("other").topics, "other.replay-ledger", "__transaction_state"]
-    )
-    assert not looks_internal("orders")
+    assert not is_internal_topic("orders", channel)
+
+
+def test_sibling_is_half_topic_or_its_op_topic() -> None:
+    other = Channel("other")
+    assert sibling_topic(other.half_topic) == other.op_topic
+    names = [other.op_topic, other.check_topic, other.discard_topic, other.replay_ledger_topic]
+    assert {sibling_topic(name) for name in names} == {other.half_topic}
+
+
+@pytest.mark.parametrize("name", ["orders", "half", ".half", "Orders.half", "a.b.half", "other.half.v1", "other-half"])
+def test_topic_without_channel_name_has_no_sibling(name: str) -> None:
+    assert sibling_topic(name) is None
 
 
 @pytest.mark.parametrize(("key", "signed"), JAVA_MURMUR2.items())

@@ -40,7 +40,7 @@ POLICY = GatePolicy(max_age=60_000)
 TOPIC = RealTopic(4, 10_000)
 SMALL, GROWN = RealTopic(2, 10_000), RealTopic(8, 10_000)
 AWAY = RealTopic(4, 10_000, unavailable="no leader")
-CLOSED, HIDDEN = RealTopic(0, 0, lacks="WRITE"), RealTopic(0, 0, lacks="DESCRIBE")
+CLOSED, HIDDEN = RealTopic(0, 0, lacks="WRITE on topic late"), RealTopic(0, 0, lacks="DESCRIBE on topic late")
 
 
 class Relay:

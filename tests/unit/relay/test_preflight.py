@@ -27,7 +27,12 @@ from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, TOPIC_ID, damaged, transaction_id
 
 CHANNEL = Channel("outbox")
-TOPICS = {"orders": RealTopic(4, 10_000), "compacted": RealTopic(4, 10_000, key_required=True)}
+TOPICS = {
+    "orders": RealTopic(4, 10_000),
+    "compacted": RealTopic(4, 10_000, key_required=True),
+    "team2.op": RealTopic(0, 0, internal=True),
+    "team3.op": RealTopic(4, 10_000),
+}
 ID = transaction_id(1)
 NOW = 1_751_000_000_000
 
@@ -95,7 +100,7 @@ def test_one_bad_message_stops_its_whole_transaction(bad: Half, reason: DiscardR
 
 @pytest.mark.parametrize("lacks", ["WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"])
 def test_a_topic_to_which_the_relay_may_not_write_is_closed(lacks: str) -> None:
-    topics = {**TOPICS, "closed": real_topic(TopicDescription("closed", "", 0, 0, {}, lacks))}
+    topics = {**TOPICS, "closed": real_topic(TopicDescription("closed", "", 0, 0, {}, f"{lacks} on topic closed"))}
     assert finding(message(1, 0), message(2, 1, "closed"), topics=topics) == Finding(
         DiscardReason.NOT_AUTHORIZED, f"the relay lacks {lacks} on topic closed"
     )
@@ -116,11 +121,21 @@ def test_a_final_reason_counts_before_one_that_may_pass() -> None:
 
 
 def test_the_internal_topics_are_refused_even_if_the_cluster_describes_them() -> None:
-    topics = {name: RealTopic(4, 10_000) for name in ("outbox.op", "team2.op", "__consumer_offsets")}
+    topics = {name: RealTopic(4, 10_000) for name in ("outbox.op", "__consumer_offsets")}
     for name in topics:
         found = finding(message(1, 0, name), topics=topics)
         assert found is not None
         assert found.reason is DiscardReason.INTERNAL_TOPIC
+
+
+def test_topic_named_like_internal_without_channel_is_delivered() -> None:
+    assert finding(message(1, 0, "team3.op")) is None
+
+
+def test_internal_topic_of_other_channel_counts_before_missing_right() -> None:
+    described = TopicDescription("team2.op", TOPIC_ID, 4, 3, {}, "WRITE on topic team2.op", of_channel=True)
+    found = finding(message(1, 0, "team2.op"), topics={"team2.op": real_topic(described)})
+    assert found == Finding(DiscardReason.INTERNAL_TOPIC, "topic team2.op is internal")
 
 
 def test_a_transaction_that_lacks_a_listed_position_is_incomplete() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from outbox._kafka.admin import TopicDescription
 from outbox.errors import ConfigurationError
+from outbox.protocol.names import Channel
 from spark_jobs.replaying.lane_writer import split_records
 from spark_jobs.replaying.plan import LandedPlace, Lane, LaneProgress, LaneTarget, Part, Plan, Target, advanced
 from spark_jobs.replaying.target_check import changed, closed_topics, internal_topics, problems, warnings
@@ -122,9 +123,15 @@ def test_a_target_that_is_gone_or_was_made_again_is_seen() -> None:
 
 def test_a_topic_that_this_client_may_not_write_to_is_named_with_the_right() -> None:
     assert closed_topics(topic()) == []
-    assert closed_topics(topic(lacks="WRITE")) == ["orders (WRITE)"]
+    assert closed_topics(topic(lacks="WRITE on topic orders")) == ["WRITE on topic orders"]
 
 
 def test_topics_of_channels_and_of_kafka_are_internal() -> None:
-    found = internal_topics(["orders", "a.half", "b.replay-ledger", "__consumer_offsets", "a.half"])
-    assert found == ["__consumer_offsets", "a.half", "b.replay-ledger"]
+    described = {
+        "a.half": TopicDescription("a.half", "id", 1, 1, {}, of_channel=True),
+        "b.check": TopicDescription("b.check", "id", 1, 1, {}, lacks="DESCRIBE on topic b.half"),
+        "c.check": TopicDescription("c.check", "id", 1, 1, {}, lacks="WRITE on topic c.check"),
+    }
+    names = ["orders", "a.half", "shop.replay-ledger", "__consumer_offsets", "a.half", "b.check", "c.check"]
+    found = internal_topics(names, described, Channel("shop"))
+    assert found == ["__consumer_offsets", "a.half", "b.check", "shop.replay-ledger"]

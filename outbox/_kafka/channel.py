@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, TopicDescription, admin_client, answer, describe_topics, end_offset
+from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client, answer, describe_topics, end_offset
 from outbox._kafka.group_offsets import commit_missing, missing_offsets
 from outbox._kafka.topic_contract import channel_problems, topic_settings
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ChannelError, KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.names import Channel

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import TopicDescription, describe_targets, end_offsets
+from outbox._kafka.admin import describe_targets, end_offsets
+from outbox._rules.topic_description import TopicDescription
 
 FRESH_SECONDS = 30.0
 """A description that is older is renewed in the background."""

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, TopicDescription, describe_targets
+from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from outbox._kafka.admin import TopicDescription
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.names import Channel
 
 MINUTE_MS = 60_000

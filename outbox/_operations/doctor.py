@@ -11,7 +11,7 @@ import psycopg
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import TopicDescription, admin_client, broker_setting, describe_topics, start_offsets
+from outbox._kafka.admin import admin_client, broker_setting, describe_topics, start_offsets
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -25,6 +25,7 @@ from outbox._kafka.topic_contract import (
 from outbox._operations.finding import Finding
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError

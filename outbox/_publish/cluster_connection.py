@@ -13,7 +13,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import TopicDescription, admin_client, checked_properties, reconnecting, takes_records
+from outbox._kafka.admin import admin_client, checked_properties, reconnecting, takes_records
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import UNKNOWN_CAUSE, cause_of
@@ -24,6 +24,7 @@ from outbox._publish.enquiries import Enquiries
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
 from outbox._receipts.receipt import Ends
 from outbox._receipts.visibility import Visibility
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings

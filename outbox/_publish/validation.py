@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
 from outbox._publish.sender import HalfRecord, Sender
 from outbox._publish.waiting import Budget
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import MessageRefused, TransactionsRejected
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, Truth

@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry, Gauge
 
-from outbox._kafka.admin import TopicDescription, describe_topics
+from outbox._kafka.admin import describe_topics
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -21,6 +21,7 @@ from outbox._kafka.topic_contract import (
     channel_problems,
     contract_problems,
 )
+from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.periodic import Periodic
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError

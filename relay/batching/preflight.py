@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.half import ANY_PARTITION, user_headers
@@ -18,9 +18,6 @@ from outbox.protocol.size import real_record_size
 from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.state.half_records import Half, Target
 from relay.state.message_transaction import Finding, Transaction
-
-if TYPE_CHECKING:  # it talks to Kafka, this module must not
-    from outbox._kafka.admin import TopicDescription
 
 UNDER_MIN_ISR = "it has partitions with fewer in-sync replicas than min.insync.replicas"
 

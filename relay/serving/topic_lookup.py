@@ -8,8 +8,8 @@ from typing import Protocol
 
 import structlog
 
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.topic_cache import TopicCache
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from relay.batching.preflight import RealTopic, real_topic, targets
 from relay.batching.topic_gate import Gate, Looked

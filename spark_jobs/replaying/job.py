@@ -18,7 +18,8 @@ from pyspark.storagelevel import StorageLevel
 from rich.console import Console
 
 from outbox._failpoints import failpoint
-from outbox._kafka.admin import TopicDescription, admin_client, describe_targets
+from outbox._kafka.admin import admin_client, describe_targets
+from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.progress import Figures, show_progress
 from outbox.errors import ConfigurationError, KafkaUnreachable

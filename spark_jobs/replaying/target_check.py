@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from outbox._kafka.admin import TopicDescription
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.names import Channel, is_internal_topic, sibling_topic
 from spark_jobs.replaying.plan import Part, Target

@@ -6,8 +6,8 @@ nothing told the application.
 
 from __future__ import annotations
 
-from outbox._kafka.admin import TopicDescription
 from outbox._publish.validation import PlannedHalf, _too_large
+from outbox._rules.topic_description import TopicDescription
 from outbox.message import Message
 from tests.mutants.runner.mutant import Harm, Mutant
 

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_contract import ENVELOPE_BYTES
 from outbox._publish.sender import Sender
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import UsageError
 from outbox.protocol.names import sibling_topic
 

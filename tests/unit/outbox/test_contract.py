@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.topic_contract import (
     STOPS,
     Contract,
@@ -19,6 +18,7 @@ from outbox._kafka.topic_contract import (
     offsets_problem,
     topic_settings,
 )
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("c")

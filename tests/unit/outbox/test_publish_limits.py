@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import Message, MessageRefused
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
 from outbox._publish.draft import Draft
 from outbox._publish.sender import HalfRecord, Sender
 from outbox._publish.validation import PlannedHalf, refuse
 from outbox._publish.waiting import BLOCKING, Budget
+from outbox._rules.topic_description import TopicDescription
 from outbox.message import HeadersInput
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth, parse_half

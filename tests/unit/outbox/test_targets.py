@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka import admin
-from outbox._kafka.admin import TopicDescription, describe_targets
+from outbox._kafka.admin import describe_targets
+from outbox._rules.topic_description import TopicDescription
 
 CLIENT = AdminClient({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})
 

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka import topic_cache as topics
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.topic_cache import REMEMBER_SECONDS, TopicCache
+from outbox._rules.topic_description import TopicDescription
 
 
 class Cluster:

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 import relay.recovery.hanging_checkpoint
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
+from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint

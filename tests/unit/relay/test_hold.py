@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Message
 
 import relay.recovery.checkpoint_hold
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, Truth, real_headers

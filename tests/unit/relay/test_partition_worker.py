@@ -15,9 +15,9 @@ import relay.serving.commits
 import relay.serving.topic_lookup
 import relay.serving.worker
 import relay.state.unsettled
-from outbox._kafka.admin import TopicDescription
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth

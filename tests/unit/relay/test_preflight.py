@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from outbox._kafka.admin import TopicDescription
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, user_headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox._kafka.admin import TopicDescription
+from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from spark_jobs.replaying.lane_writer import split_records

@@ -1,0 +1,61 @@
+"""A topic as the cluster describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_COMPRESSED_BY_CLIENTS = frozenset({"producer", "uncompressed"})
+"""Values of `compression.type` with which a broker does not compress batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster describes it.
+
+    Args:
+        name: Its name.
+        id: Its id, as a UUID; another one after the topic was deleted and recreated.
+        partitions: How many it has.
+        replication: Replicas of the partition that has the fewest.
+        settings: Its configuration.
+        lacks: A right that this client lacks to write to it, such as `WRITE on topic orders`; empty if it may, or was
+            not asked for. Where it may not even describe the topic, the rest is empty.
+        under_min_isr: Number of its partitions with fewer in-sync replicas than `min.insync.replicas`. They refuse
+            records that are sent with acks=all.
+        writable: Whether each partition has a leader and so many in-sync replicas; empty if that was not asked for.
+        of_channel: Whether it has the name of a channel's topic and that channel exists; only `describe_targets` sets
+            it.
+    """
+
+    name: str
+    id: str
+    partitions: int
+    replication: int
+    settings: Mapping[str, str]
+    lacks: str = ""
+    under_min_isr: int = 0
+    writable: tuple[bool, ...] = ()
+    of_channel: bool = False
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest record batch that the topic takes."""
+        return int(self.settings["max.message.bytes"])
+
+    @property
+    def max_record_bytes(self) -> int:
+        """Return the largest record batch, before compression, that the topic takes whatever it contains.
+
+        A broker that compresses a batch by itself compares what comes out, which may be larger: for random bytes less
+        than 1 % and a header of the format.
+        """
+        limit = self.max_message_bytes
+        if self.settings.get("compression.type", "producer") in _COMPRESSED_BY_CLIENTS:
+            return limit
+        return max(limit - limit // 100 - 128, 0)
+
+    @property
+    def key_required(self) -> bool:
+        """Return whether the topic is compacted: a record without a key is refused."""
+        return "compact" in self.settings.get("cleanup.policy", "")

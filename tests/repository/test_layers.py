@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,16 +14,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"outbox", "relay", "checker", "spark_jobs", "stack"}
 
-FOLDERS = (
-    "outbox/protocol",
-    "outbox/_rules",
-    "relay/state",
-    "relay/ledger",
-    "relay/batching",
-    "relay/partitions",
-    "checker/rules",
-)
-PURE = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+PURE_CONTRACT = "The pure folders do no I/O"
+
+
+def _pure_folders() -> list[str]:
+    """Return the folders that the contract in pyproject.toml names."""
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = configuration["tool"]["importlinter"]["contracts"]
+    (found,) = (contract for contract in contracts if contract["name"] == PURE_CONTRACT)
+    return [module.replace(".", "/") for module in found["source_modules"]]
+
+
+PURE = sorted(path.relative_to(ROOT) for folder in _pure_folders() for path in (ROOT / folder).glob("*.py"))
 ALLOWED = {
     "__future__",
     "base64",

@@ -29,6 +29,8 @@ MOST = {"strings": 0, "documents": 0, "docstrings": 0, "comments": 0}
 
 DOCUMENTS = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.name != "CHANGELOG.md")
 
+TEMPLATES = sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.j2"))
+
 
 def _modules() -> Iterator[tuple[Path, str]]:
     for package in PRODUCT:
@@ -64,7 +66,7 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
 def _read(kind: str) -> Iterator[tuple[Path, int, str]]:
     """Yield the texts of one kind, each with its file and its first line."""
     if kind == "documents":
-        yield from ((path, 1, path.read_text()) for path in DOCUMENTS)
+        yield from ((path, 1, path.read_text()) for path in [*DOCUMENTS, *TEMPLATES])
         return
     read = {
         "strings": lambda source: _texts(source, docstrings=False),

@@ -66,7 +66,7 @@ def test_the_services_install_their_packages(wheels: dict[str, Path]) -> None:
     services = wheels["kafka_transactional_outbox_services"]
     assert _packages(services) == {"relay", "checker", "spark_jobs", "stack"}
     with ZipFile(services) as opened:
-        assert "spark_jobs/runtime/spark.lock" in opened.namelist()
+        assert {"spark_jobs/runtime/spark.lock", "spark_jobs/auditing/report.html.j2"} <= set(opened.namelist())
 
 
 def test_no_distribution_has_a_pytest_plugin(wheels: dict[str, Path]) -> None:

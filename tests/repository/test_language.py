@@ -27,7 +27,7 @@ BANNED = re.compile(
 MOST = {"strings": 0, "documents": 0, "docstrings": 0, "comments": 0}
 """The highest numbers that are accepted. Lower them when they have fallen; never raise them."""
 
-DOCUMENTS = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.name != "CHANGELOG.md")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 TEMPLATES = sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.j2"))
 

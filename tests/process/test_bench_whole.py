@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from benchmarks.figures import Figure, Target
-from benchmarks.report import latencies_of, overview, peers_section
+from benchmarks.report import latencies_of, overview, section
 from benchmarks.report import main as make_report
 from benchmarks.results_file import LATEST, read_results, write_json
 from benchmarks.whole import __main__ as whole
@@ -133,14 +133,14 @@ def test_sections_of_the_report_get_their_steps_figures_back() -> None:
         outcome("two", figure("y", 1, 1)), results={**results(figure("y", 1, 1)), "settings": {"rounds": 7}}
     )
     outcomes = [outcome("one", figure("x", 1, 1)), second, outcome("three", failure="no")]
-    section = results_of_sections(merge(Mode.QUICK, "make bench", outcomes))["peers"]
-    assert [each["name"] for each in section["figures"]] == ["x", "y"]
-    assert section["runs"] == [
+    peers = results_of_sections(merge(Mode.QUICK, "make bench", outcomes))["peers"]
+    assert [each["name"] for each in peers["figures"]] == ["x", "y"]
+    assert peers["runs"] == [
         {"command": "python -m benchmarks.peers --part one", "settings": {"rounds": 3}},
         {"command": "python -m benchmarks.peers --part two", "settings": {"rounds": 7}},
         {"command": "python -m benchmarks.peers --part three", "settings": {}},
     ]
-    assert section["machine"] == PLACE["machine"]
+    assert peers["machine"] == PLACE["machine"]
 
 
 def test_a_peer_that_was_not_measured_is_a_row_with_its_reason() -> None:
@@ -201,8 +201,8 @@ def test_latencies_of_all_that_were_measured_stand_in_one_chart(tmp_path: Path) 
     figures = [figure(name, 5, beside, "ms").record() for name, beside in zip(names, (10, 20, None, None), strict=True)]
     other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms").record()
     assert latencies_of([*figures, other]) == {"this project": {50: 5, 99: 5}, "a peer": {50: 10, 99: 20}}
-    section = {**results(), "figures": figures}
-    assert "![Latency](charts/latency.svg)" in peers_section(section, tmp_path / "charts")
+    text = section("peers", {**results(), "figures": figures}, tmp_path / "charts")
+    assert "![Latency](charts/latency.svg)" in text
     assert (tmp_path / "charts" / "latency.svg").read_text().count("<svg") == 1
 
 

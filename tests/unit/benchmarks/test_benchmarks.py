@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from benchmarks.checker.purge import in_changing_order
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.relay.stages import STAGES, measure_stages
-from benchmarks.report import checker_section, library_section, memory_section, relay_section, spark_section
+from benchmarks.report import section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.run import Run
 from benchmarks.spread import Spread, percentile
@@ -181,25 +180,21 @@ def test_the_report_says_what_the_file_says(tmp_path: Path) -> None:
         figure([1234, 1300, 1400], [1000, 1000, 1000], name="many"),
     ]
     write_results(tmp_path / "library.json", ENVIRONMENT, {"rounds": 3}, figures, SERIES)
-    text = library_section(read_results(tmp_path / "library.json"), tmp_path / "charts")
+    text = section("library", read_results(tmp_path / "library.json"), tmp_path / "charts")
     assert "| what is fast | 3 ms | 2 (what is slow) | 1.5 (1 to 2) | 1 (0 to 2) | ratio at most 1.2 | missed |" in text
     assert "| 1,300 ms | 1,000 (what is slow) | 1.3 (1.23 to 1.4) | 300 (234 to 400) |  |  |" in text
-    text = memory_section(read_results(tmp_path / "library.json"), tmp_path / "charts")
+    text = section("memory", read_results(tmp_path / "library.json"), tmp_path / "charts")
     assert "80.5 MiB before, 81.0 MiB after" in text
     assert "became more: b: 2 → 5." in text
     for chart in ("library", "memory"):
         assert (tmp_path / "charts" / f"{chart}.svg").read_text().count("<svg") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "section"), [("relay", relay_section), ("checker", checker_section), ("spark", spark_section)]
-)
-def test_a_services_section_says_what_its_file_says(
-    tmp_path: Path, name: str, section: Callable[[Mapping[str, Any], Path], str]
-) -> None:
+@pytest.mark.parametrize("name", ["relay", "checker", "spark"])
+def test_a_services_section_says_what_its_file_says(tmp_path: Path, name: str) -> None:
     figures = [figure([0.5, 0.6, 0.9], [1, 1, 1], Target("ratio", "at least", 0.7))]
     write_results(tmp_path / f"{name}.json", ENVIRONMENT, {"rounds": 3}, figures, {})
-    text = section(read_results(tmp_path / f"{name}.json"), tmp_path / "charts")
+    text = section(name, read_results(tmp_path / f"{name}.json"), tmp_path / "charts")
     assert "| what is fast | 0.6 ms | 1 (what is slow) | 0.6 (0.5 to 0.9) |" in text
     assert "ratio at least 0.7 | missed |" in text
     assert (tmp_path / "charts" / f"{name}.svg").read_text().count("<svg") == 1
@@ -208,7 +203,7 @@ def test_a_services_section_says_what_its_file_says(
 def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:
     figures = [figure([60_000, 70_000, 80_000], [1, 1, 1], Target("ours", "at least", 50_000))]
     write_results(tmp_path / "checker.json", ENVIRONMENT, {"rounds": 3}, figures, {})
-    text = checker_section(read_results(tmp_path / "checker.json"), tmp_path / "charts")
+    text = section("checker", read_results(tmp_path / "checker.json"), tmp_path / "charts")
     assert "| what is fast | 70,000 ms | 1 (what is slow) | 70,000 (60,000 to 80,000) |" in text
     assert "ours at least 50000 | **met** |" in text
     assert f"commits every {purge.BATCH:,} rows, and pauses {purge.PACE:g} times as long" in text
@@ -219,7 +214,7 @@ def test_charts_are_drawn_alike_from_the_same_file(tmp_path: Path) -> None:
     results = json.loads(json.dumps({**ENVIRONMENT, "settings": {}, "series": SERIES}))
     results["figures"] = [figure([2, 3, 4], [2, 2, 2]).record()]
     for name in ("one", "two"):
-        library_section(results, tmp_path / name)
-        memory_section(results, tmp_path / name)
+        section("library", results, tmp_path / name)
+        section("memory", results, tmp_path / name)
     for chart in ("library.svg", "memory.svg"):
         assert (tmp_path / "one" / chart).read_bytes() == (tmp_path / "two" / chart).read_bytes()

@@ -154,7 +154,8 @@ def test_a_peer_that_fails_once_drops_out_and_the_others_go_on() -> None:
     assert found.reasons == {"rocketmq": "TimeoutError: nothing came"}
 
 
-def test_a_peer_that_does_not_come_to_rest_drops_out_and_what_it_leaves_is_cleared_away() -> None:
+def test_peer_that_does_not_settle_is_left_out() -> None:
+    """What it leaves is removed, so that it does not disturb the others."""
     done: list[str] = []
 
     def rests() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ MOST_MODULES = 16
 MOST_CLASS_LINES = 300
 MOST_FUNCTION_LINES = 50
 MOST_PARAMETERS = 8
+LONGEST_TEST_NAME = 80
 
 ROLES = {"cli", "settings", "service", "metrics", "job", "options", "errors", "self_check"}
 """File names that stand for one role, which several parts have."""
@@ -87,3 +89,14 @@ def _parameters(function: ast.FunctionDef) -> int:
 def test_no_class_and_no_function_is_large() -> None:
     large = {found for path in MODULES for found in _large(path)}
     assert large == set(LARGE)
+
+
+def test_names_of_tests_are_short() -> None:
+    """A new one has at most 60 characters, `test_<unit>_<condition>_<result>`; its docstring says why."""
+    found = [
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+        if len(name) > LONGEST_TEST_NAME
+    ]
+    assert found == []

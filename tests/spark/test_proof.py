@@ -594,7 +594,7 @@ def test_what_may_have_been_purged_cannot_be_proven() -> None:
     assert wrong(history.judged(purged=kept.first)) == {**all_of(purged, Verdict.UNPROVABLE), **gone}
 
 
-def test_what_is_certainly_wrong_is_found_though_nobody_knows_whether_it_is_committed() -> None:
+def test_certain_error_is_found_without_known_decision() -> None:
     """The rows of these are purged."""
     history = History()
     wrongs: Expected = {}
@@ -618,7 +618,8 @@ def stranger(history: History, group: str, number: int, created: int = 1_795_000
     return id_, 0
 
 
-def test_a_record_of_a_group_without_a_database_is_passed_over_and_counted_unless_the_group_is_of_the_channel() -> None:
+def test_record_of_foreign_group_counts_as_foreign() -> None:
+    """A record of a group without a database is left out, unless the group has halves in the channel."""
     history = History()
     history.delivered(group="orders")
     history.delivered(group="events", truth=Truth.LISTENER)

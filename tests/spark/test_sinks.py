@@ -132,9 +132,8 @@ def test_an_owner_that_cannot_be_read_is_no_reason_to_begin_anew(landing: Landin
 
 
 @pytest.mark.long
-def test_rows_of_a_first_batch_without_manifest_belong_to_the_checkpoint_that_wrote_them(
-    landing: Landing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_without_manifest_belong_to_their_checkpoint(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first batch may die before its manifest; another checkpoint must not take its rows."""
     die_in_the_first_batch(landing, monkeypatch)
     metadata = landing.checkpoint / "metadata"
     metadata.write_text('{"id":"query-2"}')

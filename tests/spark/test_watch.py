@@ -208,7 +208,8 @@ def test_a_message_for_a_topic_that_is_not_watched_waits_for_its_decision_only()
 
 
 @pytest.mark.long
-def test_a_half_that_the_relay_has_not_read_is_known_until_it_has_whatever_became_of_it() -> None:
+def test_half_that_relay_has_not_read_stays_known() -> None:
+    """It stays until the relay has read it, also if it was settled."""
     channel = Channel(("orders",))
     channel.delivered()
     told = channel.tell()

@@ -215,7 +215,8 @@ def _die(shop: Shop, topic: str, number: int, failpoint: str) -> str:
     return found.stdout.strip()
 
 
-def test_an_application_that_dies_after_its_local_transaction_is_answered_for_by_another(shop: Shop) -> None:
+def test_other_instance_answers_check_of_dead_application(shop: Shop) -> None:
+    """The application dies after its local transaction, before its op marker."""
     topic, number = shop.topic(), shop.number()
     with _instances(shop, 1):
         transaction_id = _die(shop, topic, number, "outbox.committed")

@@ -52,7 +52,8 @@ def test_a_relay_that_dies_loses_nothing_and_each_owner_keeps_the_order(site: Si
         assert len(doubled(found)) < len(ids), "what the checkpoint names is not written again"
 
 
-def test_while_nobody_dies_nothing_is_doubled_and_a_late_commit_leaves_the_discard_topic(site: Site) -> None:
+def test_at_least_once_without_crash_duplicates_nothing(site: Site) -> None:
+    """A transaction that is committed late leaves the discard topic."""
     site.create("orders", partitions=1)
     relay = site.relay(extra={**PLAIN, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400", "OUTBOX_TRANSACTION_TIMEOUT_MS": "200"})
     with site.outbox(publish_timeout_seconds=20.0) as outbox:

@@ -26,9 +26,8 @@ def grow(job: Land, partitions: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
-def test_a_transaction_that_hangs_holds_back_what_is_behind_it_and_nothing_is_skipped(
-    site: Site, tmp_path: Path, *, commit: bool
-) -> None:
+def test_hanging_transaction_delays_records_behind_it(site: Site, tmp_path: Path, *, commit: bool) -> None:
+    """Land waits for the last stable offset and skips nothing."""
     job = Land(site, tmp_path, partitions=1)
     job.produce(5)
     hanging = RelayedTopics(site, [job.topic], number=1)

@@ -196,9 +196,10 @@ def test_records_that_are_not_those_of_the_plan_fail_the_replay(shared: Site, to
         LaneWriter(replay, Lane(topic, 0), opened).write(found)
 
 
-def test_a_record_that_kafka_does_not_take_is_told_and_leaves_nothing_of_its_transaction(
+def test_record_that_kafka_refuses_aborts_its_transaction(
     shared: Site, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The error names the record, and no other record of its Kafka transaction is visible."""
     monkeypatch.setattr(lane_writer, "PAUSE_SECONDS", 0.0)
     records = [*landed_records(2), landed_records(1, 2)[0]._replace(value=bytes(2_000_000))]
     with pytest.raises(JobFailedError, match="MSG_SIZE_TOO_LARGE"):

@@ -33,7 +33,8 @@ def test_a_row_is_placed_only_where_there_is_none_and_nothing_is_open(kind: OpKi
 
 
 @pytest.mark.parametrize("kind", VERBS)
-def test_an_op_marker_alone_repeats_what_is_true_or_is_of_a_listener_that_has_not_said(kind: OpKind) -> None:
+def test_op_marker_alone_agrees_or_is_of_listener(kind: OpKind) -> None:
+    """It repeats what the database or the listener answers, or the listener has not answered yet."""
     marked = {standing for standing in SourceState if RULINGS[kind, standing].step is DecisionStep.MARK}
     assert marked == AGREES[kind] | {SourceState.LISTENER}
 

@@ -103,7 +103,7 @@ def test_a_row_of_another_topic_decides_nothing_here() -> None:
     assert op_entry(REQUEST, Verdict.COMMITTED, row) is None
 
 
-def test_without_a_row_where_the_checker_may_not_write_the_answer_carries_the_number_of_the_check() -> None:
+def test_read_only_answer_without_row_has_number_of_check() -> None:
     """So the relay counts it, once, as a listener's."""
     entry = op_entry(REQUEST, Verdict.UNKNOWN, None)
     assert entry is not None

@@ -242,7 +242,8 @@ def test_the_next_of_a_key_waits_for_its_own_halves_too() -> None:
     assert take(ledger) == [2, 3]
 
 
-def test_a_straggler_takes_its_own_place_behind_the_transaction_that_it_came_too_late_for() -> None:
+def test_straggler_is_ordered_behind_its_transaction() -> None:
+    """It came too late for its transaction, which keeps its place."""
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k")])
     ledger.read_ops([op(0, rollback(2, 1))])
@@ -315,7 +316,8 @@ def test_a_transaction_of_which_everything_was_struck_is_settled_undelivered() -
 
 
 @pytest.mark.parametrize("position", [0, 1, 7])
-def test_a_straggler_of_a_delivered_transaction_is_asked_about_and_settled_undelivered(position: int) -> None:
+def test_straggler_of_delivered_transaction_is_not_delivered(position: int) -> None:
+    """It is checked and settled, because the transaction does not list it."""
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, key=b"k")])
     ledger.read_ops([op(0, commit(1, 0))])
@@ -595,7 +597,8 @@ def test_answers_without_a_decision_are_not_kept_for_halves_ahead() -> None:
     assert ledger.counts["op_passed"] == 2
 
 
-def test_an_operators_delivery_of_a_discarded_transaction_does_not_deliver_a_pending_one() -> None:
+def test_deliver_of_discarded_leaves_pending_undelivered() -> None:
+    """An operator's DELIVER is for what is in the discard topic, not for a pending transaction."""
     ledger = new_ledger()
     ledger.read_halves([half(0, 1)])
     ledger.read_ops([op(0, entry(DELIVER, 1, "0", 0, 0), source=OPERATOR)])
@@ -752,7 +755,7 @@ def test_beyond_the_window_there_are_at_most_few_runs() -> None:
     assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
 
 
-def test_a_malformed_half_of_which_the_checkpoint_cannot_say_that_it_is_settled_waits() -> None:
+def test_malformed_half_beyond_checkpoint_space_waits() -> None:
     """After a crash it would be read again, and go to the discard topic a second time."""
     ledger = new_ledger(parking=MANY)
     end = WINDOW + 2_000
@@ -769,7 +772,7 @@ def test_a_malformed_half_of_which_the_checkpoint_cannot_say_that_it_is_settled_
     assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
 
 
-def test_what_a_checkpoint_cannot_say_is_settled_waits_and_loses_neither_its_turn_nor_its_order() -> None:
+def test_transaction_beyond_checkpoint_space_keeps_its_order() -> None:
     """A long run of pending halves, decided in any order: no more holes than can be said, and all are delivered."""
     numbers = list(range(WINDOW + 3_000))
     ledger = new_ledger(parking=MANY)
@@ -816,7 +819,8 @@ def test_the_head_never_runs_further_ahead_than_a_checkpoint_can_say() -> None:
 # --- restarts ---------------------------------------------------------------------------------------------------
 
 
-def test_what_was_delivered_above_an_undecided_half_is_not_delivered_again_after_a_crash() -> None:
+def test_delivered_above_undecided_half_is_not_redelivered() -> None:
+    """The checkpoint names what was delivered behind its head, also after a crash."""
     ledger = new_ledger()
     halves = [half(0, 0, key=b"pinned"), *(half(offset, offset) for offset in range(1, 1_001))]
     ops = [op(0, *(commit(number, number) for number in range(1, 1_001)))]
@@ -832,7 +836,8 @@ def test_what_was_delivered_above_an_undecided_half_is_not_delivered_again_after
     assert again.counts["op_lost"] == 0
 
 
-def test_a_decision_for_a_half_already_read_pins_nothing_and_is_asked_again_after_a_crash() -> None:
+def test_decision_for_read_half_does_not_pin_op_checkpoint() -> None:
+    """After a crash the checker is asked for the decision again."""
     ledger = new_ledger()
     halves = [half(0, 1, key=b"k"), half(1, 2, key=b"k")]
     ledger.read_halves(halves)
@@ -988,7 +993,7 @@ def test_an_answer_of_a_former_owners_check_decides() -> None:
 # --- everything that can happen to two transactions of one key ------------------------------------------------
 
 
-def test_every_order_of_reading_delivering_and_crashing_gives_each_transaction_once_in_order() -> None:
+def test_every_interleaving_delivers_each_once_in_order() -> None:
     """Two transactions of one key, their three halves and three ops, each interleaving, a crash or commit anywhere."""
     halves = [half(0, 1, 0, key=b"k"), half(1, 2, 0, key=b"k"), half(2, 1, 1, key=b"k")]
     ops = [op(0, commit(2, 1)), op(1, entry(COMMIT, 1, "0-1", 0, 2)), op(2, commit(2, 1), source=CHECKER)]

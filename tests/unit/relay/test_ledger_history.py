@@ -238,7 +238,7 @@ TestHistory.settings = settings(
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["by the end", "by an operator before"])
-def test_of_two_copies_that_were_parked_the_one_that_counts_is_delivered_after_a_refusal(*, resumed: bool) -> None:
+def test_parked_copy_that_counts_is_delivered_after_refusal(*, resumed: bool) -> None:
     """Parked with two halves of one position, then decided, then refused by pre-flight, then resumed."""
     history = _History()
     history.make(parking=SOON, patience=IMPATIENT)

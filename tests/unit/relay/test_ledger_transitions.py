@@ -32,7 +32,7 @@ def outcome(ops: tuple[tuple[OpEntry, OpSource], ...]) -> OpEntry | None:
     return decisions[-1][0] if len(kinds) == 1 else None
 
 
-def test_whatever_ops_say_the_row_wins_and_without_it_nothing_is_decided_that_is_disputed() -> None:
+def test_row_outweighs_ops_and_disputed_ops_decide_nothing() -> None:
     """All sequences of three ops on a transaction whose last half was not read yet."""
     for ops in itertools.product(OPS, repeat=3):
         ledger = new_ledger()
@@ -58,7 +58,7 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch) 
         move(transaction, event)
 
     monkeypatch.setattr(Transaction, "move", spy)
-    test_whatever_ops_say_the_row_wins_and_without_it_nothing_is_decided_that_is_disputed()
+    test_row_outweighs_ops_and_disputed_ops_decide_nothing()
     ledger = new_ledger()
     ledger.read_halves([half(0, 1), half(1, 2)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0", 0, 0), entry(OpKind.COMMIT, 2, "-", -1, -1))])

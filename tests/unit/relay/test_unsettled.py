@@ -81,7 +81,8 @@ def test_within_a_wide_window_as_much_as_few_runs_can_say() -> None:
     assert middle not in unsettled, "there is room again"
 
 
-def test_what_was_settled_without_a_delivery_is_named_no_more_as_soon_as_anything_makes_room() -> None:
+def test_rolled_back_offsets_leave_checkpoint_when_space_frees() -> None:
+    """What was settled late, without a place in the checkpoint, is removed as soon as there is one."""
     unsettled = read(WINDOW + 2_000)
     for offset in range(2, 2 * FEW, 2):
         unsettled.settle([offset])

@@ -41,7 +41,8 @@ def topic(partitions: int = 3, lacks: str = "", **settings: str) -> dict[str, To
     return {"orders": TopicDescription("orders", "id", partitions, 1, {**defaults, **given}, lacks)}
 
 
-def test_a_plan_adds_up_what_goes_to_a_lane_and_notes_how_far_it_takes_each_partition() -> None:
+def test_plan_has_sum_of_each_lane_and_last_offsets() -> None:
+    """The last offset of each landed partition bounds the selection of a repeated run."""
     plan = Plan.of([part(0, 0, 9), part(0, 1, 20), part(2, 1, 17)], TARGETS)
     assert plan.lanes == {
         Lane("orders", 0): LaneTarget(20, Checksum(20)),

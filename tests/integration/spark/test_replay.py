@@ -31,6 +31,7 @@ def refusing(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A table with much that cannot be replayed; nothing is ever written from it."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         site.create_topics("orders")
+        site.create_named_topics("another.half", "another.check", "similar.check")
         made, orders = Replaying(site, tmp_path_factory.mktemp("refusing")), site.topic("orders")
         old = replace(landed(orders, 1), timestamp=datetime(1970, 1, 1, tzinfo=UTC))
         made.land(landed(orders, 0), old, landed(orders, 0, partition=5), landed(f"{site.name}.half", 50))
@@ -188,6 +189,14 @@ def test_what_a_replay_has_sent_and_was_landed_is_not_sent_again_by_the_way(repl
         (
             {"where": "partition = 0 and offset = 0 and topic not like '%.half'", "target": "no-such-topic"},
             "topic no-such-topic does not exist",
+        ),
+        (
+            {"where": "partition = 0 and offset = 0", "target": "another.check"},
+            "target another.check is an internal topic",
+        ),
+        (
+            {"where": "partition = 5", "partition_by": "original", "target": "similar.check"},
+            "it has 3 partitions, and no partition 5",
         ),
         ({"ids": f"{transaction(0, 0)},{transaction(7, 7)}"}, f"1 of the ids select no record .*{transaction(7, 7)}"),
         ({"where": "partition = 5", "partition_by": "original"}, "it has 3 partitions, and no partition 5"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from stack.kafka import JVM_OPTIONS
 
@@ -16,6 +17,10 @@ SPARK = ("tests/spark", "tests/integration/spark")
 
 # A broker that lives for minutes does not earn back what the optimising compiler costs: a third of its processor time.
 os.environ.setdefault(JVM_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# On a busy machine a short example can take seconds.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -61,7 +61,8 @@ def test_a_window_in_which_all_went_right_is_proven(audited: Audited) -> None:
 @pytest.mark.long
 def test_a_transaction_that_hangs_in_a_real_topic_leaves_it_unproven(audited: Audited) -> None:
     topic = audited.site.topic("orders")
-    hanging = Producer({**audited.site.kafka(), "transactional.id": f"{audited.site.name}-hangs"})
+    patient = {"transactional.id": f"{audited.site.name}-hangs", "transaction.timeout.ms": 600_000}
+    hanging = Producer({**audited.site.kafka(), **patient})
     hanging.init_transactions()
     hanging.begin_transaction()
     hanging.produce(topic, b"v", b"k", partition=0)

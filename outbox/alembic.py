@@ -92,6 +92,7 @@ class OutboxTables(MigrateOperation):
         prefix: str = "outbox",
         application_roles: Sequence[str] = (),
         relay_roles: Sequence[str] = (),
+        checker_roles: Sequence[str] = (),
     ) -> None:
         """Create the message table and what belongs to it, and its schema if it is missing, and grant privileges.
 
@@ -101,12 +102,17 @@ class OutboxTables(MigrateOperation):
             prefix: Prefix of the table names.
             application_roles: Roles that get the privileges for publishing.
             relay_roles: Roles that get the privileges for the relay.
+            checker_roles: Roles that get the privileges for `outbox audit`.
 
         Raises:
             ConfigurationError: A name is not valid.
         """
         table = MessageTable(TableNames(schema, prefix))
-        grants = [*map(table.application_grant, application_roles), *map(table.relay_grant, relay_roles)]
+        grants = [
+            *map(table.application_grant, application_roles),
+            *map(table.relay_grant, relay_roles),
+            *map(table.checker_grant, checker_roles),
+        ]
         operations.invoke(cls([*table.statements(), *all_statements(grants)]))
 
     @classmethod

@@ -167,6 +167,11 @@ class TableNames:
         return f"{self.prefix}_discarded"
 
     @property
+    def delivered(self) -> str:
+        """Name of the table with the evidence of what the relay delivered, in table mode."""
+        return f"{self.prefix}_delivered"
+
+    @property
     def source(self) -> str:
         """Name of the table with the relay's progress, in table mode."""
         return f"{self.prefix}_source"

@@ -59,6 +59,9 @@ class TableSettings(BaseModel):
     dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
     table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
     table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
+    keep_settled_ms: Milliseconds = Field(
+        86_400_000, ge=0, description="Age up to which the evidence of delivered messages is kept."
+    )
 
     @model_validator(mode="after")
     def _one_dsn(self) -> Self:

@@ -19,7 +19,8 @@ ApplicationRoles = Annotated[
     list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
 ]
 CheckerRoles = Annotated[
-    list[str] | None, typer.Option("--checker-role", help="Role that gets what the checker needs; repeatable.")
+    list[str] | None,
+    typer.Option("--checker-role", help="Role that gets what the checker and the audit need; repeatable."),
 ]
 RelayRoles = Annotated[
     list[str] | None,
@@ -41,7 +42,7 @@ def create(
     table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
     with database(settings) as connection:
         table.create(connection, _grants(table, application_role, checker_role))
-        messages.create(connection, _message_grants(messages, application_role, relay_role))
+        messages.create(connection, _message_grants(messages, application_role, checker_role, relay_role))
         table.verify(connection)
     _tell(table, "ready", as_json=as_json)
 
@@ -58,7 +59,7 @@ def print_sql(
     settings = DatabaseSettings(**given)
     table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
-    typer.echo(messages.ddl(_message_grants(messages, application_role, relay_role)), nl=False)
+    typer.echo(messages.ddl(_message_grants(messages, application_role, checker_role, relay_role)), nl=False)
 
 
 @app.command()
@@ -86,5 +87,11 @@ def _grants(table: CallbackTable, applications: list[str] | None, checkers: list
     return [*map(table.application_grant, applications or ()), *map(table.checker_grant, checkers or ())]
 
 
-def _message_grants(table: MessageTable, applications: list[str] | None, relays: list[str] | None) -> list[Grant]:
-    return [*map(table.application_grant, applications or ()), *map(table.relay_grant, relays or ())]
+def _message_grants(
+    table: MessageTable, applications: list[str] | None, checkers: list[str] | None, relays: list[str] | None
+) -> list[Grant]:
+    return [
+        *map(table.application_grant, applications or ()),
+        *map(table.checker_grant, checkers or ()),
+        *map(table.relay_grant, relays or ()),
+    ]

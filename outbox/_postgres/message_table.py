@@ -53,10 +53,26 @@ CREATE TABLE IF NOT EXISTS {source} (
     incarnation uuid NOT NULL DEFAULT gen_random_uuid(),
     batch bigint NOT NULL DEFAULT 0,
     delivered bigint NOT NULL DEFAULT 0,
-    ids bigint[] NOT NULL DEFAULT '{{}}'
+    ids bigint[] NOT NULL DEFAULT '{{}}',
+    purged_until timestamptz
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+ALTER TABLE {source} ADD COLUMN IF NOT EXISTS purged_until timestamptz;
 COMMENT ON TABLE {source} IS
     'The batch in delivery: its number, the ids of its rows. delivered: the last number known to be delivered.';
+CREATE TABLE IF NOT EXISTS {delivered} (
+    xid xid8 NOT NULL,
+    created_at timestamptz NOT NULL,
+    delivered_at timestamptz NOT NULL DEFAULT now(),
+    batch bigint NOT NULL,
+    ids int8multirange NOT NULL,
+    partition integer NOT NULL,
+    producer_group text NOT NULL,
+    topic text NOT NULL,
+    earliest bigint
+);
+COMMENT ON TABLE {delivered} IS
+    'Evidence of delivered messages: a row for each local transaction and topic. The relay purges it.';
+CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} (delivered_at);
 CREATE OR REPLACE FUNCTION {publish} (
     producer_group text, topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
     partition integer DEFAULT -1
@@ -72,6 +88,8 @@ $$;
 _INSERT_RIGHT: LiteralString = (
     "INSERT (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
 )
+
+_EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, producer_group, topic, partition, timestamp)"
 
 # A queue: rows are inserted at one end and deleted at the other. Vacuum must come early and must not pause.
 _STORAGE: LiteralString = (
@@ -97,14 +115,16 @@ class MessageTable:
         self._names = {
             "message": sql.Identifier(names.schema, names.message),
             "discarded": sql.Identifier(names.schema, names.discarded),
+            "delivered": sql.Identifier(names.schema, names.delivered),
             "source": sql.Identifier(names.schema, names.source),
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
+            "delivered_index": sql.Identifier(f"{names.delivered}_at"),
             "started": sql.SQL(STARTED_US),
         }
 
     def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with the names in place of `{message}`, `{discarded}`, `{source}` and `{started}`."""
+        """Return a statement with the names of the tables in place of `{message}` and so on, and `{started}`."""
         return sql.SQL(text).format(**self._names)
 
     @property
@@ -125,7 +145,7 @@ class MessageTable:
         names = self.names
         return [
             sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._names["publish"]),
-            drop_tables(names.schema, (names.message, names.discarded, names.source)),
+            drop_tables(names.schema, (names.message, names.discarded, names.delivered, names.source)),
         ]
 
     def application_grant(self, role: str) -> Grant:
@@ -149,7 +169,26 @@ class MessageTable:
             {
                 names.message: ("SELECT", "DELETE"),
                 names.discarded: ("SELECT", "INSERT"),
+                names.delivered: ("SELECT", "INSERT", "DELETE"),
                 names.source: ("SELECT", "INSERT", "UPDATE"),
+            },
+        )
+
+    def checker_grant(self, role: str) -> Grant:
+        """Return what `outbox audit` needs. It cannot read content of messages.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        names = self.names
+        return Grant(
+            names.schema,
+            role,
+            {
+                names.message: (_EVIDENCE_RIGHT,),
+                names.discarded: (_EVIDENCE_RIGHT, "SELECT (reason)"),
+                names.delivered: ("SELECT",),
+                names.source: ("SELECT",),
             },
         )
 

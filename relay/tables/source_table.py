@@ -1,4 +1,4 @@
-"""The SQL of a table source: windows of committed rows, and the one statement that moves its progress.
+"""The SQL of a table source: windows of committed rows, and the one statement that moves its progress (R61).
 
 The connection belongs to one owner: a session-level advisory lock lasts as long as the session.
 """
@@ -22,6 +22,9 @@ from relay.tables.rows import Row
 from relay.tables.table_progress import Progress
 
 CONNECT_SECONDS = 5
+PURGE_ROWS = 10_000
+"""Rows of evidence that one statement purges, about as many as a batch adds."""
+
 IDLE_SECONDS = 20
 """The server ends the session of a process that was frozen (R41). An owner asks much more often, but for a Kafka
 transaction that takes very long; then it takes over again."""
@@ -56,11 +59,23 @@ _BEYOND: LiteralString = (
 _MOVE: LiteralString = (
     "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS bigint[])"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(expected)s RETURNING batch),"
-    " gone AS (DELETE FROM {message} USING moved WHERE {message}.id = ANY (CAST(%(gone)s AS bigint[]))),"
+    " gone AS (DELETE FROM {message} AS m USING moved WHERE m.id = ANY (CAST(%(gone)s AS bigint[]))"
+    " RETURNING m.xid, m.created_at, m.id, m.partition, m.producer_group, m.topic, m.timestamp),"
+    " evidence AS (INSERT INTO {delivered} (xid, created_at, batch, ids, partition, producer_group, topic, earliest)"
+    " SELECT xid, created_at, CAST(%(delivered)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
+    " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic),"
     " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(reasons)s::text[],"
     " %(details)s::text[]) AS r (id, reason, detail) WHERE m.id = r.id RETURNING m.*, r.reason, r.detail),"
     " kept AS (INSERT INTO {discarded} SELECT * FROM refused)"
     " SELECT batch FROM moved"
+)
+# By the database's clock, and oldest first: what is purged is known by one time.
+_PURGE: LiteralString = (
+    "WITH old AS (DELETE FROM {delivered} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {delivered} WHERE delivered_at"
+    " < now() - %(keep_ms)s * interval '1 millisecond' ORDER BY delivered_at LIMIT %(rows)s)) RETURNING delivered_at),"
+    " noted AS (UPDATE {source} SET purged_until = greatest(purged_until, (SELECT max(delivered_at) FROM old))"
+    " WHERE id = 0 AND EXISTS (SELECT FROM old))"
+    " SELECT count(*) FROM old"
 )
 _FIGURES: LiteralString = (
     "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} ORDER BY id LIMIT 1),"
@@ -119,14 +134,16 @@ class SourceTable:
 
     Args:
         name: Name of the source.
-        names: The table.
+        table: The table.
         connection: In autocommit.
+        keep_ms: Age up to which evidence of delivered messages is kept.
     """
 
-    def __init__(self, name: str, table: MessageTable, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, name: str, table: MessageTable, connection: psycopg.Connection[Any], keep_ms: int) -> None:
         self._name = name
         self._table = table
         self._connection = connection
+        self._keep_ms = keep_ms
         self._window = table.compose(_WINDOW)
         self._beyond = table.compose(_BEYOND)
         self._move = table.compose(_MOVE)
@@ -155,7 +172,7 @@ class SourceTable:
             keepalives_interval=5,
             keepalives_count=3,
         )
-        return cls(name, MessageTable(settings.names()), connection)
+        return cls(name, MessageTable(settings.names()), connection, settings.keep_settled_ms)
 
     def close(self) -> None:
         """Close the connection, which ends the ownership."""
@@ -218,6 +235,8 @@ class SourceTable:
     def move(self, before: Progress, step: Step) -> Progress:
         """Take a step in one durable transaction: delete what was delivered, name the next batch.
 
+        The same statement inserts the evidence of each deleted row into the table of delivered messages (R61).
+
         Args:
             before: The progress so far.
             step: The step.
@@ -244,6 +263,16 @@ class SourceTable:
             )
         failpoint("relay.table_moved")
         return before._replace(batch=step.batch, delivered=step.delivered, ids=tuple(step.ids))
+
+    def purge(self) -> bool:
+        """Delete old evidence of delivered messages; return whether there may be more.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+        parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}
+        row = self._connection.execute(self._table.compose(_PURGE), parameters).fetchone()
+        return row == (PURGE_ROWS,)
 
     def figures(self) -> tuple[float, int]:
         """Return the age of the oldest row (s), and about how many rows there are."""

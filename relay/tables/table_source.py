@@ -36,6 +36,9 @@ HEARTBEAT_SECONDS = 3_600.0
 
 FIGURES_SECONDS = 5.0
 
+PURGE_SECONDS = 60.0
+"""Pause between two looks for old evidence. While there is more, each turn purges."""
+
 WINDOW_ROWS = 40_000
 WINDOW_BYTES = 134_217_728
 """A window that begins with an incomplete transaction grows up to this; then the transaction is split."""
@@ -80,6 +83,7 @@ class TableSource:
         self._growth = 1
         self._committed_at = time.monotonic()
         self._figures_at = 0.0
+        self._purge_at = 0.0
 
     def take_over(self) -> None:
         """Bring the database to the state that Kafka proves.
@@ -120,6 +124,7 @@ class TableSource:
         while not self._stopping(idle):
             idle = self._delivery.rest_ms / 1_000 if self._turn() else _longer(idle)
             self._set_figures()
+            self._purge()
         self._progress = self._settle(self._progress)
 
     # --- one turn
@@ -218,6 +223,10 @@ class TableSource:
     def _heartbeat(self) -> None:
         if time.monotonic() - self._committed_at > HEARTBEAT_SECONDS:
             self._commit((), self._progress)
+
+    def _purge(self) -> None:
+        if time.monotonic() >= self._purge_at and not self._table.purge():
+            self._purge_at = time.monotonic() + PURGE_SECONDS
 
     def _set_figures(self) -> None:
         if time.monotonic() - self._figures_at < FIGURES_SECONDS:

@@ -28,9 +28,15 @@ def create(site: Site) -> MessageTable:
     return table
 
 
-def relay_settings(site: Site, **more: str) -> dict[str, str | None]:
-    """Return the variables of a relay that delivers from the message table of a site."""
-    tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name}}
+def relay_settings(site: Site, table: Mapping[str, object] | None = None, **more: str) -> dict[str, str | None]:
+    """Return the variables of a relay that delivers from the message table of a site.
+
+    Args:
+        site: The site.
+        table: More settings of the table.
+        more: More variables.
+    """
+    tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
 
 

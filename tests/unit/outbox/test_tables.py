@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
 from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
 from outbox.settings import TableNames
@@ -54,6 +55,23 @@ def test_roles_get_what_they_need_and_no_more() -> None:
     assert [statement.as_string() for statement in inbox.purger_grant("one").statements()] == [
         usage,
         'GRANT SELECT, DELETE ON "shop"."our_inbox" TO "one"',
+    ]
+
+
+def test_the_roles_of_table_mode_get_what_they_need_and_no_more() -> None:
+    table = MessageTable(NAMES)
+    about = "SELECT (xid, id, created_at, producer_group, topic, partition, timestamp)"
+    assert [statement.as_string() for statement in table.relay_grant("one").statements()[1:]] == [
+        'GRANT SELECT, DELETE ON "shop"."our_message" TO "one"',
+        'GRANT SELECT, INSERT ON "shop"."our_discarded" TO "one"',
+        'GRANT SELECT, INSERT, DELETE ON "shop"."our_delivered" TO "one"',
+        'GRANT SELECT, INSERT, UPDATE ON "shop"."our_source" TO "one"',
+    ]
+    assert [statement.as_string() for statement in table.checker_grant("one").statements()[1:]] == [
+        f'GRANT {about} ON "shop"."our_message" TO "one"',
+        f'GRANT {about}, SELECT (reason) ON "shop"."our_discarded" TO "one"',
+        'GRANT SELECT ON "shop"."our_delivered" TO "one"',
+        'GRANT SELECT ON "shop"."our_source" TO "one"',
     ]
 
 

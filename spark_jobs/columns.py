@@ -31,7 +31,10 @@ OUTBOX_COLUMNS = (
     "message_id string, transaction_id string, position int, producer_group string, "
     "origin_partition int, origin_offset bigint"
 )
-"""The relay's headers."""
+"""The relay's headers.
+
+In table mode `origin_offset` is the id of the row; there is no position and no half partition.
+"""
 
 OUTBOX_NAMES = tuple(column.split()[0] for column in OUTBOX_COLUMNS.split(", "))
 
@@ -42,8 +45,9 @@ DAY_COLUMN = "day date"
 """The day of `timestamp` in UTC; the last one of the year 9999 for any later, which few readers could name."""
 
 _MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,4}}\z"
+_TABLE_MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,18}}\z"
 _GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
-_ORIGIN = r"\A[0-9]{1,9}/[0-9]{1,18}\z"
+_ORIGIN = r"\A(?:[0-9]{1,9}|[a-z][a-z0-9_-]{0,62})/[0-9]{1,18}\z"
 _HALF = rf"\A{FORMAT_VERSION};({UUID_PATTERN}/[0-9]{{1,4}})\z"
 _HALF_GROUP = r"\A([A-Za-z0-9._-]{1,200});(?:row|listener)\z"
 _LAST_DAY = "9999-12-31"
@@ -104,13 +108,20 @@ def header_value(name: str) -> Column:
     return f.get(f.col("headers.value"), (f.size("headers") - from_the_end).cast("int"))
 
 
+def is_table_origin(origin: Column) -> Column:
+    """Whether a valid origin header names a table source: its name begins with a letter, a partition with a digit."""
+    return origin >= "a"
+
+
 def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
     # Header values get columns of their own first, so that each is looked up once.
     names = {"_id": MESSAGE_ID_HEADER, "_group": PRODUCER_GROUP_HEADER, "_origin": ORIGIN_HEADER}
     if internal:
         names["_half"] = TRANSACTION_HEADER
     found = records.select("*", *(header_value(header).alias(name) for name, header in names.items()))
-    message_id, origin = _matching("_id", _MESSAGE_ID), _matching("_origin", _ORIGIN)
+    origin = _matching("_origin", _ORIGIN)
+    of_table = is_table_origin(f.coalesce(origin, f.lit("")))
+    message_id = f.when(of_table, _matching("_id", _TABLE_MESSAGE_ID)).otherwise(_matching("_id", _MESSAGE_ID))
     group = _matching("_group", _GROUP)
     if internal:
         message_id = f.coalesce(message_id, _part("_half", _HALF, internal))
@@ -122,9 +133,9 @@ def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
         "_origin",
         message_id.alias("message_id"),
         f.substring(message_id, 1, UUID_LENGTH).alias("transaction_id"),
-        f.substring(message_id, UUID_LENGTH + 2, 4).cast("int").alias("position"),
+        f.when(~of_table, f.substring(message_id, UUID_LENGTH + 2, 4).cast("int")).alias("position"),
         group.alias("producer_group"),
-        f.substring_index(origin, "/", 1).cast("int").alias("origin_partition"),
+        f.when(~of_table, f.substring_index(origin, "/", 1).cast("int")).alias("origin_partition"),
         f.substring_index(origin, "/", -1).cast("bigint").alias("origin_offset"),
     )
 

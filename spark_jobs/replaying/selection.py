@@ -50,8 +50,9 @@ def select(records: DataFrame, selection: Selection, findings: DataFrame | None 
         chosen = _where(chosen, selection.where)
     if findings is not None:
         # A finding without a position is not one of a message; it fits no record.
-        judged = findings.where(f.col("verdict").isin(*selection.verdicts)).select("transaction_id", "position")
-        chosen = chosen.join(judged.distinct(), ["transaction_id", "position"], "left_semi").select(records.columns)
+        named = f.concat("transaction_id", f.lit("/"), f.col("position").cast("string")).alias("message_id")
+        judged = findings.where(f.col("verdict").isin(*selection.verdicts)).select(named)
+        chosen = chosen.join(judged.distinct(), "message_id", "left_semi").select(records.columns)
     return chosen
 
 

@@ -18,7 +18,7 @@ from spark_jobs.runtime.settings import JobSettings, SinkSettings, names_in
 
 MOST_IDS = 10_000
 
-_ID = re.compile(rf"{UUID_PATTERN}(/(0|[1-9][0-9]{{0,3}}))?")
+_ID = re.compile(rf"{UUID_PATTERN}(/(0|[1-9][0-9]{{0,17}}))?")
 
 
 class ReplaySettings(SinkSettings, JobSettings):
@@ -78,7 +78,7 @@ class ReplaySettings(SinkSettings, JobSettings):
         given = names_in(ids)
         if wrong := [id_ for id_ in given if not _ID.fullmatch(id_)]:
             raise ValueError(
-                f"{wrong[0][:80]!r} is neither a message id (<transaction id>/<position>) nor a transaction id"
+                f"{wrong[0][:80]!r} is neither a message id (<transaction id>/<number>) nor a transaction id"
             )
         if len(given) > MOST_IDS:
             raise ValueError(f"{len(given)} ids are too many, name at most {MOST_IDS}, or select with where")

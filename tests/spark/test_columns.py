@@ -12,7 +12,18 @@ from pyspark.sql import functions as f
 
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import HalfControl, HalfOptions, Truth, real_headers
-from outbox.protocol.names import GROUP_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER, TRANSACTION_HEADER, check_group
+from outbox.protocol.identifiers import table_transaction_id
+from outbox.protocol.names import (
+    GROUP_HEADER,
+    MESSAGE_ID_HEADER,
+    ORIGIN_HEADER,
+    PRODUCER_GROUP_HEADER,
+    TRANSACTION_HEADER,
+    check_group,
+)
+from relay.tables.rows import Row as TableRow
+from relay.tables.rows import records as table_records
+from relay.tables.rows import transactions
 from spark_jobs.columns import OUTBOX_NAMES, landed_columns, outbox_columns
 from tests.support.spark import Record, records
 
@@ -44,6 +55,20 @@ def test_headers_of_the_relay_become_columns() -> None:
     assert row.producer_group == "shop.orders"
     assert (row.origin_partition, row.origin_offset) == (3, 4_567_890_123)
     assert (row.headers[0].key, bytes(row.headers[0].value)) == ("trace", b"x")
+
+
+def test_a_record_of_table_mode_has_the_id_of_its_row_and_no_position() -> None:
+    row = TableRow(7, 10_000_000_000, 1_795_000_000_123_456, "shop", "orders", -1, None, b"k", b"v", ["trace"], [b"x"])
+    [made] = table_records(transactions([row]), "shop-db")
+    [landed] = land_headers(
+        [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
+    )
+    assert landed.message_id == f"{table_transaction_id(7, 1_795_000_000_123_456)}/10000000000"
+    assert landed.transaction_id == table_transaction_id(7, 1_795_000_000_123_456)
+    assert (landed.position, landed.producer_group) == (None, "shop")
+    assert (landed.origin_partition, landed.origin_offset) == (None, 10_000_000_000)
+    assert landed.problem is None
+    assert (landed.headers[2].key, bytes(landed.headers[-1].value)) == (PRODUCER_GROUP_HEADER, b"shop-db/10000000000")
 
 
 def test_the_record_itself_is_kept() -> None:
@@ -148,6 +173,11 @@ MALFORMED_ORIGINS = [
     b"1/2/3",
     b" 1/2",
     b"1/2\n",
+    b"shop",
+    b"shop/",
+    b"Shop/1",
+    b"shop/1/2",
+    b"a" * 64 + b"/1",
     b"9" * 30 + b"/1",
     b"\xff/1",
 ]
@@ -159,6 +189,11 @@ def test_malformed_origins_give_null() -> None:
 
 
 def test_the_largest_numbers_fit() -> None:
+    large = "9" * 18
+    [of_table] = land_headers(
+        [(MESSAGE_ID_HEADER, f"{TRANSACTION}/{large}".encode()), (ORIGIN_HEADER, f"{'a' * 63}/{large}".encode())]
+    )
+    assert (of_table.message_id, of_table.origin_offset) == (f"{TRANSACTION}/{large}", int(large))
     [row] = land_headers(
         [(MESSAGE_ID_HEADER, f"{TRANSACTION}/9999".encode()), (ORIGIN_HEADER, b"999999999/" + b"9" * 18)]
     )

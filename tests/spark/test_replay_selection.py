@@ -14,7 +14,7 @@ from spark_jobs.replaying.lanes import PartitionBy, in_order, parts_of, with_lan
 from spark_jobs.replaying.plan import Lane
 from spark_jobs.replaying.selection import Selection, absent_ids, select, up_to
 from spark_jobs.tables.manifest import Checksum
-from tests.support.replaying import landed, transaction
+from tests.support.replaying import landed, landed_row, transaction
 from tests.support.spark import Record, records, session
 
 
@@ -34,21 +34,23 @@ def test_a_selection_is_all_that_fits_everything_that_is_given() -> None:
         landed("orders", 2),
         landed("orders", 3, headers=[("outbox-replay", b"earlier")]),
         Record(4, topic="orders", headers=None),
+        landed_row("orders", 5, 70_000),
     )
     ids = [transaction(0, 0), f"{transaction(0, 2)}/0", f"{transaction(0, 9)}/0"]
     assert offsets(select(rows, Selection(ids=ids))) == [0, 1, 2]
     assert offsets(select(rows, Selection(ids=ids, where="offset > 0"))) == [1, 2]
-    assert offsets(select(rows, Selection(where="true"))) == [0, 1, 2, 4]
-    assert offsets(select(rows, Selection(where="true", include_replays=True))) == [0, 1, 2, 3, 4]
+    assert offsets(select(rows, Selection(where="true"))) == [0, 1, 2, 4, 5]
+    assert offsets(select(rows, Selection(where="true", include_replays=True))) == [0, 1, 2, 3, 4, 5]
     assert absent_ids(select(rows, Selection(ids=ids)), ids) == [f"{transaction(0, 9)}/0"]
     judged = [
         (transaction(0, 0), 1, "LATE"),
         (transaction(0, 0), 1, "TORN"),
         (transaction(0, 2), 0, "LOST"),
+        (transaction(0, 5), 70_000, "TORN"),
         ("x", None, "TORN"),
     ]
-    findings = session().createDataFrame(judged, "transaction_id string, position int, verdict string")
-    assert offsets(select(rows, Selection(verdicts=["LATE", "TORN"]), findings)) == [1]
+    findings = session().createDataFrame(judged, "transaction_id string, position bigint, verdict string")
+    assert offsets(select(rows, Selection(verdicts=["LATE", "TORN"]), findings)) == [1, 5]
     assert select(rows, Selection(verdicts=["LOST"]), findings).columns == rows.columns
 
 

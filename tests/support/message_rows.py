@@ -28,7 +28,7 @@ def create(site: Site) -> MessageTable:
     return table
 
 
-def relay_settings(site: Site, table: Mapping[str, object] | None = None, **more: str) -> dict[str, str | None]:
+def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str | None]:
     """Return the variables of a relay that delivers from the message table of a site.
 
     Args:

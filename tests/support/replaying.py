@@ -47,6 +47,19 @@ def landed(
     return Record(offset, [*headers, *outbox], topic, partition, key, value, time)
 
 
+def landed_row(topic: str, offset: int, row: int) -> Record:
+    """A record of table mode as the relay has written it.
+
+    Args:
+        topic: Its topic.
+        offset: Its offset.
+        row: Id of the row of the message table.
+    """
+    id_ = f"{transaction(0, offset)}/{row}".encode()
+    outbox = [("outbox-id", id_), ("outbox-group", b"shop"), ("outbox-origin", b"shop/%d" % row)]
+    return Record(offset, outbox, topic)
+
+
 def transaction(partition: int, offset: int) -> str:
     """The id of the transaction whose first message lies there."""
     return f"0192f3a4-5b6c-7d8e-9f00-{partition:04x}{offset:08x}"

@@ -19,6 +19,12 @@ from outbox.settings import TableNames
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
 """Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
 
+TRANSACTION_ID: LiteralString = (
+    f"(lpad(to_hex({STARTED_US} / 1000), 12, '0') || '7' || lpad(to_hex(mod({STARTED_US}, 1000) * 4), 3, '0')"
+    " || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid"
+)
+"""Transaction id of a row, as `table_transaction_id()` makes it."""
+
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {message} (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -80,8 +86,7 @@ CREATE OR REPLACE FUNCTION {publish} (
     INSERT INTO {message} (producer_group, topic, partition, key, value, header_names, header_values)
     SELECT $1, $2, $6, convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
            array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text($5) header
-    RETURNING (lpad(to_hex({started} / 1000), 12, '0') || '7' || lpad(to_hex(mod({started}, 1000) * 4), 3, '0')
-        || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid || '/' || id
+    RETURNING {transaction_id} || '/' || id
 $$;
 """
 
@@ -121,10 +126,11 @@ class MessageTable:
             "index": sql.Identifier(f"{names.message}_xid"),
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
             "started": sql.SQL(STARTED_US),
+            "transaction_id": sql.SQL(TRANSACTION_ID),
         }
 
     def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with the names of the tables in place of `{message}` and so on, and `{started}`."""
+        """Return a statement with the names in place of `{message}` and so on, `{started}` and `{transaction_id}`."""
         return sql.SQL(text).format(**self._names)
 
     @property

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from outbox.protocol.half import ANY_PARTITION, Truth
 from spark_jobs.records.audit_verdicts import Verdict
 from spark_jobs.records.callback_rows import COMMITTED, ROLLED_BACK, is_readable
-from spark_jobs.records.evidence import ORPHAN
+from spark_jobs.records.evidence import ORPHAN, TABLE
 
 
 class Rule(NamedTuple):
@@ -87,6 +87,7 @@ def _without_a_half() -> Iterator[Rule]:
     yield Rule(none & f.col("listed"), Verdict.ROW_WITHOUT_HALF, visible)
     yield Rule(none & (other["side"] == ORPHAN), Verdict.OP_WITHOUT_HALF, "there is no row that lists it, either")
     yield Rule(none & ~row["here"] & ~_of_outcome(), None)  # of another channel, by its own row
+    yield from _without_a_row_of_its_table(none & f.col("real.source").isNotNull())
     yield from _without_a_half_or_a_row(none & row.isNull())
     yield Rule(none, Verdict.PHANTOM, "no half of it is at the place that its header names")
 
@@ -99,6 +100,15 @@ def _without_a_half_or_a_row(neither: Column) -> Iterator[Rule]:
     yield Rule(neither & unnamed, Verdict.UNPROVABLE, "no half of it, and no database for its group")
     yield Rule(neither & f.col("old"), Verdict.UNPROVABLE, "no half of it; it may be another channel's, its row purged")
     yield Rule(neither & ~present, Verdict.UNPROVABLE, "no half of it, nor of its group: it may be another channel's")
+
+
+def _without_a_row_of_its_table(none: Column) -> Iterator[Rule]:
+    """Yield the cases of records of table mode: each has a row that waits, or evidence, or neither."""
+    unnamed = f.col("database").isNull() & ~f.col("group_is_present")
+    yield Rule(none & unnamed, Verdict.FOREIGN)
+    yield Rule(none & f.col("source_database").isNull(), Verdict.UNPROVABLE, "no database has its table source")
+    yield Rule(none & f.col("old"), Verdict.UNPROVABLE, "no row of it, and its evidence may have been purged")
+    yield Rule(none, Verdict.PHANTOM, "its table source has neither a row nor evidence of it")
 
 
 def _malformed() -> Iterator[Rule]:
@@ -118,13 +128,15 @@ def _certainly_wrong() -> Iterator[Rule]:
     yield Rule(f.col("copies") > 1, Verdict.DUPLICATE, times)
     aimed = f.concat_ws(":", half["topic"], half["target"])
     off = (real["topic"] != half["topic"]) | ((half["target"] != ANY_PARTITION) & (real["partition"] != half["target"]))
-    yield Rule(visible & off, Verdict.WRONG_TARGET, f.concat(f.lit("its half names "), aimed, unknown))
+    naming = f.when(half["truth"] == TABLE, "its row names ").otherwise("its half names ")
+    yield Rule(visible & off, Verdict.WRONG_TARGET, f.concat(naming, aimed, unknown))
     differences = _differences(half, real)
     yield Rule(visible & (differences != ""), Verdict.WRONG_CONTENT, f.concat(differences, unknown))
 
 
 def _visible() -> Iterator[Rule]:
-    visible, facts = f.col("copies") > 0, f.col("facts")
+    visible, facts, reason = f.col("copies") > 0, f.col("facts"), f.col("half.reason")
+    yield Rule(visible & reason.isNotNull(), Verdict.DISCARDED, f.concat(reason, f.lit(", and visible all the same")))
     yield Rule(visible & _contradicted(), Verdict.CONTRADICTORY_OPS, _op_counts())
     yield Rule(visible & f.col("real.late"), Verdict.LATE, "by way of the discard topic")
     yield Rule(visible & f.col("decided_late"), Verdict.LATE, "decided after the grace")
@@ -132,7 +144,8 @@ def _visible() -> Iterator[Rule]:
 
 
 def _committed_but_not_visible() -> Iterator[Rule]:
-    counted, facts = f.col("counted"), f.col("facts")
+    counted, facts, reason = f.col("counted"), f.col("facts"), f.col("half.reason")
+    yield Rule(counted & reason.isNotNull(), Verdict.DISCARDED, reason)
     yield Rule(counted & facts["manifest"].isNotNull(), Verdict.DISCARDED, facts["manifest"]["reason"])
     yield Rule(counted & (facts["dropped"] > 0), Verdict.DISCARDED, "an operator dropped it")
     # A relay that delivers at this moment has one partition's records visible before another's: nothing is torn yet.
@@ -215,7 +228,7 @@ def _differences(half: Column, real: Column) -> Column:
     parts = {
         "key, value or headers": real["content"] != half["content"],
         "producer group": ~real["producer_group"].eqNullSafe(half["producer_group"]),
-        "origin": origin | real["origin_offset"].isNull(),
+        "origin": origin | real["origin_offset"].isNull() | ~real["source"].eqNullSafe(half["source"]),
         "timestamp": (real["time_type"] == 0) & (real["time"] != half["sent"]),
     }
     return f.concat_ws(", ", *(f.when(differs, name) for name, differs in parts.items()))

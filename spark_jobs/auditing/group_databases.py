@@ -10,7 +10,22 @@ from pyspark.sql import functions as f
 
 from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
 from outbox._rules.patterns import rank
-from spark_jobs.records.evidence import lookup
+from spark_jobs.records.evidence import created_ms, lookup
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTables:
+    """The state of a message table and its evidence, in the snapshot from which its rows are.
+
+    Args:
+        source: Its name in the relay's settings; empty: no relay has delivered from it.
+        now: The database's time, ms since 1970.
+        purged_until: The newest time of any purged evidence, ms since 1970; None: none was purged.
+    """
+
+    source: str
+    now: int
+    purged_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +38,7 @@ class Database:
         incarnation: Its incarnation.
         purged: Purge watermarks by half partition: rows of halves below may be gone.
         purged_until: The newest time of any purged row, of whatever channel, ms since 1970; None: none was purged.
+        tables: The tables of table mode; None: there are none.
     """
 
     name: str
@@ -30,6 +46,7 @@ class Database:
     incarnation: str
     purged: Mapping[int, int] = field(default_factory=dict)
     purged_until: int | None = None
+    tables: MessageTables | None = None
 
 
 def database_of(databases: Sequence[Database], group: Column) -> Column:
@@ -65,6 +82,17 @@ def may_be_purged(databases: Sequence[Database], name: Column, transaction_id: C
 
     `outbox._postgres.purge_watermark` has the rule; null if the database never purged a row.
     """
-    created = f.conv(f.substring(f.replace(transaction_id, f.lit("-"), f.lit("")), 1, 12), 16, 10).cast("bigint")
     until = {database.name: database.purged_until for database in databases if database.purged_until is not None}
-    return created <= lookup(until, name) + CLOCK_SKEW_MS
+    return created_ms(transaction_id) <= lookup(until, name) + CLOCK_SKEW_MS
+
+
+def database_of_source(databases: Sequence[Database], source: Column) -> Column:
+    """Name of the database whose message table has a name in the relay's settings; null if there is none."""
+    return lookup({database.tables.source: database.name for database in databases if database.tables}, source)
+
+
+def evidence_may_be_purged(databases: Sequence[Database], source: Column, transaction_id: Column) -> Column:
+    """Whether the evidence of a message of table mode may be gone; null if none of its source was purged."""
+    until = {one.tables.source: one.tables.purged_until for one in databases if one.tables}
+    known = {name: time for name, time in until.items() if time is not None}
+    return created_ms(transaction_id) <= lookup(known, source) + CLOCK_SKEW_MS

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -16,22 +17,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database
 from spark_jobs.auditing.inputs import InputPlan, Search, still_there
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.report import report
-from spark_jobs.auditing.row_snapshot import take_snapshot
+from spark_jobs.auditing.row_snapshot import open_snapshot, take_snapshot
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import findings_of, samples_of, summarize
-from spark_jobs.auditing.window import Inputs
+from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
+from spark_jobs.auditing.window import Inputs, TableProgress, Window
+from spark_jobs.records import table_rows
 from spark_jobs.records.callback_rows import COLUMNS, row_evidence
-from spark_jobs.records.delivered import real_evidence
+from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.discards import discard_evidence
 from spark_jobs.records.evidence import evidence
 from spark_jobs.records.halves import half_evidence
 from spark_jobs.records.ops import op_evidence
+from spark_jobs.records.table_rows import table_evidence
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
@@ -41,10 +47,15 @@ from spark_jobs.runtime.upload import upload
 SAMPLES = 10
 """Samples of each verdict in the report. No setting: all findings are in a table beside it."""
 
+ROWS, TABLE_ROWS = "rows", "table_rows"
+"""Folders beside the report with what is read from the databases, until it is judged."""
+
 KAFKA_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key:string,value:binary>>"
 )
+
+_NEVER = 2**62
 
 log = structlog.get_logger()
 
@@ -73,12 +84,13 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     output.put_text("spans.json", inputs.encode())
     try:
         databases = job.snapshot(inputs, output)
-        judged = judge(job.evidence(inputs, halves, output), job.circumstances(inputs, databases, halves))
+        judged = judge(job.evidence(inputs, halves, databases, output), job.circumstances(inputs, databases, halves))
         judged.persist(StorageLevel.DISK_ONLY)
         findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
         summary = summarize(judged, inputs, databases)
     finally:
-        output.delete("rows")
+        output.delete(ROWS)
+        output.delete(TABLE_ROWS)
     samples = samples_of(spark.read.parquet(output.path("findings")), SAMPLES)
     output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
     output.put_text("report.html", report(summary, samples))
@@ -110,7 +122,19 @@ class Audit:
             patience = self._settings.open_transactions_ms
             plan = InputPlan(kafka, channel, window, now, BROKER_SKEW_MS, patience)
             halves = self._halves(plan.begun())
-            return plan.finish(searches(halves, self._settings.topic_names(), window.start)), halves
+            tables, named = self._tables(window)
+            searched = merged([*searches(halves, self._settings.topic_names(), window.start), *named])
+            return replace(plan.finish(searched), tables=tables), halves
+
+    def _tables(self, window: Window) -> tuple[dict[str, TableProgress], list[Search]]:
+        """Return how far message tables are delivered, and the topics of their rows; before topics' ends are taken."""
+        progress, searched = dict[str, TableProgress](), list[Search]()
+        for name, database in self._databases.items():
+            with open_snapshot(name, database) as connection:
+                if (found := read_progress(connection, MessageTable(database.tables()), window)) is not None:
+                    progress[name], topics = found
+                    searched += topics
+        return progress, searched
 
     def repeat(self, file: Path) -> tuple[Inputs, DataFrame]:
         """Take what an earlier audit has fixed."""
@@ -138,24 +162,38 @@ class Audit:
 
     def snapshot(self, inputs: Inputs, output: Folder) -> list[Database]:
         """Copy the rows of the window beside the report, one file for each database."""
-        output.delete("rows")
+        output.delete(ROWS)
+        output.delete(TABLE_ROWS)
         found = []
         with tempfile.TemporaryDirectory(prefix="outbox-audit-") as folder:
             for number, (name, database) in enumerate(self._databases.items()):
-                file = Path(folder) / f"{number}.parquet"
-                found.append(take_snapshot(name, database, inputs.half_topic_id, inputs.halves, file))
-                upload(self._spark, file, output, f"rows/{file.name}")
+                file, table_file = Path(folder) / f"{number}.parquet", Path(folder) / f"{number}-table.parquet"
+                with open_snapshot(name, database) as connection:
+                    state = take_snapshot(connection, name, database, inputs.half_topic_id, inputs.halves, file)
+                    if (progress := inputs.tables.get(name)) is not None:
+                        messages = MessageTable(database.tables())
+                        tables = write_table_rows(connection, messages, inputs.window, progress, table_file)
+                        state = replace(state, tables=tables)
+                found.append(state)
+                upload(self._spark, file, output, f"{ROWS}/{file.name}")
+                if state.tables:
+                    upload(self._spark, table_file, output, f"{TABLE_ROWS}/{table_file.name}")
         return found
 
-    def evidence(self, inputs: Inputs, halves: DataFrame, output: Folder) -> DataFrame:
+    def evidence(self, inputs: Inputs, halves: DataFrame, databases: Sequence[Database], output: Folder) -> DataFrame:
         """Everything that was found, in one form."""
         window, topic_id, channel = inputs.halves, inputs.half_topic_id, inputs.channel
-        rows = self._spark.read.schema(COLUMNS).parquet(output.path("rows"))
+        rows = self._spark.read.schema(COLUMNS).parquet(output.path(ROWS))
+        began, of_tables = began_in(inputs.window, databases), []
+        if any(database.tables for database in databases):
+            read = self._spark.read.schema(table_rows.COLUMNS).parquet(output.path(TABLE_ROWS))
+            of_tables.append(table_evidence(read))
         return evidence(
             halves,
+            *of_tables,
             op_evidence(self.read({f"{channel}.op": inputs.ops}), topic_id, window),
             row_evidence(rows, topic_id, window),
-            real_evidence(self.read(inputs.reals), window, inputs.half_ends),
+            real_evidence(self.read(inputs.reals), window, inputs.half_ends, began),
             discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
         )
 
@@ -171,6 +209,25 @@ class Audit:
             self._settings.ordering == "key",
             tuple(inputs.shortened),
         )
+
+
+def began_in(window: Window, databases: Sequence[Database]) -> Began:
+    """Return which messages of table mode are in question: all of the window, and those that no transaction made.
+
+    Args:
+        window: The window.
+        databases: Their states after the real topics' ends were taken.
+    """
+    now = max((database.tables.now for database in databases if database.tables), default=_NEVER)
+    return Began(window.start, window.end, now + CLOCK_SKEW_MS)
+
+
+def merged(several: Iterable[Search]) -> list[Search]:
+    """Return one search for each topic, as far back as any of its searches."""
+    since: dict[str, int] = {}
+    for search in several:
+        since[search.topic] = min(search.since, since.get(search.topic, search.since))
+    return [Search(topic, time) for topic, time in since.items()]
 
 
 def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:

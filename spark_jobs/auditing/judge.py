@@ -16,14 +16,22 @@ from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from spark_jobs.auditing.cascade import verdict, why_unknown
-from spark_jobs.auditing.group_databases import Database, database_of, incarnation_of, may_be_purged, purged_below
+from spark_jobs.auditing.group_databases import (
+    Database,
+    database_of,
+    database_of_source,
+    evidence_may_be_purged,
+    incarnation_of,
+    may_be_purged,
+    purged_below,
+)
 from spark_jobs.auditing.order import reordered
 from spark_jobs.records.audit_verdicts import Verdict
 from spark_jobs.records.callback_rows import COMMITTED, lists
-from spark_jobs.records.evidence import HALF, LISTED, ORPHAN, REAL, message
+from spark_jobs.records.evidence import HALF, LISTED, ORPHAN, REAL, TABLE, message
 
 COLUMNS = (
-    "transaction_id string, position int, verdict string, detail string, producer_group string, topic string, "
+    "transaction_id string, position bigint, verdict string, detail string, producer_group string, topic string, "
     "database string, half_partition int, half_offset bigint, half_time timestamp, op_time timestamp, "
     "real_topic string, real_partition int, real_offset bigint, real_time timestamp, copies bigint, "
     "half_to_op_ms bigint, op_to_visible_ms bigint, half_to_visible_ms bigint"
@@ -60,12 +68,13 @@ class Circumstances:
         """Whether all op markers were read."""
         return self.channel.op_topic not in self.incomplete
 
-    def not_searched(self, topic: Column) -> Column:
-        """Whether a message for a real topic may be there, or have been discarded or dropped, and not been seen."""
-        if not self.ops_complete or self.channel.discard_topic in self.incomplete:
-            return f.lit(True)
+    def not_searched(self, half: Column) -> Column:
+        """Whether a message may be on its real topic, or have been discarded or dropped, and not been seen."""
         topics = (*self.incomplete, *self.shortened)
-        return topic.isin(*topics) if topics else f.lit(False)
+        unread = half["topic"].isin(*topics) if topics else f.lit(False)
+        if self.ops_complete and self.channel.discard_topic not in self.incomplete:
+            return unread
+        return unread | (half["truth"] != TABLE)
 
 
 def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
@@ -107,7 +116,7 @@ def _with_facts(evidence: DataFrame) -> DataFrame:
         "lowest_listing": f.min(f.when(commits, listing)),
         "highest_listing": f.max(f.when(commits, listing)),
         "listing": f.max_by(listing, f.when(op["kind"] == OpKind.COMMIT, op["time"])),
-        "decided": f.min(f.when(decides, op["time"])),
+        "decided": f.min(f.coalesce(f.when(decides, op["time"]), f.col("message.decided"))),
         "orphan": f.min(f.when(op["contained"], f.struct(op["partition"], op["offset"], op["time"]))),
         "truth": f.max("message.truth"),
         "first_half": f.min(f.when(side == HALF, f.col("message.offset"))),
@@ -153,7 +162,8 @@ def _counts() -> Column:
     facts, half = f.col("facts"), f.col("one")
     row, listing = facts["row"], facts["listing"]
     by_row = row["here"] & (row["state"] == COMMITTED) & _is_listed(half, row)
-    return f.when(facts["truth"] == Truth.LISTENER, _is_listed(half, listing)).otherwise(by_row)
+    by_listener = f.when(facts["truth"] == Truth.LISTENER, _is_listed(half, listing)).otherwise(by_row)
+    return f.when(half["truth"] == TABLE, f.lit(True)).otherwise(by_listener)
 
 
 def _is_listed(half: Column, decision: Column) -> Column:
@@ -168,24 +178,33 @@ def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
     """Add what depends on the databases, on the grace, and on what could not be read."""
     half, real, facts = f.col("half"), f.col("real"), f.col("facts")
     group = f.coalesce(half["producer_group"], real["producer_group"])
-    databases = circumstances.databases
-    named = messages.select("*", database_of(databases, group).alias("database"), group.alias("group"))
+    databases, source = circumstances.databases, f.coalesce(half["source"], real["source"])
+    of_source = database_of_source(databases, source)
+    named = messages.select(
+        "*",
+        of_source.alias("source_database"),
+        f.coalesce(of_source, database_of(databases, group)).alias("database"),
+        group.alias("group"),
+    )
     purged = purged_below(databases, f.col("database"), half["partition"])
     late = facts["decided"] > half["time"] + f.expr(f"INTERVAL {circumstances.grace} MILLISECOND")
     return named.select(
         "*",
         (incarnation_of(databases, f.col("database")) != half["incarnation"]).alias("foreign_database"),
         (half["offset"] < purged).alias("purged"),
-        may_be_purged(databases, f.col("database"), f.col("transaction_id")).alias("old"),
+        f.when(source.isNull(), may_be_purged(databases, f.col("database"), f.col("transaction_id")))
+        .otherwise(evidence_may_be_purged(databases, source, f.col("transaction_id")))
+        .alias("old"),
         f.col("group").isin(*circumstances.groups).alias("group_is_present"),
         f.coalesce(late, f.lit(False)).alias("decided_late"),
-        circumstances.not_searched(half["topic"]).alias("not_searched"),
+        circumstances.not_searched(half).alias("not_searched"),
     )
 
 
 def _placed(judged: DataFrame) -> DataFrame:
     """Return the result without latencies, with the columns that latencies and order depend on."""
     half, real, facts = f.col("half"), f.col("real"), f.col("facts")
+    of_table = half["truth"] == TABLE
     return judged.select(
         "transaction_id",
         "position",
@@ -207,9 +226,11 @@ def _placed(judged: DataFrame) -> DataFrame:
         "copies",
         # The broker's time on both sides; a real topic with the producer's time does not show when.
         f.when(real["time_type"] == 1, real["time"]).alias("_visible"),
-        half["ordering"].alias("_ordering"),
+        # The rows of table mode have one order, whatever their transactions; the key is that of the record.
+        f.coalesce(half["ordering"], f.when(of_table, real["ordering"])).alias("_ordering"),
+        half["source"].alias("_source"),
         real["late"].alias("_late"),
-        f.least(facts["row"]["first"], facts["first_half"]).alias("_first"),
+        f.when(of_table, half["offset"]).otherwise(f.least(facts["row"]["first"], facts["first_half"])).alias("_first"),
     )
 
 

@@ -12,11 +12,12 @@ def reordered(judged: DataFrame) -> DataFrame:
     """Judge again what is right but for its place behind a later message.
 
     On one partition of a real topic the messages of one producer group and ordering key have the order of their
-    transactions' first halves, and of their positions. What comes late is marked, and is not compared.
+    transactions' first halves, and of their positions. What comes late is marked, and is not compared. In table mode
+    they have the order of their rows.
 
     Args:
         judged: Messages with a verdict and their places; `_first`, the offset of their transaction's first half,
-            `_ordering`, their ordering key, and `_late`.
+            `_ordering`, their ordering key, `_source`, their table source, and `_late`.
     """
     delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE) & ~f.col("_late")
     compared = f.coalesce(delivered & f.col("_ordering").isNotNull(), f.lit(False))
@@ -34,6 +35,6 @@ def reordered(judged: DataFrame) -> DataFrame:
 
 def _lane(compared: Column) -> Column:
     """Return what is compared with each other; the rest has a lane for each transaction, so that no lane is endless."""
-    group = ("producer_group", "_ordering", "half_partition", "real_topic", "real_partition")
+    group = ("producer_group", "_ordering", "_source", "half_partition", "real_topic", "real_partition")
     shared = [f.when(compared, f.col(column)).alias(column) for column in group]
     return f.struct(*shared, f.when(~compared, f.col("transaction_id")).alias("_alone"))

@@ -79,6 +79,7 @@ def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
         spans=list(_spans_read(summary.inputs)),
         checkpoints=[(key, one.offset, one.metadata) for key, one in sorted(summary.inputs.checkpoints.items())],
         databases=list(map(_database, summary.databases)),
+        tables=[(name, one.source, one.incarnation, one.delivered) for name, one in summary.inputs.tables.items()],
         all_verdicts=[(one, one.weight, one.meaning) for one in Verdict],
     )
 

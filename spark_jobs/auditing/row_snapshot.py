@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
 
 # Rows of other half topics come too: they show that a record is of another channel. There are few, or none.
 _ROWS = """
-SELECT transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition,
+SELECT %(database)s::text, transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition,
        first_offset, last_offset, positions
   FROM {transaction}
  WHERE half_topic_id <> %(topic)s::uuid OR first_offset < 0 OR EXISTS (
@@ -60,37 +60,52 @@ _INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 
 
 def take_snapshot(
-    name: str, database: AuditedDatabase, half_topic_id: str, window: Mapping[int, Span], file: Path
+    connection: psycopg.Connection[Any],
+    name: str,
+    database: AuditedDatabase,
+    half_topic_id: str,
+    window: Mapping[int, Span],
+    file: Path,
 ) -> Database:
     """Write the rows of a window to a Parquet file, and return the database's state in the same snapshot.
 
     Rows, incarnation and purge watermarks are of one moment: what was purged before it is below a watermark.
 
     Args:
+        connection: In a snapshot of the database.
         name: The database's name in the settings.
-        database: How to reach it.
+        database: Where its tables are.
         half_topic_id: Id of the half topic.
         window: Spans of half offsets.
         file: The file to write.
 
     Raises:
         CallbackTableError: The tables are missing or wrong.
-        ConfigurationError: The database does not answer, or refuses.
+        psycopg.Error: The database does not answer.
     """
     table = CallbackTable(database.tables())
-    with _snapshot(name, database) as connection:
-        table.verify(connection)
-        topic = {"topic": half_topic_id}
-        purged = connection.execute(table.compose(_PURGED), topic).fetchall()
-        (until,) = connection.execute(table.compose(_PURGED_UNTIL)).fetchone() or (None,)
-        (incarnation,) = connection.execute(table.compose(_INCARNATION)).fetchone() or ("",)
-        _write(connection, table.compose(_ROWS), {**topic, **_arrays(window)}, name, file)
+    table.verify(connection)
+    topic = {"topic": half_topic_id}
+    purged = connection.execute(table.compose(_PURGED), topic).fetchall()
+    (until,) = connection.execute(table.compose(_PURGED_UNTIL)).fetchone() or (None,)
+    (incarnation,) = connection.execute(table.compose(_INCARNATION)).fetchone() or ("",)
+    parameters = {**topic, **_arrays(window), "database": name}
+    write_rows(connection, table.compose(_ROWS), parameters, SCHEMA, file)
     watermarks = {int(partition): int(value) for partition, value in purged}
     return Database(name, database.groups, incarnation, watermarks, until)
 
 
 @contextmanager
-def _snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
+def open_snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
+    """Connect to a database's primary, and read one snapshot of it in the block.
+
+    Args:
+        name: The database's name in the settings.
+        database: How to reach it.
+
+    Raises:
+        ConfigurationError: The database does not answer, or refuses, also in the block.
+    """
     dsn = database.connection_string()
     try:
         with connect_dsn(
@@ -111,14 +126,29 @@ def _snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connecti
         raise ConfigurationError(f"database {name!r} cannot be read: {connection_problem(error, dsn)}") from error
 
 
-def _write(
-    connection: psycopg.Connection[Any], query: sql.Composed, parameters: Mapping[str, Any], name: str, file: Path
+def write_rows(
+    connection: psycopg.Connection[Any],
+    query: sql.Composed,
+    parameters: Mapping[str, Any],
+    schema: pa.Schema,
+    file: Path,
 ) -> None:
-    with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, SCHEMA) as writer:
+    """Write what a query returns to a Parquet file.
+
+    Args:
+        connection: In a transaction.
+        query: The query.
+        parameters: Its parameters.
+        schema: The columns that it returns.
+        file: The file to write.
+
+    Raises:
+        psycopg.Error: The database does not answer, or refuses.
+    """
+    with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, schema) as writer:
         cursor.execute(query, parameters)
         while rows := cursor.fetchmany(AT_ONCE):
-            columns = [[name] * len(rows), *map(list, zip(*rows, strict=True))]
-            writer.write_table(pa.table(columns, schema=SCHEMA))
+            writer.write_table(pa.table([*map(list, zip(*rows, strict=True))], schema=schema))
 
 
 def _arrays(window: Mapping[int, Span]) -> dict[str, list[int]]:

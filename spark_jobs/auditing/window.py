@@ -26,7 +26,10 @@ _MILLISECONDS = re.compile(r"[0-9]{1,15}")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Halves whose append time is in [start, end), both ms since 1970; `grace` is in ms."""
+    """Halves whose append time is in [start, end), both ms since 1970; `grace` is in ms.
+
+    Of table mode, messages whose local transaction began in it, by the database's clock.
+    """
 
     start: int
     end: int
@@ -93,6 +96,21 @@ def _compact(time: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class TableProgress:
+    """How far a message table was delivered, before the ends of the real topics were taken.
+
+    Args:
+        source: Its name in the relay's settings; empty: no relay has delivered from it.
+        incarnation: Of its progress.
+        delivered: Number of the last batch that was known to be delivered.
+    """
+
+    source: str
+    incarnation: str
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """Everything of Kafka that an audit reads, so that it can be read again.
 
@@ -110,6 +128,7 @@ class Inputs:
         incomplete: Why a topic could not be read as it should, by topic.
         shortened: Real topics that begin inside the window, and where: retention by age explains that, and so does a
             deletion by hand. A message that is absent there is not proven to be lost.
+        tables: The progress of message tables, by database.
     """
 
     channel: str
@@ -123,6 +142,7 @@ class Inputs:
     checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
     incomplete: Mapping[str, str] = field(default_factory=dict)
     shortened: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, TableProgress] = field(default_factory=dict)
 
     def unsettled(self) -> dict[int, tuple[range, ...]]:
         """Offsets of the window that the relay had not settled, by half partition, as runs."""
@@ -156,6 +176,8 @@ class Inputs:
             content["reals"] = {topic: _spans(spans) for topic, spans in content["reals"].items()}
             content["half_ends"] = {int(partition): int(end) for partition, end in content["half_ends"].items()}
             content["checkpoints"] = {int(key): Checkpoint(**value) for key, value in content["checkpoints"].items()}
+            tables = content.pop("tables", {})
+            content["tables"] = {name: TableProgress(**value) for name, value in tables.items()}
             return cls(**content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"these are no spans of an audit: {error!r}") from error

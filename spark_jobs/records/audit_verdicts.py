@@ -40,7 +40,7 @@ class Verdict(enum.StrEnum):
     DISCARDED = (
         "DISCARDED",
         Proof.FINDING,
-        "not delivered: it is in the discard topic, or was dropped from there",
+        "not delivered: it is in the discard topic, was dropped from there, or is in `outbox_discarded`",
     )
     CONTRADICTORY_OPS = (
         "CONTRADICTORY_OPS",

@@ -18,15 +18,22 @@ HALF, REAL, LISTED, ORPHAN = "half", "real", "listed", "orphan"
 """Sides of a message: its half, its record on a real topic, its place in a committed row, an op marker without one."""
 
 MESSAGE = (
-    "struct<side:string,position:int,topic:string,partition:int,offset:bigint,time:timestamp,time_type:int,"
+    "struct<side:string,position:bigint,topic:string,partition:int,offset:bigint,time:timestamp,time_type:int,"
     "producer_group:string,truth:string,target:int,ordering:binary,content:bigint,sent:timestamp,incarnation:string,"
-    "origin_partition:int,origin_offset:bigint,late:boolean,unsettled:boolean>"
+    "origin_partition:int,origin_offset:bigint,late:boolean,unsettled:boolean,source:string,reason:string,"
+    "decided:timestamp>"
 )
 """A side of a message.
 
 Of a half, `topic` and `target` are where it shall go, `partition` and `offset` where the half is, `sent` is the
 timestamp that the record shall have. A half without `truth` has control headers that cannot be read.
+
+A message of table mode has its row for a half: `position` and `offset` are the row's id, `source` is the table source,
+`reason` why it was discarded, `decided` when it was known to be delivered.
 """
+
+TABLE = "table"
+"""Truth of a message of table mode: its row, or the evidence that the relay left of it."""
 
 OP = (
     "struct<kind:string,source:string,partition:int,positions:string,first:bigint,last:bigint,time:timestamp,"
@@ -89,6 +96,12 @@ def overlapping(spans: Mapping[int, Span], partition: Column, first: Column, las
     starts = {number: start for number, (start, _) in spans.items()}
     ends = {number: end for number, (_, end) in spans.items()}
     return (last >= lookup(starts, partition)) & (first < lookup(ends, partition))
+
+
+def created_ms(transaction_id: Column) -> Column:
+    """Return the time with which a transaction id begins, ms since 1970."""
+    digits = f.substring(f.replace(transaction_id, f.lit("-"), f.lit("")), 1, 12)
+    return f.conv(digits, 16, 10).cast("bigint")
 
 
 def malformed_id(partition: Column, offset: Column) -> Column:

@@ -22,7 +22,7 @@ from outbox._postgres.dsn import connection_problem, libpq_dsn
 from outbox._service.exit_codes import fail, one_line
 from outbox._service.logs import configure_logs
 from outbox.errors import ConfigurationError
-from spark_jobs.auditing.row_snapshot import _snapshot
+from spark_jobs.auditing.row_snapshot import open_snapshot
 from spark_jobs.auditing.settings import AuditedDatabase
 
 PARTS = ("s3cr", "pa55", "w0rd")
@@ -86,7 +86,10 @@ def operator(url: str, _: pytest.MonkeyPatch) -> str:
 
 
 def audit(url: str, _: pytest.MonkeyPatch) -> str:
-    with pytest.raises(ConfigurationError) as raised, _snapshot("shop", AuditedDatabase.model_validate({"dsn": url})):
+    with (
+        pytest.raises(ConfigurationError) as raised,
+        open_snapshot("shop", AuditedDatabase.model_validate({"dsn": url})),
+    ):
         pass
     return str(raised.value)
 

@@ -23,14 +23,16 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.group_databases import Database, MessageTables
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.records.callback_rows import COLUMNS, row_evidence
-from spark_jobs.records.delivered import real_evidence
+from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.discards import discard_evidence
 from spark_jobs.records.evidence import evidence
 from spark_jobs.records.halves import half_evidence
 from spark_jobs.records.ops import op_evidence
+from spark_jobs.records.table_rows import COLUMNS as TABLE_COLUMNS
+from spark_jobs.records.table_rows import table_evidence
 from tests.support.spark import KAFKA_SCHEMA, session
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
@@ -46,6 +48,10 @@ BEHIND = 1_000_000
 """Where it ends; nothing is there."""
 
 HALF_END = 2_000_000
+
+BEGIN_MS = int(BEGIN.timestamp() * 1_000)
+BEGAN = Began(BEGIN_MS, BEGIN_MS + 3_600_000, BEGIN_MS + 7_200_000)
+"""When the local transactions of table mode begin that are in the window."""
 
 BROKERS_TIME = 1
 
@@ -116,6 +122,7 @@ class History:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     unsettled: set[int] = field(default_factory=set)
     told: list[Told] = field(default_factory=list)
+    table_rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin to count."""
@@ -257,15 +264,17 @@ class History:
         incomplete: tuple[str, ...] = (),
         shortened: tuple[str, ...] = (),
         ordered: bool = True,
+        tables: MessageTables | None = None,
     ) -> list[Row]:
         """The verdicts."""
         window = dict.fromkeys((0, 1), (START, BEHIND))
-        database = Database("shop", groups, INCARNATION, {0: purged}, purged_until)
+        database = Database("shop", groups, INCARNATION, {0: purged}, purged_until, tables)
         frames = [
             half_evidence(frame(self.halves), {0: [range(offset, offset + 1) for offset in sorted(self.unsettled)]}),
             op_evidence(frame(self.ops), TOPIC_ID, window),
             row_evidence(session().createDataFrame(self.rows, COLUMNS), TOPIC_ID, window),
-            real_evidence(frame(self.reals), window, {0: HALF_END}),
+            table_evidence(session().createDataFrame(self.table_rows, TABLE_COLUMNS)),
+            real_evidence(frame(self.reals), window, {0: HALF_END}, BEGAN),
             discard_evidence(frame(self.discards), TOPIC_ID),
         ]
         present = {control.group for told in self.told for control in told.control}

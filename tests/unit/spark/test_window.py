@@ -22,7 +22,7 @@ from spark_jobs.auditing.inputs import still_there
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import LATENCIES, GroupSummary, Summary
-from spark_jobs.auditing.window import Inputs, Window, last_window, parse_time, text_of
+from spark_jobs.auditing.window import Inputs, TableProgress, Window, last_window, parse_time, text_of
 from spark_jobs.records.audit_verdicts import Verdict
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic, source_properties
 from spark_jobs.runtime.spans import Checkpoint
@@ -88,8 +88,17 @@ def test_spans_are_read_as_they_were_written() -> None:
         reals={"orders": {0: (3, 4)}},
         checkpoints={0: checkpoint},
         incomplete={"a": "b"},
+        tables={"default": TableProgress("shop", TOPIC_ID, 7)},
     )
     assert Inputs.parse(made.encode()) == made
+    assert "<td>default</td><td>shop</td>" in report(Summary(made, [], []), {})
+
+
+def test_spans_from_before_table_mode_are_read() -> None:
+    made = inputs()
+    content = json.loads(made.encode())
+    del content["tables"]
+    assert Inputs.parse(json.dumps(content)) == made
 
 
 PLACE = ("outbox.discard", 0)

@@ -1,0 +1,141 @@
+"""The tables of table mode, out of Postgres: how far they are delivered, and their rows of a window, without content.
+
+The progress is read before the ends of the real topics are taken, the rows after them. So each record that is visible
+by then has a row or evidence, and the record of each message that was delivered by then is below these ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pyarrow as pa
+
+from outbox._postgres.message_table import MessageTable
+from outbox.errors import ConfigurationError
+from spark_jobs.auditing.group_databases import MessageTables
+from spark_jobs.auditing.inputs import Search
+from spark_jobs.auditing.row_snapshot import write_rows
+from spark_jobs.auditing.window import TableProgress, Window
+
+SCHEMA = pa.schema(
+    {
+        "source": pa.string(),
+        "transaction_id": pa.string(),
+        "created_at": pa.timestamp("us", tz="UTC"),
+        "delivered_at": pa.timestamp("us", tz="UTC"),
+        "producer_group": pa.string(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "first": pa.int64(),
+        "last": pa.int64(),
+        "reason": pa.string(),
+        "settled": pa.bool_(),
+    }
+)
+"""The columns of `spark_jobs.records.table_rows.COLUMNS` for pyarrow."""
+
+_INCOMPLETE = (
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+)
+
+_EXISTS = "SELECT to_regclass(%s) IS NOT NULL"
+_PROGRESS: LiteralString = "SELECT name, incarnation::text, delivered FROM {source} WHERE id = 0"
+_STATE: LiteralString = (
+    "SELECT (SELECT incarnation::text FROM {source} WHERE id = 0),"
+    " CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),"
+    " (SELECT CAST(extract(epoch FROM purged_until) * 1000 AS bigint) FROM {source} WHERE id = 0)"
+)
+_IN_WINDOW: LiteralString = (
+    "WHERE created_at >= timestamptz 'epoch' + %(start)s * interval '1 millisecond'"
+    " AND created_at < timestamptz 'epoch' + %(end)s * interval '1 millisecond'"
+)
+_TOPIC: LiteralString = "SELECT topic, least(%(start)s, "  # a topic may keep the timestamps that users gave
+_TOPICS: LiteralString = (
+    f"{_TOPIC} min(earliest)) FROM {{delivered}} {_IN_WINDOW} GROUP BY topic"
+    f" UNION ALL {_TOPIC} min(timestamp)) FROM {{message}} {_IN_WINDOW} GROUP BY topic"
+    f" UNION ALL {_TOPIC} min(timestamp)) FROM {{discarded}} {_IN_WINDOW} GROUP BY topic"
+)
+_ABOUT: LiteralString = "SELECT %(source)s::text, {transaction_id}::text, created_at"
+_ROWS: LiteralString = (
+    f"{_ABOUT}, delivered_at, producer_group, topic, partition, lower(run), upper(run) - 1, NULL, batch <= %(settled)s"
+    f" FROM {{delivered}}, unnest(ids) AS run {_IN_WINDOW}"
+    f" UNION ALL {_ABOUT}, NULL, producer_group, topic, partition, id, id, NULL, false"
+    f" FROM {{message}} {_IN_WINDOW}"
+    f" UNION ALL {_ABOUT}, NULL, producer_group, topic, partition, id, id, reason, true"
+    f" FROM {{discarded}} {_IN_WINDOW}"
+)
+
+
+def read_progress(
+    connection: psycopg.Connection[Any], table: MessageTable, window: Window
+) -> tuple[TableProgress, list[Search]] | None:
+    """Return how far a message table is delivered, and the real topics that its rows of the window name.
+
+    Args:
+        connection: In a snapshot of the database.
+        table: The table.
+        window: The window.
+
+    Returns:
+        None if the database has no message table.
+
+    Raises:
+        ConfigurationError: The tables are incomplete, or the role may not read them.
+        psycopg.Error: The database does not answer.
+    """
+    if not _exists(connection, table):
+        return None
+    with _explained(table):
+        row = connection.execute(table.compose(_PROGRESS)).fetchone()
+        topics = connection.execute(table.compose(_TOPICS), _limits(window)).fetchall()
+    return TableProgress(*(row or ("", "", 0))), [Search(topic, since) for topic, since in topics]
+
+
+def write_table_rows(
+    connection: psycopg.Connection[Any], table: MessageTable, window: Window, progress: TableProgress, file: Path
+) -> MessageTables:
+    """Write the rows of a window to a Parquet file, and return the tables' state in the same snapshot.
+
+    Args:
+        connection: In a snapshot of the database.
+        table: The table.
+        window: The window.
+        progress: How far it was delivered before the ends of the real topics were taken.
+        file: The file to write.
+
+    Raises:
+        ConfigurationError: The tables are incomplete, or the role may not read them.
+        psycopg.Error: The database does not answer.
+    """
+    with _explained(table):
+        incarnation, now, purged_until = connection.execute(table.compose(_STATE)).fetchone() or ("", 0, None)
+        settled = progress.delivered if incarnation == progress.incarnation else -1
+        parameters = {**_limits(window), "source": progress.source, "settled": settled}
+        write_rows(connection, table.compose(_ROWS), parameters, SCHEMA, file)
+    return MessageTables(progress.source, now, purged_until)
+
+
+def _exists(connection: psycopg.Connection[Any], table: MessageTable) -> bool:
+    name = f'"{table.names.schema}"."{table.names.message}"'
+    return connection.execute(_EXISTS, (name,)).fetchone() == (True,)
+
+
+def _limits(window: Window) -> Mapping[str, int]:
+    return {"start": window.start, "end": window.end}
+
+
+@contextmanager
+def _explained(table: MessageTable) -> Iterator[None]:
+    try:
+        yield
+    except _INCOMPLETE as error:
+        raise ConfigurationError(
+            f"the tables of table mode beside {table.full_name} cannot be read ({error.diag.message_primary}): let "
+            "their owner run `outbox table create --checker-role ROLE` with the role of this connection"
+        ) from error

@@ -1,0 +1,122 @@
+"""`outbox audit` proves messages of table mode, and finds what was done behind the back of the relay (R61)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.message_table import MessageTable
+from outbox._service.exit_codes import Exit
+from outbox.protocol.identifiers import xid_of
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
+from spark_jobs.records.audit_verdicts import Verdict
+from tests.support.auditing import GRACE_MS, QUICK, Audited, findings_of, now, summary_of
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty
+from tests.support.shop import Shop
+
+TRANSACTIONS = 8
+INVENTED = 900_000
+"""Ids of rows that no application has inserted."""
+
+
+_MORE = (
+    "UPDATE {site.delivered} SET ids = ids + int8multirange(int8range(%s, %s, '[]'))"
+    " WHERE xid::text = %s AND topic = %s"
+)
+_COPY = (
+    " SELECT CAST(%s AS xid8), created_at, partition, producer_group, topic, {columns}"
+    " FROM {{site.delivered}}, CAST(%s AS bigint) AS row WHERE xid::text = %s LIMIT 1"
+)
+_NAMES = "(xid, created_at, partition, producer_group, topic, "
+_COPIES = {
+    Verdict.LOST: f"INSERT INTO {{site.delivered}} {_NAMES} batch, ids)"
+    + _COPY.format(columns="batch, int8multirange(int8range(row, row, '[]'))"),
+    Verdict.DANGLING: f"INSERT INTO {{site.message}} {_NAMES} id) OVERRIDING SYSTEM VALUE"
+    + _COPY.format(columns="row"),
+    Verdict.DISCARDED: f"INSERT INTO {{site.discarded}} {_NAMES} id, reason, detail)"
+    + _COPY.format(columns="row, 'TOPIC_MISSING', 'by hand'"),
+}
+"""Rows of messages that nobody has published, in local transactions that began when another one did."""
+
+
+def checker(site: Site) -> str:
+    """Make a role that has the rights of a checker; its connection string."""
+    role = f"{site.name}_audit"
+    with site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'audit'".encode())
+        for grant in (CallbackTable(site.tables).checker_grant(role), MessageTable(site.tables).checker_grant(role)):
+            for statement in grant.statements():
+                connection.execute(statement)
+    return make_conninfo(site.postgres_url, user=role, password="audit")
+
+
+def tell(audited: Audited) -> None:
+    """Transactions of both modes: in table mode of two topics each, and some that are rolled back."""
+    site = audited.site
+    audited.start = now()
+    with Shop(site) as shop, shop.session() as session:
+        shop.publish(session, "orders", "half", "key")
+    for number in range(TRANSACTIONS):
+        with psycopg.connect(site.postgres_url) as connection:
+            publish(connection, site, "orders", [f"key{number % 3}"])
+            publish(connection, site, "stock", [f"key{number % 3}"])
+            if number % 4 == 3:
+                connection.rollback()
+    wait_empty(site)
+    site.wait_settled()
+    audited.end = now() + 1
+    wait_until(lambda: now() > audited.end + GRACE_MS)
+
+
+def plant(audited: Audited) -> dict[str, str]:
+    """Change what is right, a transaction for each fault; verdicts by message id."""
+    records = [one for one in audited.records().values() if dict(one.headers)[ORIGIN_HEADER].startswith(b"shop/")]
+    ids = sorted({_transaction(record.message_id) for record in records})
+    forgotten, doubled, torn = ids[:3]
+    audited.execute("DELETE FROM {site.delivered} WHERE xid::text = %s", str(xid_of(forgotten)))
+    found = {one.message_id: Verdict.PHANTOM for one in records if _transaction(one.message_id) == forgotten}
+
+    copied = next(record for record in records if _transaction(record.message_id) == doubled)
+    audited.produce(copied.topic, copied.key, copied.value, copied.headers)
+    found[copied.message_id] = Verdict.DUPLICATE
+
+    audited.execute(_MORE, INVENTED, INVENTED + 1, str(xid_of(torn)), audited.site.topic("orders"))
+    found |= {f"{torn}/{INVENTED + number}": Verdict.TORN for number in range(2)}
+
+    for row, (verdict, statement) in enumerate(_COPIES.items(), INVENTED + 10):
+        audited.execute(statement, str(xid_of(torn) + row), row, str(xid_of(torn)))
+        found[f"{torn[:-8]}{xid_of(torn) + row:08x}/{row}"] = verdict
+
+    forged = f"{forgotten}/{INVENTED + 20}"
+    headers = [(MESSAGE_ID_HEADER, forged.encode()), (ORIGIN_HEADER, f"{SOURCE}/{INVENTED + 20}".encode())]
+    audited.produce(audited.site.topic("orders"), b"k", b"v", headers)
+    return found | {forged: Verdict.PHANTOM}
+
+
+def _transaction(id_: str) -> str:
+    return id_.partition("/")[0]
+
+
+@pytest.mark.long
+def test_messages_of_table_mode_are_proven_and_faults_are_found(site: Site, tmp_path: Path) -> None:
+    site.create("orders", "stock")
+    create(site)
+    relay = site.relay(extra={**relay_settings(site), **QUICK})
+    wait_until(lambda: "Table source taken over" in relay.output(), explain=site.logs)
+    audited = Audited(site, tmp_path)
+    tell(audited)
+    role = {"OUTBOX_POSTGRES_URL": checker(site)}
+    summary = summary_of(audited.run("clean", code=Exit.OK, **role))
+    late = summary["verdicts"].pop(Verdict.LATE, 0)  # on a busy machine
+    assert summary["verdicts"] == {Verdict.DELIVERED_ONCE: 1 + 2 * TRANSACTIONS * 3 // 4 - late}
+    assert {one["source"] for one in summary["spans"]["tables"].values()} == {SOURCE}
+    relay.terminate()  # it would deliver the row that waits
+    expected = plant(audited)
+    report = audited.run("planted", code=Exit.FINDINGS, **role)
+    assert findings_of(report) == expected
+    assert SOURCE in (report / "report.html").read_text()

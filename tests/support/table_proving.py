@@ -1,0 +1,93 @@
+"""Histories of table mode as an audit reads them: rows as applications insert them, records as the relay makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from outbox.protocol.identifiers import table_transaction_id
+from relay.tables.rows import Row, records, transactions
+from tests.support.proving import BEGIN_MS, History, Record
+
+SOURCE = "shop"
+
+TOLD_AFTER = timedelta(milliseconds=30)
+"""Between the start of a local transaction and the evidence."""
+
+
+class TableHistory(History):
+    """A history that has messages of table mode too; rows get their ids in the order of their publication.
+
+    Attributes:
+        inserted: Ids of the local transactions.
+    """
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        super().__post_init__()
+        self.inserted: list[str] = []
+
+    def insert(
+        self,
+        messages: int = 1,
+        *,
+        key: bytes | None = None,
+        group: str = "orders",
+        partition: int = -1,
+        began_ms: int = BEGIN_MS,
+    ) -> list[Row]:
+        """The rows of a local transaction; without a key each transaction has its own."""
+        number = next(self._numbers)
+        started_us = (began_ms + number) * 1_000 + 7
+        own = b"row-%d" % number if key is None else key
+        self.inserted.append(table_transaction_id(number, started_us))
+        topics = [self.topics[(number + place) % len(self.topics)] for place in range(messages)]
+        return [
+            Row(number, next(self._offsets), started_us, group, topic, partition, None, own, b"v", ["trace"], [b"x"])
+            for topic in topics
+        ]
+
+    def leave(
+        self, rows: Sequence[Row], *, settled: bool = True, after: timedelta = TOLD_AFTER, source: str = SOURCE
+    ) -> None:
+        """The evidence of rows that were delivered, a run for each."""
+        for row in rows:
+            self._tell(row, source, time_of(row) + after, None, settled=settled)
+
+    def wait(self, rows: Sequence[Row]) -> None:
+        """Rows that wait."""
+        for row in rows:
+            self._tell(row, SOURCE, None, None, settled=False)
+
+    def discard(self, rows: Sequence[Row], reason: str = "TOPIC_MISSING") -> None:
+        """Rows that cannot be delivered."""
+        for row in rows:
+            self._tell(row, SOURCE, None, reason, settled=True)
+
+    def _tell(self, row: Row, source: str, at: datetime | None, reason: str | None, *, settled: bool) -> None:
+        about = (source, id_of(row)[0], time_of(row), at, row.group, row.topic, row.partition, row.id, row.id)
+        self.table_rows.append((*about, reason, settled))
+
+    def show(self, rows: Sequence[Row], source: str = SOURCE) -> list[Record]:
+        """Their records on the real topics."""
+        return [
+            self.real(made.topic, made.key, made.value, made.headers, time_of(rows[0]))
+            for made in records(transactions(rows), source)
+        ]
+
+    def delivered_rows(self, messages: int = 1, *, source: str = SOURCE, key: bytes | None = None) -> list[Row]:
+        """A local transaction that went all the way."""
+        rows = self.insert(messages, key=key)
+        self.leave(rows, source=source)
+        self.show(rows, source)
+        return rows
+
+
+def id_of(row: Row) -> tuple[str, int | None]:
+    """Names a message as a judged one is named."""
+    return table_transaction_id(row.xid, row.started_us), row.id
+
+
+def time_of(row: Row) -> datetime:
+    """When its local transaction began."""
+    return datetime.fromtimestamp(row.started_us / 1_000_000, UTC)

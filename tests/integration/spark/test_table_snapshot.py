@@ -1,0 +1,159 @@
+"""What an audit reads of table mode: the progress before the ends of the real topics, the rows after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyarrow import parquet
+
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.message_table import MessageTable
+from outbox.errors import ConfigurationError
+from outbox.settings import TableNames
+from relay.settings import TableSettings
+from relay.tables.rows import transactions
+from relay.tables.source_table import Refusal, SourceTable, Step
+from spark_jobs.auditing.group_databases import MessageTables
+from spark_jobs.auditing.inputs import Search
+from spark_jobs.auditing.row_snapshot import open_snapshot
+from spark_jobs.auditing.settings import AuditedDatabase
+from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
+from spark_jobs.auditing.window import TableProgress, Window
+from tests.support.auditing import now
+from tests.support.harness import Site
+
+WINDOW = Window(now() - 3_600_000, now() + 3_600_000, 0)
+
+
+@pytest.fixture
+def place(site: Site) -> Iterator[tuple[Site, SourceTable]]:
+    """A site with the tables of both modes and nothing in Kafka, and the owner of its table source."""
+    with site.connect() as connection:
+        CallbackTable(site.tables).create(connection)
+        MessageTable(site.tables).create(connection)
+    source = SourceTable.connect("shop", settings(site))
+    yield site, source
+    source.close()
+
+
+def settings(site: Site, **more: int) -> TableSettings:
+    return TableSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name, **more})
+
+
+def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
+    """Publish one transaction."""
+    with psycopg.connect(site.postgres_url) as connection:
+        for topic in topics:
+            connection.execute(
+                f"INSERT INTO {site.tables.message} (producer_group, topic, timestamp) VALUES ('g', %s, %s)".encode(),
+                (topic, timestamp),
+            )
+
+
+def progress(site: Site, window: Window = WINDOW) -> tuple[TableProgress, list[Search]] | None:
+    with open_snapshot("one", audited(site)) as connection:
+        return read_progress(connection, MessageTable(site.tables), window)
+
+
+def rows(site: Site, before: TableProgress, file: Path) -> tuple[MessageTables, list[dict[str, Any]]]:
+    with open_snapshot("one", audited(site)) as connection:
+        state = write_table_rows(connection, MessageTable(site.tables), WINDOW, before, file)
+    return state, parquet.read_table(file).sort_by("first").to_pylist()
+
+
+def audited(site: Site) -> AuditedDatabase:
+    return AuditedDatabase.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+
+
+def test_only_what_was_delivered_before_is_settled(place: tuple[Site, SourceTable], tmp_path: Path) -> None:
+    site, source = place
+    insert(site, "early", "early", timestamp=5)
+    insert(site, "late")
+    insert(site, "dead")
+    insert(site, "waits", timestamp=now() + 1_000_000)
+    window = source.window(100, 1_000_000, ())
+    early, second, late, dead, waits = (row.id for row in window.rows)
+    step = source.move(source.progress(), Step(1, 0, (early, second), ()))
+    step = source.move(step, Step(2, 1, (late,), (early, second), (Refusal(dead, "TOPIC_MISSING", "no topic"),)))
+    found, topics = progress(site) or (TableProgress("", "", 0), [])
+    assert (found.source, found.delivered) == ("shop", 1)
+    assert sorted((one.topic, one.since) for one in topics) == [
+        ("dead", WINDOW.start),
+        ("early", 5),
+        ("late", WINDOW.start),
+        ("waits", WINDOW.start),
+    ]
+    source.move(step, Step(2, 2, (), (late,)))
+    state, read = rows(site, found, tmp_path / "rows.parquet")
+    assert [(row["first"], row["last"], row["reason"], row["settled"]) for row in read] == [
+        (early, second, None, True),
+        (late, late, None, False),
+        (dead, dead, "TOPIC_MISSING", True),
+        (waits, waits, None, False),
+    ]
+    assert [row["delivered_at"] is not None for row in read] == [True, True, False, False]
+    assert [row["transaction_id"] for row in read] == [one.id for one in transactions(window.rows)]
+    assert {row["source"] for row in read} == {"shop"}
+    assert (state.source, state.purged_until) == ("shop", None)
+    assert WINDOW.start < state.now < WINDOW.end
+
+
+def test_progress_of_another_incarnation_settles_nothing(place: tuple[Site, SourceTable], tmp_path: Path) -> None:
+    site, source = place
+    insert(site, "orders")
+    [row] = source.window(1, 1_000_000, ()).rows
+    step = source.move(source.progress(), Step(1, 0, (row.id,), ()))
+    source.move(step, Step(1, 1, (), (row.id,)))
+    _, read = rows(site, TableProgress("shop", "another", 1), tmp_path / "rows.parquet")
+    assert [one["settled"] for one in read] == [False]
+
+
+def test_rows_of_other_windows_are_not_read(place: tuple[Site, SourceTable]) -> None:
+    site, _ = place
+    insert(site, "orders")
+    assert progress(site, Window(WINDOW.start, WINDOW.start + 1, 0)) == (TableProgress("", "", 0), [])
+
+
+def test_a_purge_is_known_by_its_time(place: tuple[Site, SourceTable], tmp_path: Path) -> None:
+    site, source = place
+    insert(site, "orders")
+    [row] = source.window(1, 1_000_000, ()).rows
+    step = source.move(source.progress(), Step(1, 0, (row.id,), ()))
+    source.move(step, Step(1, 1, (), (row.id,)))
+    assert not source.purge()
+    before = progress(site)
+    forgetful = SourceTable.connect("shop", settings(site, keep_settled_ms=0))
+    assert not forgetful.purge()
+    forgetful.close()
+    assert before is not None
+    state, read = rows(site, before[0], tmp_path / "rows.parquet")
+    assert read == []
+    assert state.purged_until is not None
+    assert WINDOW.start < state.purged_until <= state.now
+
+
+def test_a_database_without_table_mode_has_no_progress(site: Site) -> None:
+    with site.connect() as connection:
+        CallbackTable(site.tables).create(connection)
+    assert progress(site) is None
+
+
+def test_a_role_without_rights_is_told_what_to_do(place: tuple[Site, SourceTable]) -> None:
+    site, _ = place
+    role, names = f"{site.name}_poor", TableNames("public", site.name)
+    with site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'poor'".encode())
+        for statement in CallbackTable(names).checker_grant(role).statements():
+            connection.execute(statement)
+    dsn = make_conninfo(site.postgres_url, user=role, password="poor")
+    poor = AuditedDatabase.model_validate({"dsn": dsn, "table_prefix": site.name})
+    with (
+        pytest.raises(ConfigurationError, match="--checker-role"),
+        open_snapshot("one", poor) as connection,
+    ):
+        read_progress(connection, MessageTable(names), WINDOW)

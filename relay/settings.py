@@ -5,23 +5,21 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from outbox._kafka.topic_contract import Contract
 from outbox._service.settings import (
     Bytes,
     CheckAge,
     Former,
+    MessageTables,
     Milliseconds,
-    SecretFile,
     ServiceSettings,
     Unit,
-    read_secret,
     refuse_ours,
 )
-from outbox.settings import TableNames
 from relay.batching.allow_list import AllowList
 from relay.batching.pacing import BatchPolicy
 from relay.batching.topic_gate import GatePolicy
@@ -47,44 +45,7 @@ _OURS = {
 _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 
 
-_SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-
-
-class TableSettings(BaseModel):
-    """One message table that the relay delivers from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    dsn: SecretStr | None = Field(None, description="Connection string of the relay's role. No transaction pooler.")
-    dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
-    table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
-    table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
-    keep_settled_ms: Milliseconds = Field(
-        86_400_000, ge=0, description="Age up to which the evidence of delivered messages is kept."
-    )
-
-    @model_validator(mode="after")
-    def _one_dsn(self) -> Self:
-        if (self.dsn is None) == (self.dsn_file is None):
-            raise ValueError("give either dsn or dsn_file")
-        return self
-
-    def connection_string(self) -> str:
-        """Return the connection string as it is at this moment.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or is empty.
-        """
-        if self.dsn_file is None:
-            return self.dsn.get_secret_value() if self.dsn else ""
-        return read_secret("dsn_file", self.dsn_file)
-
-    def names(self) -> TableNames:
-        """Return where the message table is."""
-        return TableNames(self.table_schema, self.table_prefix)
-
-
-class RelaySettings(CheckAge, ServiceSettings):
+class RelaySettings(CheckAge, MessageTables, ServiceSettings):
     """Settings of the relay; see `ServiceSettings` for where they come from."""
 
     MOST_USED = (
@@ -163,10 +124,6 @@ class RelaySettings(CheckAge, ServiceSettings):
     allowed_topics: dict[str, tuple[str, ...]] | None = Field(
         None, description="Allowed real topics by producer group: names, or prefixes that end in '*'. Default: all."
     )
-    tables: dict[str, TableSettings] = Field(
-        default_factory=dict,
-        description="Message tables to deliver from (table mode), by name, as tables of the TOML file.",
-    )
     batch_messages: Annotated[int, Unit("messages")] = Field(
         5_000, ge=1, description="Approximate number of messages in one Kafka transaction."
     )
@@ -199,14 +156,6 @@ class RelaySettings(CheckAge, ServiceSettings):
             if not _PATTERN.fullmatch(pattern):
                 raise ValueError(f"{pattern!r} is neither a name nor a prefix that ends in '*'")
         return allowed
-
-    @field_validator("tables")
-    @classmethod
-    def _check_names(cls, tables: dict[str, TableSettings]) -> dict[str, TableSettings]:
-        for name in tables:
-            if not _SOURCE.fullmatch(name):
-                raise ValueError(f"{name!r} is not allowed: use at most 63 of a-z, 0-9, '_' and '-', a letter first")
-        return tables
 
     def allow_list(self) -> AllowList:
         """Return which producer groups may write to which topics."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -37,6 +47,8 @@ from outbox.settings import (
 )
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
+
+_SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 def _properties(value: Any) -> dict[str, str]:
@@ -291,6 +303,57 @@ class PostgresSettings(LayeredSettings):
     def tables(self) -> TableNames:
         """Return schema and prefix of the tables."""
         return TableNames(self.table_schema, self.table_prefix)
+
+
+class TableSettings(BaseModel):
+    """One message table that the relay delivers from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dsn: SecretStr | None = Field(None, description="Connection string of the relay's role. No transaction pooler.")
+    dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
+    table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
+    table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
+    keep_settled_ms: Milliseconds = Field(
+        86_400_000, ge=0, description="Age up to which the evidence of delivered messages is kept."
+    )
+
+    @model_validator(mode="after")
+    def _one_dsn(self) -> Self:
+        if (self.dsn is None) == (self.dsn_file is None):
+            raise ValueError("give either dsn or dsn_file")
+        return self
+
+    def connection_string(self) -> str:
+        """Return the connection string as it is at this moment.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or is empty.
+        """
+        if self.dsn_file is None:
+            return self.dsn.get_secret_value() if self.dsn else ""
+        return read_secret("dsn_file", self.dsn_file)
+
+    def names(self) -> TableNames:
+        """Return where the message table is."""
+        return TableNames(self.table_schema, self.table_prefix)
+
+
+class MessageTables(LayeredSettings):
+    """The message tables of a channel, by the names of their table sources."""
+
+    tables: dict[str, TableSettings] = Field(
+        default_factory=dict,
+        description="Message tables to deliver from (table mode), by name, as tables of the TOML file.",
+    )
+
+    @field_validator("tables")
+    @classmethod
+    def _check_names(cls, tables: dict[str, TableSettings]) -> dict[str, TableSettings]:
+        for name in tables:
+            if not _SOURCE.fullmatch(name):
+                raise ValueError(f"{name!r} is not allowed: use at most 63 of a-z, 0-9, '_' and '-', a letter first")
+        return tables
 
 
 class CheckAge(LayeredSettings):

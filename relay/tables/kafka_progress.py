@@ -8,9 +8,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from outbox._kafka.admin import checked_properties
+from outbox._rules.source_progress import Committed
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
-from relay.tables.table_progress import Committed
 
 TIMEOUT_SECONDS = 10.0
 

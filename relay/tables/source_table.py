@@ -14,12 +14,13 @@ from outbox._failpoints import failpoint
 from outbox._postgres.dsn import connect_dsn
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.server_limits import server_limits
+from outbox._postgres.source_statements import PROGRESS, TRY_OWN, source_name
 from outbox._postgres.table_errors import explained
+from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
+from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
-from relay.settings import TableSettings
 from relay.tables.rows import Row
-from relay.tables.table_progress import Progress
 
 CONNECT_SECONDS = 5
 PURGE_ROWS = 10_000
@@ -35,12 +36,7 @@ _OPTIONS = (
     f" -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
 )
 
-# Two numbers: those of one number belong to the transactions of half mode.
-_LOCK: LiteralString = (
-    "SELECT pg_try_advisory_lock(1869967458, CAST(CAST(CAST(%s AS regclass) AS oid)::bigint - 2147483648 AS integer))"
-)
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
-_PROGRESS: LiteralString = "SELECT name, incarnation::text, batch, delivered, ids FROM {source} WHERE id = 0"
 
 # A row takes about 300 bytes beside key and value.
 _WINDOW: LiteralString = (
@@ -190,7 +186,7 @@ class SourceTable:
         """
         names = self._table.names
         with self._explained():
-            row = self._connection.execute(_LOCK, (f'"{names.schema}"."{names.source}"',)).fetchone()
+            row = self._connection.execute(TRY_OWN, (source_name(names.schema, names.source),)).fetchone()
         return row == (True,)
 
     def progress(self) -> Progress:
@@ -202,7 +198,7 @@ class SourceTable:
         """
         with self._explained():
             self._connection.execute(self._table.compose(_BEGIN), (self._name,))
-            row = self._connection.execute(self._table.compose(_PROGRESS)).fetchone()
+            row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
         name, incarnation, batch, delivered, ids = row or (None, "", 0, 0, ())
         if name != self._name:
             raise ConfigurationError(

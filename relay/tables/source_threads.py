@@ -14,6 +14,7 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
 from outbox._postgres.dsn import query_problem
 from outbox._service.exit_codes import UnsafeError
+from outbox._service.settings import TableSettings
 from outbox.errors import OutboxError
 from relay import metrics
 from relay.batching.topic_gate import Gate
@@ -22,7 +23,7 @@ from relay.kafka.transactional_delivery import TransactionalDelivery, request_se
 from relay.recovery.hanging_transactions import NoHangingTransactions
 from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
-from relay.settings import RelaySettings, TableSettings
+from relay.settings import RelaySettings
 from relay.tables.admission import Admission
 from relay.tables.kafka_progress import KafkaProgress
 from relay.tables.source_table import SourceTable

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from outbox._failpoints import failpoint
+from outbox._rules.source_progress import Committed, Progress
 from outbox.protocol.record import Record
 from relay import metrics
 from relay import telemetry as report
@@ -25,7 +26,7 @@ from relay.tables.admission import Admission, Admitted
 from relay.tables.kafka_progress import KafkaProgress
 from relay.tables.rows import ids, records, transactions
 from relay.tables.source_table import Refusal, SourceTable, Step, Window
-from relay.tables.table_progress import Committed, Progress, was_delivered
+from relay.tables.table_progress import was_delivered
 
 IDLE_MIN_SECONDS = 0.001
 IDLE_MAX_SECONDS = 0.05

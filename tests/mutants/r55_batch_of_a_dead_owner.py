@@ -6,7 +6,8 @@ message of that batch is delivered twice.
 
 from __future__ import annotations
 
-from relay.tables.table_progress import Committed, Progress, was_delivered
+from outbox._rules.source_progress import Committed, Progress
+from relay.tables.table_progress import was_delivered
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox._rules.source_progress import Committed, Progress
 from outbox._service.exit_codes import UnsafeError
-from relay.tables.table_progress import Committed, Progress, was_delivered
+from relay.tables.table_progress import was_delivered
 
 HERE, OTHER = "here", "other"
 

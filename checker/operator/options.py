@@ -12,7 +12,7 @@ from checker.operator.database_view import DatabaseView
 from checker.settings import CheckerSettings
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._service.settings import CheckAge, Flag, Former, Milliseconds
+from outbox._service.settings import CheckAge, Flag, Former, MessageTables, Milliseconds
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
@@ -36,8 +36,12 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 """Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
 
 
-class ResolveSettings(CheckAge, CheckerSettings):
-    """Settings of `resolve`: the checker's, and the relay's age of a first check."""
+class OperatorSettings(MessageTables, CheckerSettings):
+    """Settings of the operator's commands: the checker's, and the relay's message tables."""
+
+
+class ResolveSettings(CheckAge, OperatorSettings):
+    """Settings of `resolve`: those, and the relay's age of a first check."""
 
     transaction_timeout_ms: Annotated[
         Milliseconds, Flag("--min-age-ms"), Former("transaction_timeout", "--min-age")

@@ -16,17 +16,17 @@ from checker.operator.options import (
     ONE_COMMAND,
     RECORDS,
     SITE_OPTIONS,
-    UNITS,
     OperatorContext,
+    OperatorSettings,
     Records,
     parse_duration,
 )
+from checker.operator.table_sources import age, is_unread, report_tables, show_tables, table_fields
 from checker.operator.undecided import Choice, Gathering, Unsettled
-from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.half import Truth
 
 LIMIT = 100
@@ -37,7 +37,7 @@ app = typer.Typer(help="Show what is undecided now, or decided and not delivered
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(CheckerSettings, only=SITE_OPTIONS)
+@setting_options(OperatorSettings, only=SITE_OPTIONS)
 def pending(
     given: dict[str, Any],
     group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
@@ -47,14 +47,15 @@ def pending(
     records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """List unsettled transactions, the oldest first. It joins no group, commits nothing, and decides nothing."""
-    age = parse_duration(older_than)
-    desk, now = OperatorContext(CheckerSettings(**given)), time.time_ns() // 1_000_000
+    """List unsettled transactions and the rows of message tables. It joins no group, and decides nothing."""
+    youngest = parse_duration(older_than)
+    settings, now = OperatorSettings(**given), time.time_ns() // 1_000_000
+    desk = _context(settings, now, as_json=as_json)
     most = -(-HALVES // desk.channel.partitions)
-    gathering = Gathering(most, Choice(None, group, now - age), limit)
+    gathering = Gathering(most, Choice(None, group, now - youngest), limit)
     with show_records_read() as passed:
         unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
-    shown = gathering.oldest()[:limit]
+    shown, tables = gathering.oldest()[:limit], report_tables(settings)
     rows = _look(desk, shown) if look else {}
     document = {
         "channel": desk.channel.channel.name,
@@ -68,13 +69,34 @@ def pending(
         "not_listed": gathering.total() - len(shown),
         "malformed_halves": gathering.malformed,
         "not_read": [{"place": left.place, "why": left.why} for left in unread],
+        "tables": [table_fields(one) for one in tables],
     }
     if as_json:
         print_json(document)
     else:
         _show(document, unread)
-    if any(left.is_fault for left in unread):
+        show_tables(PlainConsole(), tables)
+    if any(left.is_fault for left in unread) or any(map(is_unread, tables)):
         raise SystemExit(Exit.UNPROVABLE)
+
+
+def _context(settings: OperatorSettings, now: int, *, as_json: bool) -> OperatorContext:
+    """Return the channel and the databases; if Kafka does not answer, show the message tables all the same.
+
+    Raises:
+        KafkaUnreachable: Kafka does not answer.
+    """
+    try:
+        return OperatorContext(settings)
+    except KafkaUnreachable as error:
+        tables = report_tables(settings, str(error))
+        if as_json and tables:
+            lists: dict[str, Any] = {"sums": [], "transactions": [], "not_listed": 0, "malformed_halves": 0}
+            unread = [{"place": f"channel {settings.channel}", "why": str(error)}]
+            head = {"channel": settings.channel, "now_ms": now, **lists, "not_read": unread}
+            print_json({**head, "tables": [table_fields(one) for one in tables]})
+        show_tables(PlainConsole(), () if as_json else tables)
+        raise
 
 
 def _look(desk: OperatorContext, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:
@@ -147,7 +169,7 @@ def _totals(document: Mapping[str, Any]) -> Table:
     table = Table("group", "half", "undecided", "decided", "oldest", box=None)
     for sum_ in document["sums"]:
         counts = (str(sum_[name]) for name in ("half_partition", "undecided", "decided"))
-        table.add_row(sum_["group"], *counts, _age(document["now_ms"] - sum_["oldest_ms"]))
+        table.add_row(sum_["group"], *counts, age(document["now_ms"] - sum_["oldest_ms"]))
     return table
 
 
@@ -170,11 +192,4 @@ def _state(one: Mapping[str, Any]) -> str:
     holder = f", pid {one['holder_pid']}" if one.get("holder_pid") else ""
     row = f", row: {one['row']}{holder}" if "row" in one else ""
     behind = f", {one['behind']} behind it" if one["behind"] else ""
-    return f"{_age(one['age_ms'])} old, {decision}{checks}{row}{behind}"
-
-
-def _age(ms: int) -> str:
-    for name in ("d", "h", "m"):
-        if ms >= 2 * UNITS[name]:
-            return f"{ms // UNITS[name]}{name}"
-    return f"{ms // 1_000}s"
+    return f"{age(one['age_ms'])} old, {decision}{checks}{row}{behind}"

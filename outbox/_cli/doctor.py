@@ -39,4 +39,4 @@ def _database(settings: DoctorSettings) -> Iterator[Finding]:
         yield Finding("postgres", str(error), "start Postgres, or correct OUTBOX_POSTGRES_URL")
         return
     with opened:
-        yield from examine_database(opened, CallbackTable(settings.tables()))
+        yield from examine_database(opened, CallbackTable(settings.table_names()))

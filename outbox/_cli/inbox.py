@@ -33,7 +33,7 @@ def create(
 ) -> None:
     """Create the table and give rights on it. Running it again changes nothing."""
     settings = DatabaseSettings(**given)
-    table = InboxTable(settings.tables())
+    table = InboxTable(settings.table_names())
     grants = _grants(table, consumer_role, purger_role)
     with database(settings) as connection:
         table.create(connection, grants)
@@ -52,7 +52,7 @@ def print_sql(
 ) -> None:
     """Print the SQL that makes the table and gives rights on it, for a migration of your own."""
     settings = DatabaseSettings(**given)
-    table = InboxTable(settings.tables())
+    table = InboxTable(settings.table_names())
     typer.echo(table.ddl(_grants(table, consumer_role, purger_role)), nl=False)
 
 
@@ -69,7 +69,7 @@ def purge(
 ) -> None:
     """Delete what was handled longer ago than a given age, in batches."""
     settings = DatabaseSettings(**given)
-    table = InboxTable(settings.tables())
+    table = InboxTable(settings.table_names())
     with database(settings) as connection:
         count = table.purge(connection, timedelta(days=keep_days), group, batch)
     if as_json:

@@ -39,7 +39,7 @@ def create(
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = DatabaseSettings(**given)
-    table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
+    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.create(connection, _grants(table, application_role, checker_role))
         messages.create(connection, _message_grants(messages, application_role, checker_role, relay_role))
@@ -57,7 +57,7 @@ def print_sql(
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
     settings = DatabaseSettings(**given)
-    table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
+    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
     typer.echo(messages.ddl(_message_grants(messages, application_role, checker_role, relay_role)), nl=False)
 
@@ -70,7 +70,7 @@ def verify(
 ) -> None:
     """Check that the tables are what the protocol needs."""
     settings = DatabaseSettings(**given)
-    table = CallbackTable(settings.tables())
+    table = CallbackTable(settings.table_names())
     with database(settings) as connection:
         table.verify(connection)
     _tell(table, "fine", as_json=as_json)

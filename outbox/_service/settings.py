@@ -300,7 +300,7 @@ class PostgresSettings(LayeredSettings):
             return read_secret("postgres_url_file", self.postgres_url_file)
         return self.postgres_url.get_secret_value() if self.postgres_url else ""
 
-    def tables(self) -> TableNames:
+    def table_names(self) -> TableNames:
         """Return schema and prefix of the tables."""
         return TableNames(self.table_schema, self.table_prefix)
 

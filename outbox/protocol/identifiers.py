@@ -44,6 +44,11 @@ def xid_of(transaction_id: str) -> int:
     return uuid.UUID(transaction_id).int & ((1 << 62) - 1)
 
 
+def started_us_of(transaction_id: str) -> int:
+    """Return the start of the local transaction that a transaction id of table mode carries, us since 1970."""
+    return created_ms(transaction_id) * 1_000 + (uuid.UUID(transaction_id).int >> 66 & 0x3FF)
+
+
 def created_ms(transaction_id: str) -> int:
     """Return the time with which a UUIDv7 begins, ms since 1970 by its maker's clock."""
     return int(transaction_id[:8] + transaction_id[9:13], 16)

@@ -6,14 +6,15 @@ ordering keys waits. What waits stays in its table, and only its ids are kept he
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from outbox._rules.row_order import OrderingKey, behind_those
 from outbox.protocol.names import Channel
 from relay.batching.preflight import inspect
 from relay.batching.topic_gate import Gate
 from relay.state.message_transaction import Finding, Transaction
-from relay.tables.rows import OrderingKey, ids, keyed_halves, ordering_keys
+from relay.tables.rows import ids, keyed_halves, ordering_keys
 
 WAITING_MAX = 100_000
 """Rows that may wait. Above it, the oldest wait no longer, and pre-flight decides on them."""
@@ -141,26 +142,15 @@ class Admission:
 def behind(window: Sequence[Transaction], stopped: Iterable[Transaction]) -> set[Transaction]:
     """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key.
 
-    Rows of transactions interleave: a transaction that begins earlier may have a later row.
-
     Args:
         window: Transactions.
         stopped: Those of them that cannot go.
     """
-    found = set(stopped)
-    first: dict[OrderingKey, int] = {}  # the lowest id of a row that stays
-    added: Collection[Transaction] = found
-    while added:
-        for transaction in added:
-            for key, half in keyed_halves(transaction):
-                first[key] = min(half.offset, first.get(key, half.offset))
-        added = [one for one in window if one not in found and _is_behind(one, first)]
-        found.update(added)
-    return found
+    return behind_those(window, stopped, _keyed_ids)
 
 
-def _is_behind(transaction: Transaction, first: Mapping[OrderingKey, int]) -> bool:
-    return any(half.offset > first.get(key, half.offset) for key, half in keyed_halves(transaction))
+def _keyed_ids(transaction: Transaction) -> Iterator[tuple[OrderingKey, int]]:
+    return ((key, half.offset) for key, half in keyed_halves(transaction))
 
 
 def _which(transaction: Transaction) -> tuple[str, str]:

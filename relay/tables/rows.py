@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from outbox._rules.row_order import OrderingKey
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import (
     ANY_PARTITION,
@@ -57,10 +58,6 @@ class Row(NamedTuple):
     value: bytes | None
     header_names: Sequence[str | None] | None
     header_values: Sequence[bytes | None] | None
-
-
-OrderingKey = tuple[str, bytes]
-"""Producer group and key: the messages of one keep their order."""
 
 
 def transactions(rows: Iterable[Row]) -> list[Transaction]:

@@ -1,0 +1,111 @@
+"""Message tables as `outbox pending` shows them: how many rows wait in each, since when, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from checker.operator.options import UNITS, OperatorSettings
+from outbox._operations.source_report import ROWS, SourceReport, SourceReporter
+from outbox._rules.waiting_rows import Waits
+from outbox._service.output import print_entry
+
+
+def report_tables(settings: OperatorSettings, unreachable: str = "") -> list[SourceReport]:
+    """Return the states of all table sources of the settings; what does not answer is part of them.
+
+    Args:
+        settings: The settings.
+        unreachable: Why Kafka is not asked; empty: it is.
+    """
+    reporter = SourceReporter(settings.connection(), settings.channel_names(), unreachable)
+    return [reporter.report(name, table.names(), table.connection_string()) for name, table in settings.tables.items()]
+
+
+def table_fields(found: SourceReport) -> dict[str, Any]:
+    """Return a source for programs."""
+    progress, committed = found.progress, found.committed
+    return {
+        "source": found.source,
+        "table": found.table,
+        "condition": str(found.condition),
+        "why": found.why or None,
+        "owner_pid": found.owner.pid if found.owner else None,
+        "owner_address": found.owner.address if found.owner else None,
+        "rows": found.rows if found.now_ms else None,
+        "more_rows": found.rows >= ROWS,
+        "age_ms": found.oldest_ms,
+        "batch": progress.batch if progress else None,
+        "delivered": progress.delivered if progress else None,
+        "kafka_batch": committed.batch if committed else None,
+        "in_delivery": found.in_delivery,
+        "waiting": [
+            {
+                "topic": one.topic,
+                "reason": str(one.why),
+                "detail": one.detail or None,
+                "rows": one.rows,
+                "age_ms": _age_ms(found, one.started_us),
+            }
+            for one in found.waiting
+        ],
+        "discarded": [
+            {"reason": one.reason, "rows": one.rows, "discarded_ms": one.since_ms} for one in found.discarded
+        ],
+        "not_read": found.problems,
+    }
+
+
+def show_tables(console: Console, reports: Sequence[SourceReport]) -> None:
+    """Print a block for each source."""
+    for found in reports:
+        print_entry(console, _head(found), *_details(found))
+
+
+def _head(found: SourceReport) -> str:
+    owner = found.owner
+    where = f" from {owner.address}" if owner and owner.address else ""
+    return f"table source {found.source}: {found.condition}" + (f" by pid {owner.pid}{where}" if owner else "")
+
+
+def _details(found: SourceReport) -> Iterator[str]:
+    yield found.why
+    if found.now_ms:
+        more = " or more" if found.rows >= ROWS else ""
+        oldest = "" if found.oldest_ms is None else f", the oldest {age(found.oldest_ms)} old"
+        yield f"{found.table}: {found.rows} row{'' if found.rows == 1 else 's'}{more}{oldest}; {_progress(found)}"
+    for one in found.waiting:
+        why = f"{one.why}: {one.detail}" if one.why is not Waits.NEXT else "next to be delivered"
+        yield f"{one.rows} for {one.topic}, {age(_age_ms(found, one.started_us))}: {why}"
+    if found.discarded:
+        counts = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
+        yield f"discarded: {counts}; see `outbox discarded list`"
+    for problem in found.problems:
+        yield f"not read: {problem}"
+
+
+def _progress(found: SourceReport) -> str:
+    if found.progress is None:
+        return "it was never served"
+    kafka = f"Kafka has batch {found.committed.batch}" if found.committed else "no progress of Kafka"
+    batch = f"batch {found.progress.batch}, delivered {found.progress.delivered}, {kafka}"
+    return f"{batch}; {found.in_delivery} rows in delivery" if found.in_delivery else batch
+
+
+def _age_ms(found: SourceReport, started_us: int) -> int:
+    return max(found.now_ms - started_us // 1_000, 0)
+
+
+def age(ms: int) -> str:
+    """Return an age for people."""
+    for name in ("d", "h", "m"):
+        if ms >= 2 * UNITS[name]:
+            return f"{ms // UNITS[name]}{name}"
+    return f"{ms // 1_000}s"
+
+
+def is_unread(found: SourceReport) -> bool:
+    """Return whether something of a source could not be read."""
+    return bool(found.problems) or not found.now_ms

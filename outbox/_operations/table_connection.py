@@ -1,0 +1,71 @@
+"""Connections to the databases of message tables, for the commands of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from outbox._postgres.ddl import written
+from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem
+from outbox._postgres.server_limits import server_limits
+from outbox._postgres.table_errors import explanation_of
+from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.settings import TableNames
+
+CONNECT_SECONDS = 5
+
+IDLE_SECONDS = 60
+"""How long a command may be idle in a transaction."""
+
+_OPTIONS = "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
+
+
+class DatabaseUnreachable(ConfigurationError):  # noqa: N818 - the name describes the state of the database
+    """The database of a message table does not answer, or is a standby."""
+
+
+@contextmanager
+def table_connection(
+    source: str, names: TableNames, dsn: str, *, writes: bool = False
+) -> Iterator[psycopg.Connection[Any]]:
+    """Connect to the primary in autocommit; errors inside the block become sentences.
+
+    Args:
+        source: Name of the table source.
+        names: Its tables.
+        dsn: Connection string.
+        writes: False: nothing is written, and the server sees to it.
+
+    Raises:
+        DatabaseUnreachable: The database does not answer.
+        ConfigurationError: The tables or rights on them are missing, or a statement failed.
+    """
+    read_only = "" if writes else " -c default_transaction_read_only=on"
+    try:
+        connection = connect_dsn(
+            dsn,
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
+            application_name="outbox-operator",
+            target_session_attrs="primary",
+            options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}{read_only}",
+            tcp_user_timeout=10_000,
+        )
+    except psycopg.Error as error:
+        problem = connection_problem(error, dsn)
+        raise DatabaseUnreachable(f"The database of table source {source} does not answer: {problem}") from error
+    with connection:
+        try:
+            yield connection
+        except psycopg.errors.InsufficientPrivilege as error:
+            role = written(connection.info.user)
+            raise CallbackTableError(
+                f"Table source {source}: {error.diag.message_primary}. Let the owner of the tables run "
+                f"`outbox table create --operator-role {role}`."
+            ) from error
+        except psycopg.Error as error:
+            explained = explanation_of(error, names.schema, names.message)
+            raise ConfigurationError(f"Table source {source}: {explained or query_problem(error)}") from error

@@ -1,0 +1,157 @@
+"""A message table as an operator sees it: what waits, who owns it, what is discarded. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, LiteralString, NamedTuple
+
+import psycopg
+
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.source_statements import OWNER, PROGRESS, source_name
+from outbox._rules.source_progress import Progress
+from outbox._rules.waiting_rows import TopicRows, WaitingRow
+from outbox.protocol.identifiers import started_us_of, xid_of
+
+_BY_TOPIC: LiteralString = (
+    "WITH first AS (SELECT topic, partition, created_at FROM {message} ORDER BY id LIMIT %(most)s)"
+    " SELECT topic, count(*), max(partition), min({started}) FROM first GROUP BY topic ORDER BY 4, 1"
+)
+_ROWS: LiteralString = (
+    "SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, key FROM {message}"
+    " ORDER BY id LIMIT %(most)s"
+)
+_COUNT: LiteralString = "SELECT count(*) FROM {message} WHERE id = ANY (%s)"
+_REASONS: LiteralString = (
+    "SELECT reason, count(*), CAST(min(extract(epoch FROM discarded_at)) * 1000 AS bigint) FROM {discarded}"
+    " GROUP BY reason ORDER BY reason"
+)
+_NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+
+_FIND: LiteralString = (
+    "SELECT id, producer_group, topic, {started}, timestamp, '', '', 0::bigint FROM {message}"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+)
+_FIND_DISCARDED: LiteralString = (
+    "SELECT id, producer_group, topic, {started}, timestamp, reason, detail,"
+    " CAST(extract(epoch FROM discarded_at) * 1000 AS bigint) FROM {discarded}"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+)
+
+
+class Owner(NamedTuple):
+    """The session that owns a table source.
+
+    Args:
+        pid: Its process id in the database.
+        address: Address of its client; None if this role may not see it, or it is local.
+    """
+
+    pid: int
+    address: str | None
+
+
+class DiscardedRows(NamedTuple):
+    """Discarded rows with one reason.
+
+    Args:
+        reason: The reason.
+        rows: How many.
+        since_ms: When the first was discarded, ms since 1970.
+    """
+
+    reason: str
+    rows: int
+    since_ms: int
+
+
+class FoundRow(NamedTuple):
+    """A row of one local transaction.
+
+    Args:
+        id: Its id.
+        group: Producer group.
+        topic: Real topic.
+        started_us: Start of the local transaction, us since 1970.
+        timestamp: The message's own timestamp, ms since 1970; None: it has none.
+        reason: Why it was discarded; empty: it waits.
+        detail: Likewise, one sentence.
+        discarded_ms: When, ms since 1970.
+    """
+
+    id: int
+    group: str
+    topic: str
+    started_us: int
+    timestamp: int | None
+    reason: str
+    detail: str
+    discarded_ms: int
+
+    @property
+    def stamped_ms(self) -> int:
+        """Return the timestamp of its record, ms since 1970."""
+        return self.started_us // 1_000 if self.timestamp is None else self.timestamp
+
+
+class TableView:
+    """Reads one message table, and what belongs to it.
+
+    All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
+
+    Args:
+        table: The table.
+        connection: In autocommit.
+    """
+
+    def __init__(self, table: MessageTable, connection: psycopg.Connection[Any]) -> None:
+        self._table = table
+        self._connection = connection
+        self._source = source_name(table.names.schema, table.names.source)
+
+    def _all(self, statement: LiteralString, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(self._table.compose(statement), parameters).fetchall()
+
+    def now_ms(self) -> int:
+        """Return the database's time, ms since 1970."""
+        ((now,),) = self._all(_NOW)
+        return int(now)
+
+    def progress(self) -> tuple[str, Progress] | None:
+        """Return the name under which the table is delivered, and the progress; None: it never was."""
+        for name, incarnation, batch, delivered, ids in self._all(PROGRESS):
+            return name, Progress(incarnation, batch, delivered, tuple(ids))
+        return None
+
+    def owner(self) -> Owner | None:
+        """Return the session that owns the source; None: it has no owner."""
+        row = self._connection.execute(OWNER, (self._source,)).fetchone()
+        return None if row is None else Owner(*row)
+
+    def by_topic(self, most: int) -> list[TopicRows]:
+        """Return how many rows wait for each topic, of the first rows of the table."""
+        return [TopicRows(*row) for row in self._all(_BY_TOPIC, {"most": most})]
+
+    def rows(self, most: int) -> list[WaitingRow]:
+        """Return the first rows of the table, without their values."""
+        return [WaitingRow(*row) for row in self._all(_ROWS, {"most": most})]
+
+    def count(self, ids: Sequence[int]) -> int:
+        """Return how many of some rows are there."""
+        ((count,),) = self._all(_COUNT, (list(ids),))
+        return int(count)
+
+    def discarded(self) -> list[DiscardedRows]:
+        """Return how many rows are discarded, by reason."""
+        return [DiscardedRows(*row) for row in self._all(_REASONS)]
+
+    def find(self, transaction_id: str, most: int) -> tuple[list[FoundRow], list[FoundRow]]:
+        """Return the rows of a local transaction that wait, and those that are discarded.
+
+        Args:
+            transaction_id: An id of table mode.
+            most: Rows of each kind at most.
+        """
+        parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
+        waiting = [FoundRow(*row) for row in self._all(_FIND, parameters)]
+        return waiting, [FoundRow(*row) for row in self._all(_FIND_DISCARDED, parameters)]

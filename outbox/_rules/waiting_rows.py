@@ -1,0 +1,165 @@
+"""Why rows of a message table wait, as far as real topics and the order of rows show it. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from outbox._rules.row_order import OrderingKey, behind_those
+
+
+class Waits(enum.StrEnum):
+    """Why a row waits. The first four are discard reasons, too: what they describe may pass."""
+
+    TOPIC_MISSING = "TOPIC_MISSING"
+    NOT_AUTHORIZED = "NOT_AUTHORIZED"
+    TOPIC_UNAVAILABLE = "TOPIC_UNAVAILABLE"
+    PARTITION_OUT_OF_RANGE = "PARTITION_OUT_OF_RANGE"
+    SAME_TRANSACTION = "SAME_TRANSACTION"
+    SAME_KEY = "SAME_KEY"
+    NOT_KNOWN = "NOT_KNOWN"
+    NEXT = "NEXT"
+
+
+DETAILS = {
+    Waits.SAME_TRANSACTION: "another message of its transaction waits",
+    Waits.SAME_KEY: "an earlier message with a key of its transaction waits",
+    Waits.NEXT: "nothing of its topic or order keeps it: it is delivered next",
+}
+
+
+class TopicRows(NamedTuple):
+    """Rows for one topic.
+
+    Args:
+        topic: The real topic.
+        rows: How many.
+        partition: The highest partition that one names; -1: none names one.
+        started_us: Start of the oldest one's local transaction, us since 1970.
+    """
+
+    topic: str
+    rows: int
+    partition: int
+    started_us: int
+
+
+class WaitingRow(NamedTuple):
+    """A row without its value.
+
+    Args:
+        xid: The local transaction.
+        id: Its id.
+        started_us: Start of the local transaction, us since 1970.
+        group: Producer group.
+        topic: Real topic.
+        partition: Partition that it names, or -1.
+        key: Key.
+    """
+
+    xid: int
+    id: int
+    started_us: int
+    group: str
+    topic: str
+    partition: int
+    key: bytes | None
+
+
+class TopicState(NamedTuple):
+    """What keeps a real topic from taking messages.
+
+    Args:
+        partitions: How many it has.
+        why: Why it takes none; NEXT: it takes them.
+        detail: Why, one sentence.
+    """
+
+    partitions: int
+    why: Waits = Waits.NEXT
+    detail: str = ""
+
+    def refuses(self, partition: int) -> tuple[Waits, str] | None:
+        """Return why it takes no message to a partition, or to any (-1); None if it does."""
+        if self.why is not Waits.NEXT:
+            return self.why, self.detail
+        if partition >= self.partitions:
+            return Waits.PARTITION_OUT_OF_RANGE, f"the topic has {self.partitions} partitions, a message names another"
+        return None
+
+
+class WaitingRows(NamedTuple):
+    """Rows for one topic that wait for one reason.
+
+    Args:
+        topic: The topic.
+        why: The reason.
+        rows: How many.
+        started_us: Start of the oldest one's local transaction, us since 1970.
+        detail: The reason in a sentence.
+    """
+
+    topic: str
+    why: Waits
+    rows: int
+    started_us: int
+    detail: str
+
+
+_Local = tuple[int, str]
+"""Local transaction and producer group: what is delivered together."""
+
+
+def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:
+    """Return whether a topic does not take some of its rows."""
+    return any(states[one.topic].refuses(one.partition) for one in topics)
+
+
+def all_next(topics: Iterable[TopicRows]) -> list[WaitingRows]:
+    """Return the reasons of rows of which no topic refuses any."""
+    return [WaitingRows(one.topic, Waits.NEXT, one.rows, one.started_us, DETAILS[Waits.NEXT]) for one in topics]
+
+
+def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> list[WaitingRows]:
+    """Return for how many rows of each topic which reason holds, the oldest first.
+
+    Args:
+        rows: The first rows of the table, in the order of their ids.
+        states: The states of all their topics.
+    """
+    keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
+    refused: dict[int, tuple[Waits, str]] = {}
+    for row in rows:
+        of_it = keyed[row.xid, row.group]
+        if row.key is not None:
+            of_it.append(((row.group, row.key), row.id))
+        if (why := states[row.topic].refuses(row.partition)) is not None:
+            refused[row.id] = why
+    closed = {(row.xid, row.group) for row in rows if row.id in refused}
+    behind = behind_those(keyed.keys(), closed, keyed.__getitem__)
+    return _sum((row, *_reason(row, refused, closed, behind)) for row in rows)
+
+
+def _reason(
+    row: WaitingRow, refused: Mapping[int, tuple[Waits, str]], closed: set[_Local], behind: set[_Local]
+) -> tuple[Waits, str]:
+    if row.id in refused:
+        return refused[row.id]
+    which = (row.xid, row.group)
+    why = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
+    return why, DETAILS[why]
+
+
+def _sum(found: Iterable[tuple[WaitingRow, Waits, str]]) -> list[WaitingRows]:
+    sums: dict[tuple[str, Waits], WaitingRows] = {}
+    for row, why, detail in found:
+        place = (row.topic, why)
+        so_far = sums.get(place) or WaitingRows(row.topic, why, 0, row.started_us, detail)
+        sums[place] = so_far._replace(rows=so_far.rows + 1, started_us=min(so_far.started_us, row.started_us))
+    return list(_oldest_first(sums.values()))
+
+
+def _oldest_first(found: Iterable[WaitingRows]) -> Iterator[WaitingRows]:
+    yield from sorted(found, key=lambda one: (one.started_us, one.topic, one.why))

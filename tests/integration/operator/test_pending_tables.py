@@ -1,0 +1,98 @@
+"""`outbox pending`: rows of message tables, since when they wait, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from checker.operator.pending import app
+from outbox._service.exit_codes import Exit
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE, create, publish, relay_settings
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table and one real topic."""
+    site.create("orders", partitions=1)
+    create(site)
+    return site
+
+
+def _insert(site: Site, *messages: tuple[str, str]) -> None:
+    """Publish one transaction with these topics and keys."""
+    with psycopg.connect(site.postgres_url) as connection:
+        for topic, key in messages:
+            publish(connection, site, topic, [key])
+
+
+def _table(site: Site, code: int = Exit.OK, **more: str | None) -> Any:
+    found, document = call_for_json(app, site, environ={**relay_settings(site), **more})
+    assert found == code
+    (table,) = document["tables"]
+    return table
+
+
+def test_rows_are_counted_with_the_reasons_why_they_wait(shop: Site) -> None:
+    _insert(shop, ("nowhere", "a"), ("orders", "b"))
+    _insert(shop, ("orders", "b"))
+    _insert(shop, ("orders", "c"))
+    table = _table(shop)
+    assert (table["source"], table["condition"], table["rows"], table["batch"]) == (SOURCE, "no owner", 4, None)
+    assert table["age_ms"] >= 0
+    assert {(one["topic"].rpartition(".")[2], one["reason"], one["rows"]) for one in table["waiting"]} == {
+        ("nowhere", "TOPIC_MISSING", 1),
+        ("orders", "SAME_TRANSACTION", 1),
+        ("orders", "SAME_KEY", 1),
+        ("orders", "NEXT", 1),
+    }
+    printed = call_command(app, shop, environ=relay_settings(shop))[1]
+    assert f"table source {SOURCE}: no owner" in printed
+    assert "4 rows, the oldest" in printed
+    assert "TOPIC_MISSING: topic" in printed
+
+
+def test_a_served_source_has_an_owner_and_numbers_that_fit(shop: Site) -> None:
+    shop.relay(extra=relay_settings(shop, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500"))
+    _insert(shop, ("orders", "a"))
+    shop.wait_visible(1, "orders")
+    _insert(shop, ("nowhere", "a"))
+    wait_until(lambda: _table(shop)["discarded"] != [], explain=shop.logs)
+    table = _table(shop)
+    assert (table["condition"], table["why"], table["rows"]) == ("served", None, 0)
+    assert table["owner_pid"] > 0
+    assert (table["batch"], table["delivered"], table["kafka_batch"]) == (1, 1, 1)
+    assert [(one["reason"], one["rows"]) for one in table["discarded"]] == [("TOPIC_MISSING", 1)]
+    with shop.connect() as connection:
+        connection.execute(f"UPDATE {shop.tables.source} SET batch = 0, delivered = 0".encode())
+    wait_until(lambda: _table(shop)["condition"] == "halted", explain=shop.logs)
+    assert "Kafka is at batch 1, the database at batch 0" in _table(shop)["why"]
+
+
+def test_rows_are_shown_though_kafka_is_down(shop: Site) -> None:
+    _insert(shop, ("orders", "a"))
+    down = {**relay_settings(shop), "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    code, printed = call_command(app, shop, environ=down)
+    assert code == Exit.CONFIGURATION
+    assert "1 row, the oldest" in printed
+    assert "NOT_KNOWN" in printed
+
+
+def test_a_database_that_does_not_answer_is_named_beside_the_others(shop: Site) -> None:
+    tables = json.loads(relay_settings(shop)["OUTBOX_TABLES"] or "")
+    tables["away"] = {"dsn": "postgresql://nobody:secret@127.0.0.1:1/none"}
+    code, document = call_for_json(app, shop, environ={"OUTBOX_TABLES": json.dumps(tables)})
+    assert code == Exit.UNPROVABLE
+    assert [one["condition"] for one in document["tables"]] == ["no owner", "unreachable"]
+    assert "does not answer" in document["tables"][1]["why"]
+    assert "secret" not in json.dumps(document)
+
+
+def test_a_table_of_another_name_is_named(shop: Site) -> None:
+    with shop.connect() as connection:
+        connection.execute(f"INSERT INTO {shop.tables.source} (id, name) VALUES (0, 'other')".encode())
+    assert "delivered as source 'other'" in _table(shop, Exit.UNPROVABLE)["not_read"][0]

@@ -1,0 +1,73 @@
+"""Why rows of a message table wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outbox._operations.source_report import topic_state
+from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRow, Waits, all_next, is_any_closed, reasons
+
+OPEN = TopicState(3)
+MISSING = TopicState(0, Waits.TOPIC_MISSING, "topic gone does not exist")
+STATES = {"orders": OPEN, "gone": MISSING}
+
+
+def _row(xid: int, id_: int, topic: str, key: bytes | None = None, partition: int = -1, group: str = "g") -> WaitingRow:
+    return WaitingRow(xid, id_, 1_000 + id_, group, topic, partition, key)
+
+
+def _counts(rows: list[WaitingRow], states: Mapping[str, TopicState] = STATES) -> dict[tuple[str, str], int]:
+    return {(one.topic, one.why): one.rows for one in reasons(rows, states)}
+
+
+def test_a_missing_topic_holds_its_rows_its_transactions_and_their_keys() -> None:
+    rows = [
+        _row(1, 1, "gone", b"a"),
+        _row(1, 2, "orders", b"b"),
+        _row(2, 3, "orders", b"b"),
+        _row(2, 4, "orders", b"c"),
+        _row(3, 5, "orders", b"c"),
+        _row(4, 6, "orders", b"d"),
+    ]
+    assert _counts(rows) == {
+        ("gone", Waits.TOPIC_MISSING): 1,
+        ("orders", Waits.SAME_TRANSACTION): 1,
+        ("orders", Waits.SAME_KEY): 3,
+        ("orders", Waits.NEXT): 1,
+    }
+
+
+def test_keys_of_other_groups_and_rows_without_key_do_not_wait() -> None:
+    rows = [_row(1, 1, "gone", b"a"), _row(2, 2, "orders", b"a", group="other"), _row(3, 3, "orders")]
+    assert _counts(rows) == {("gone", Waits.TOPIC_MISSING): 1, ("orders", Waits.NEXT): 2}
+
+
+def test_an_earlier_row_of_a_key_does_not_wait_for_a_later_one() -> None:
+    rows = [_row(1, 1, "orders", b"a"), _row(2, 2, "gone", b"a")]
+    assert _counts(rows)[("orders", Waits.NEXT)] == 1
+
+
+def test_a_partition_that_the_topic_has_not_is_named() -> None:
+    rows = [_row(1, 1, "orders", partition=2), _row(2, 2, "orders", partition=3)]
+    found = reasons(rows, STATES)
+    assert [(one.why, one.rows) for one in found] == [(Waits.NEXT, 1), (Waits.PARTITION_OUT_OF_RANGE, 1)]
+    assert "3 partitions" in found[1].detail
+    assert is_any_closed([TopicRows("orders", 2, 3, 0)], STATES)
+    assert not is_any_closed([TopicRows("orders", 2, 2, 0)], STATES)
+
+
+def test_without_a_closed_topic_all_are_next() -> None:
+    (found,) = all_next([TopicRows("orders", 7, -1, 5)])
+    assert (found.topic, found.why, found.rows, found.started_us) == ("orders", Waits.NEXT, 7, 5)
+
+
+def test_the_oldest_comes_first() -> None:
+    rows = [_row(1, 1, "gone"), _row(2, 2, "orders"), _row(3, 3, "gone")]
+    assert [(one.topic, one.rows, one.started_us) for one in reasons(rows, STATES)] == [
+        ("gone", 2, 1_001),
+        ("orders", 1, 1_002),
+    ]
+
+
+def test_a_topic_that_does_not_exist_is_missing() -> None:
+    assert topic_state("gone", None).refuses(-1) == (Waits.TOPIC_MISSING, "topic gone does not exist")

@@ -8,7 +8,7 @@ import psycopg
 from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
-from outbox._service.settings import KafkaSettings, PostgresSettings, SiteSettings
+from outbox._service.settings import KafkaSettings, MessageTables, PostgresSettings, SiteSettings
 from outbox.errors import ConfigurationError
 
 
@@ -21,6 +21,10 @@ class ChannelSettings(KafkaSettings):
 
 class DatabaseSettings(PostgresSettings):
     """Settings of the subcommands that need Postgres."""
+
+
+class TableCommandSettings(ChannelSettings, MessageTables):
+    """Settings of the subcommands that look at message tables, too."""
 
 
 class ContractSettings(ChannelSettings, SiteSettings):

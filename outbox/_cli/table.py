@@ -8,12 +8,17 @@ import typer
 
 from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
+from outbox._cli.table_resume import resume
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
 from outbox._postgres.message_table import MessageTable
 from outbox._service.output import Json, print_json
 
-app = typer.Typer(help="Create, print and verify the callback tables and the message table.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, print and verify the callback tables and the message table; resume a halted table source.",
+    no_args_is_help=True,
+)
+app.command("resume")(resume)
 
 ApplicationRoles = Annotated[
     list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")

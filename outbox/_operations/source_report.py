@@ -15,6 +15,7 @@ from outbox._operations.table_connection import table_connection
 from outbox._operations.table_view import DiscardedRows, Owner, TableView
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Committed, Progress, contradiction
+from outbox._rules.source_repair import NOT_BEGUN
 from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRows, Waits, all_next, is_any_closed, reasons
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.names import Channel, is_topic_name
@@ -28,8 +29,6 @@ ROWS_IN_ORDER = 100_000
 
 LOOKS = 5
 """Looks at progress that moves meanwhile; then an owner is at work, and the numbers fit."""
-
-_NOBODY = Progress("not begun", 0, 0, ())
 
 
 class Condition(enum.StrEnum):
@@ -150,7 +149,7 @@ class SourceReporter:
             self._ask_kafka()
             found.committed = read_committed(self._kafka, self._channel, found.source)
             if before == view.progress():
-                return contradiction(found.progress or _NOBODY, found.committed)
+                return contradiction(found.progress or NOT_BEGUN, found.committed)
         return ""
 
     def _ask_kafka(self) -> None:

@@ -1,0 +1,145 @@
+"""Search real topics for the rows of a message table that were delivered. What is not read is never called absent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import TopicDescription, admin_client, describe_topics, end_offsets
+from outbox._kafka.range_reader import Span, SpanReader, cut_spans
+from outbox._kafka.record_headers import headers_of
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
+
+SKEW_MS = 600_000
+"""How far the clocks of brokers and databases may be apart."""
+
+OPEN_SECONDS = 5.0
+"""Time for open Kafka transactions on a real topic to end."""
+
+
+class Gap(NamedTuple):
+    """What was not read.
+
+    Args:
+        place: A topic, or a part of it.
+        why: Why it was not.
+    """
+
+    place: str
+    why: str
+
+
+class Delivered(NamedTuple):
+    """What a search found.
+
+    Args:
+        transactions: Transaction ids by row id, of records of the table source.
+        gaps: What was not read; with one, a row that was not found may have been delivered.
+    """
+
+    transactions: dict[int, set[str]]
+    gaps: list[Gap]
+
+
+class DeliveredSearch:
+    """Searches the real topics of a table source.
+
+    Args:
+        kafka: librdkafka properties, with the rights to read and describe the topics.
+        channel: The channel.
+        source: Name of the source.
+        most: Records that are read of a topic at most.
+        passed: Called from time to time with the number of records read.
+    """
+
+    def __init__(
+        self, kafka: Mapping[str, str], channel: Channel, source: str, most: int, passed: Callable[[int], None]
+    ) -> None:
+        self._kafka = kafka
+        self._group = channel.relay_group
+        self._origin = f"{source}/".encode()
+        self._most = most
+        self._passed = passed
+
+    def search(self, since_ms: Mapping[str, int]) -> Delivered:
+        """Return the rows that were delivered, by the records that `read_committed` readers see.
+
+        Args:
+            since_ms: The topics, and the lowest timestamp that a record of a row can have there, ms since 1970.
+
+        Raises:
+            ConfigurationError: Kafka does not answer, or refuses.
+        """
+        found = Delivered({}, [])
+        names = [name for name in since_ms if is_topic_name(name)]
+        admin = admin_client(self._kafka)
+        described = describe_topics(admin, names) if names else {}
+        with SpanReader(self._kafka, self._group) as reader:
+            for name in names:
+                topic = described.get(name)
+                if gap := unprovable(name, topic):
+                    found.gaps.append(gap)
+                elif topic is not None:
+                    spans = self._spans(reader, admin, topic, since_ms[name] - SKEW_MS, found.gaps)
+                    self._read(reader, spans, found)
+        return found
+
+    def _spans(
+        self, reader: SpanReader, admin: AdminClient, topic: TopicDescription, since: int, gaps: list[Gap]
+    ) -> list[Span]:
+        self._await_ends(admin, topic, gaps)
+        spans = reader.since(topic.name, range(topic.partitions), since)
+        for span in spans:
+            start = reader.whole(span.topic, span.partition).start
+            if start and span.start <= start:  # records at the start are as new as the rows: others may have gone
+                gaps.append(Gap(f"{span.topic}/{span.partition}", "retention may have removed records of its time"))
+        allowed = cut_spans(spans, self._most)
+        for span, part in zip(spans, allowed, strict=True):
+            if part.stop < span.stop:
+                left = f"{span.topic}/{span.partition}, offsets {part.stop} to {span.stop}"
+                gaps.append(Gap(left, f"more than {self._most} records: see --records"))
+        return allowed
+
+    def _await_ends(self, admin: AdminClient, topic: TopicDescription, gaps: list[Gap]) -> None:
+        """Wait until no Kafka transaction is open on a topic: committed records behind one are not visible."""
+        partitions, deadline = {topic.name: topic.partitions}, time.monotonic() + OPEN_SECONDS
+        high = end_offsets(admin, partitions).get(topic.name)
+        while True:
+            stable = end_offsets(admin, partitions, stable=True).get(topic.name)
+            if high and stable and all(one >= other for one, other in zip(stable, high, strict=True)):
+                return
+            if time.monotonic() > deadline:
+                gaps.append(Gap(topic.name, "a Kafka transaction is open on it, or a partition does not answer"))
+                return
+            time.sleep(0.2)
+
+    def _read(self, reader: SpanReader, spans: list[Span], found: Delivered) -> None:
+        for message in reader.read(spans, self._passed):
+            for row, transaction_id in self._rows(message):
+                found.transactions.setdefault(row, set()).add(transaction_id)
+
+    def _rows(self, message: Message) -> Iterator[tuple[int, str]]:
+        """Yield row id and transaction id of a record of the source."""
+        headers = dict(headers_of(message))
+        if (headers.get(ORIGIN_HEADER) or b"").startswith(self._origin):
+            transaction_id, _, row = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
+            if row.isascii() and row.isdecimal():
+                yield int(row), transaction_id
+
+
+def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
+    """Return why a topic cannot prove that a message was not delivered; None: it can.
+
+    Args:
+        name: Its name.
+        topic: As the cluster describes it; None: it does not exist.
+    """
+    if topic is None:
+        return Gap(name, "the topic does not exist, or may not be described; it may have had messages")
+    if topic.key_required:
+        return Gap(name, "the topic is compacted: a later message of a key removes the earlier one")
+    return None

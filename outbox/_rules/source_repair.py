@@ -1,0 +1,56 @@
+"""How a halted table source goes on: its numbers, what an operator must decide, and what is refused (R55). Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from outbox._rules.source_progress import Committed, Progress, contradiction, is_foreign
+
+NOT_BEGUN = Progress("not begun", 0, 0, ())
+"""Progress of a source that was never served."""
+
+
+class Repair(NamedTuple):
+    """What resuming a source means.
+
+    Args:
+        halted: Why it halts; empty: it does not, and nothing is to be done.
+        refusal: Why it cannot be resumed; empty if it can.
+        batch: The number that database and Kafka have afterwards.
+        warning: What resuming does not bring back; empty if nothing.
+    """
+
+    halted: str
+    refusal: str = ""
+    batch: int = 0
+    warning: str = ""
+
+
+def repair(source: str, name: str, progress: Progress, committed: Committed | None) -> Repair:
+    """Return what resuming a source means.
+
+    The number of Kafka is kept, because only an owner can write it, in the Kafka transaction of a batch. A former
+    owner that still commits one changes it, and then the source halts again.
+
+    Args:
+        source: Name of the source in the settings.
+        name: The name under which the table is delivered.
+        progress: What the database holds.
+        committed: What Kafka holds; None: nothing.
+    """
+    if name != source:
+        why = f"the table is delivered as source {name!r}, not {source!r}"
+        return Repair(why, f"name it {name!r} in the setting tables of every relay")
+    halted = contradiction(progress, committed)
+    if halted and is_foreign(progress, committed):
+        return Repair(halted, "give this table another name in the setting tables of every relay, or delete the group")
+    return Repair(halted, "", committed.batch if committed else 0, _warning(progress, committed))
+
+
+def _warning(progress: Progress, committed: Committed | None) -> str:
+    if committed is None or committed.batch >= progress.delivered:
+        return ""
+    return (
+        f"batches {committed.batch + 1} to {progress.delivered} were delivered, and Kafka does not have them: if it "
+        "lost their messages, too, let the application publish them again, because their rows are deleted"
+    )

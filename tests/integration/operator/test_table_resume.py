@@ -1,0 +1,153 @@
+"""`outbox table resume`: a halted table source goes on as the operator decides (R55)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, not in its __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from outbox._cli.table import app
+from outbox._service.exit_codes import Exit
+from tests.support.commands import call_command
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table and one real topic."""
+    site.create("orders", partitions=1)
+    create(site)
+    return site
+
+
+def _insert(site: Site, *keys: str) -> None:
+    """Publish one transaction with one message for each key."""
+    with psycopg.connect(site.postgres_url) as connection:
+        publish(connection, site, "orders", keys)
+
+
+def _run(site: Site, statement: str) -> None:
+    names = site.tables
+    with site.connect() as connection:
+        connection.execute(statement.format(message=names.message, source=names.source).encode())
+
+
+def _resume(site: Site, *words: str, typed: str = "") -> tuple[int, str]:
+    return call_command(app, site, "resume", "--source", SOURCE, *words, environ=relay_settings(site), typed=typed)
+
+
+def _document(site: Site, *words: str, code: int = Exit.OK) -> Any:
+    found, printed = _resume(site, *words, "--yes", "--json")
+    assert found == code, printed
+    return json.loads(printed)
+
+
+def _restored(site: Site) -> None:
+    """Deliver two messages, then restore the database to before it; a third is inserted later."""
+    _run(site, "CREATE TABLE {source}_copy AS SELECT * FROM {message}")
+    _insert(site, "one", "two")
+    _run(site, "INSERT INTO {source}_copy SELECT * FROM {message}")
+    first = site.relay(extra=relay_settings(site))
+    site.wait_visible(2, "orders")
+    wait_empty(site)
+    first.terminate()
+    _run(site, "UPDATE {source} SET batch = 0, delivered = 0, ids = '{{}}'")
+    _run(site, "INSERT INTO {message} OVERRIDING SYSTEM VALUE SELECT * FROM {source}_copy")
+    _insert(site, "three")
+
+
+def _values(site: Site) -> list[bytes]:
+    return sorted(record.key or b"" for record in site.read("orders"))
+
+
+def test_delivered_rows_of_a_restored_database_are_skipped(shop: Site) -> None:
+    _restored(shop)
+    relay = shop.relay(extra=relay_settings(shop))
+    wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
+    code, looked = _resume(shop)
+    assert code == Exit.FINDINGS
+    assert "newest batch 0, delivered 0, batch in Kafka 1" in looked
+    assert "decide on the rows" in looked
+    tried = _document(shop, "--skip-delivered", "--dry-run")
+    assert (tried["outcome"], tried["rows"], tried["rows_found_delivered"]) == ("possible", 3, 2)
+    assert waiting(shop) == 3
+    code, printed = _resume(shop, "--skip-delivered", typed="y\n")
+    assert code == Exit.OK
+    assert "2 rows, which are on their real topics, will be deleted" in printed
+    assert "the numbers were set to 1; a relay delivers the other 1 rows" in printed
+    wait_empty(shop)
+    shop.wait_visible(3, "orders")
+    assert _values(shop) == [b"one", b"three", b"two"]
+    assert _document(shop, "--skip-delivered")["outcome"] == "not halted"
+
+
+def test_rows_are_delivered_again_where_that_is_wanted(shop: Site) -> None:
+    _restored(shop)
+    document = _document(shop, "--deliver-again")
+    assert (document["outcome"], document["new_batch"], document["rows_deleted"]) == ("resumed", 1, 0)
+    shop.relay(extra=relay_settings(shop))
+    wait_empty(shop)
+    shop.wait_visible(5, "orders")
+    assert _values(shop) == [b"one", b"one", b"three", b"two", b"two"]
+
+
+def test_what_is_not_read_is_not_taken_for_undelivered(shop: Site) -> None:
+    _restored(shop)
+    document = _document(shop, "--skip-delivered", "--records", "1", code=Exit.UNPROVABLE)
+    assert document["outcome"] == "refused"
+    assert "--records" in document["not_searched"][0]["why"]
+    resource = ConfigResource(ResourceType.TOPIC, shop.topic("orders"))
+    resource.add_incremental_config(
+        ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    )
+    for future in shop.admin.incremental_alter_configs([resource]).values():
+        future.result(10)
+    document = _document(shop, "--skip-delivered", code=Exit.UNPROVABLE)
+    assert "compacted" in document["not_searched"][0]["why"]
+    assert waiting(shop) == 3
+    assert len(shop.read("orders")) == 2
+
+
+def test_a_source_whose_offset_was_deleted_goes_on(shop: Site) -> None:
+    first = shop.relay(extra=relay_settings(shop), failpoint="relay.committed:2")
+    _insert(shop, "one")
+    first.wait()  # killed after its Kafka transaction, before it deletes the row
+    for deleted in shop.admin.delete_consumer_groups([shop.channel.table_group(SOURCE)]).values():
+        deleted.result(10)
+    document = _document(shop, "--skip-delivered")
+    assert (document["kafka_batch"], document["in_delivery"], document["rows_deleted"]) == (None, 1, 1)
+    relay = shop.relay(extra=relay_settings(shop))
+    _insert(shop, "two")
+    shop.wait_visible(2, "orders")
+    assert "halted" not in relay.output()
+    assert _values(shop) == [b"one", b"two"]
+
+
+def test_a_source_with_an_owner_is_refused(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox._operations.source_resumption.LOCK_SECONDS", 0.5)
+    _restored(shop)
+    with shop.connect() as owner:
+        lock = "SELECT pg_advisory_lock(1869967458, ((%s::regclass)::oid::bigint - 2147483648)::integer)"
+        owner.execute(lock, (shop.tables.source,))
+        pid = owner.info.backend_pid
+        code, printed = _resume(shop, "--deliver-again", "--yes")
+    assert code == Exit.CONFIGURATION
+    assert f"has an owner, pid {pid}; nothing was changed" in printed
+    assert _document(shop, "--dry-run", code=Exit.FINDINGS)["batch"] == 0
+
+
+def test_the_progress_of_another_table_is_not_taken_over(shop: Site) -> None:
+    _restored(shop)
+    _run(shop, "UPDATE {source} SET incarnation = gen_random_uuid()")
+    document = _document(shop, "--deliver-again", code=Exit.FINDINGS)
+    assert "give this table another name" in document["why"]
+    assert document["kafka_batch"] == 1

@@ -1,0 +1,75 @@
+"""How a halted table source goes on (R55)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbox._kafka.admin import TopicDescription
+from outbox._operations.delivered_search import unprovable
+from outbox._rules.source_progress import Committed, Progress, contradiction
+from outbox._rules.source_repair import NOT_BEGUN, repair
+
+HERE, OTHER = "here", "other"
+
+
+def _progress(batch: int, delivered: int) -> Progress:
+    return Progress(HERE, batch, delivered, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("batch", "delivered", "kafka", "to", "warned"),
+    [
+        (3, 2, 7, 7, False),  # the database was restored
+        (8, 7, 3, 3, True),  # Kafka was restored
+        (8, 7, None, 0, False),  # the group's offset is gone
+    ],
+)
+def test_the_number_of_kafka_is_kept(batch: int, delivered: int, kafka: int | None, to: int, *, warned: bool) -> None:
+    found = repair("shop", "shop", _progress(batch, delivered), None if kafka is None else Committed(kafka, HERE))
+    assert found.halted
+    assert (found.refusal, found.batch, bool(found.warning)) == ("", to, warned)
+
+
+def test_the_warning_names_the_batches_that_kafka_does_not_have() -> None:
+    assert "batches 4 to 7 were delivered" in repair("shop", "shop", _progress(8, 7), Committed(3, HERE)).warning
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.none() | st.integers(0, 9))
+def test_numbers_fit_afterwards_and_no_batch_is_taken_for_undelivered(
+    batch: int, delivered: int, kafka: int | None
+) -> None:
+    committed = None if kafka is None else Committed(kafka, HERE)
+    found = repair("shop", "shop", _progress(batch, delivered), committed)
+    if not found.halted:
+        assert contradiction(_progress(batch, delivered), committed) == ""
+        return
+    after = Progress(HERE, found.batch, found.batch, ())
+    assert contradiction(after, committed) == ""
+
+
+def test_progress_of_another_table_is_refused() -> None:
+    found = repair("shop", "shop", _progress(1, 1), Committed(1, OTHER))
+    assert "belongs to another table" in found.halted
+    assert "another name" in found.refusal
+
+
+def test_a_table_of_another_name_is_refused() -> None:
+    found = repair("shop", "other", _progress(1, 1), Committed(1, HERE))
+    assert "name it 'other'" in found.refusal
+
+
+def test_a_source_that_does_not_halt_needs_nothing() -> None:
+    assert repair("shop", "shop", _progress(8, 7), Committed(7, HERE)).halted == ""
+    assert repair("shop", "shop", NOT_BEGUN, None).halted == ""
+
+
+def _topic(policy: str) -> TopicDescription:
+    return TopicDescription("orders", "id", 1, 1, {"cleanup.policy": policy})
+
+
+def test_only_a_topic_that_keeps_its_records_proves_that_one_is_not_there() -> None:
+    assert unprovable("orders", _topic("delete")) is None
+    assert unprovable("orders", _topic("compact,delete")) is not None
+    assert unprovable("orders", None) is not None

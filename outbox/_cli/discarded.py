@@ -1,48 +1,40 @@
-"""`outbox discarded`: what is in the discard topic, and an operator's decisions on it."""
+"""`outbox discarded`: transactions that were not delivered, halves or rows, and an operator's decisions on them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import Message
 from rich.table import Table
 
-from outbox._cli.options import ChannelSettings, Given, connection
+from outbox._cli.discard_stores import Entry, HalfEntry, RowEntry, Store, TableStore, TopicStore
+from outbox._cli.options import Given, TableCommandSettings
 from outbox._cli.setting_options import setting_options
-from outbox._kafka.admin import admin_client
-from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._operations.discard_topic import (
-    Discarded,
-    DiscardedMessage,
-    decide,
-    read_discarded,
-    read_manifests,
-    why_not,
-)
-from outbox._service.exit_codes import Exit, warn
-from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, signed, utc
+from outbox._operations.discard_topic import Discarded, DiscardedMessage
+from outbox._operations.discarded_rows import DiscardedMessageRow
+from outbox._service.exit_codes import Exit
+from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, utc
 from outbox.errors import UsageError
-from outbox.protocol.discard import DiscardReason, Manifest
-from outbox.protocol.errors import ProtocolError
+from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
 LOOK_SECONDS = 0.5
 LIMIT = 100
 """Transactions that are listed for people."""
 
-app = typer.Typer(help="Transactions in the discard topic: list, show, deliver, drop.", no_args_is_help=True)
+app = typer.Typer(help="Transactions that were not delivered: list, show, deliver, drop.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="All that --group and --reason leave.")]
 Group = Annotated[str | None, typer.Option(help="Only of this producer group.")]
 Reason = Annotated[DiscardReason | None, typer.Option(help="Only with this reason.", case_sensitive=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Comment = Annotated[str, typer.Option(help="Why; it goes into the op topic with your name.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")]
+Comment = Annotated[str, typer.Option(help="Why; it goes into the op topic with your name. Rows keep none.")]
 Limit = Annotated[
     int | None,
     typer.Option(min=1, help=f"Show no more transactions. Default: {LIMIT}, and all with --json.", show_default=False),
@@ -53,7 +45,7 @@ Wait = Annotated[
 
 
 @app.command("list")
-@setting_options(ChannelSettings)
+@setting_options(TableCommandSettings)
 def list_command(
     given: Given,
     group: Group = None,
@@ -61,54 +53,67 @@ def list_command(
     limit: Limit = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """List the transactions in the discard topic and their reasons, one at a time."""
-    topic = _Topic(ChannelSettings(**given))
-    chosen = _Choice(None, every=True, group=group, reason=reason).of(topic.read())
+    """List the discarded transactions and their reasons, one at a time."""
+    places = _Places(TableCommandSettings(**given))
+    chosen = _Choice(None, every=True, group=group, reason=reason).of(places.read())
     if as_json:
-        rows = (_fields(manifest) for manifest in islice(chosen, limit))
-        rest = lambda: {"not_listed": _count(chosen), "not_read": sorted(topic.unread)}  # noqa: E731 - a last word
-        print_json_rows({"channel": topic.name}, "transactions", rows, rest)
+        rows = (entry.fields() for entry in islice(chosen, limit))
+        rest = lambda: {"not_listed": _count(chosen), "not_read": places.unread()}  # noqa: E731 - a last word
+        print_json_rows({"channel": places.name}, "transactions", rows, rest)
     else:
-        _show_list(chosen, limit or LIMIT, topic.name)
-    if topic.unread:
+        _show_list(chosen, limit or LIMIT, places.name)
+    if places.unread():
         raise SystemExit(Exit.UNPROVABLE)
 
 
 @app.command()
-@setting_options(ChannelSettings)
+@setting_options(TableCommandSettings)
 def show(
     transaction: Annotated[str, typer.Argument(help="Transaction id.")],
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Show one: all that is known of it but the content of its messages."""
-    topic = _Topic(ChannelSettings(**given))
-    found = topic.read_one(transaction)
+    places = _Places(TableCommandSettings(**given))
+    found = places.topic.read_one(transaction)
+    rows = [] if found else places.rows_of(transaction)
     if as_json:
-        messages = [_message_fields(*half) for half in found.halves()]
-        print_json({"channel": topic.name, **_fields(found.manifest), "halves": messages})
-    else:
+        print_json({"channel": places.name, **(_half_document(found) if found else _row_document(rows))})
+    elif found:
         _show_one(found)
+    else:
+        for one in rows:
+            _show_rows(*one)
+
+
+def _half_document(found: Discarded) -> dict[str, Any]:
+    return {**HalfEntry(found.manifest).fields(), "halves": [_message_fields(*half) for half in found.halves()]}
+
+
+def _row_document(found: Sequence[tuple[RowEntry, Sequence[DiscardedMessageRow]]]) -> dict[str, Any]:
+    """Return a transaction for programs; its rows of further producer groups are listed with those of the first."""
+    return {**found[0][0].fields(), "rows": [_row_fields(row) for _, some in found for row in some]}
 
 
 def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
     @app.command(name, help=f"{meaning}; ends with 2 if something stays.")
-    @setting_options(ChannelSettings)
+    @setting_options(TableCommandSettings)
     def command(
         given: Given,
         transactions: Ids = None,
         every: All = False,  # noqa: FBT002 - a flag
         group: Group = None,
         reason: Reason = None,
+        dry_run: DryRun = False,  # noqa: FBT002 - a flag
         yes: Yes = False,  # noqa: FBT002 - a flag
         comment: Comment = "",
         wait: Wait = 10.0,
         as_json: Json = False,  # noqa: FBT002 - a flag
     ) -> None:
-        choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, comment, wait, as_json)
-        may_ask(yes=yes, as_json=as_json)
+        choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, dry_run, comment, wait, as_json)
+        may_ask(yes=yes or dry_run, as_json=as_json)
         choice.check()
-        _decide(kind, _Topic(ChannelSettings(**given)), choice, manner)
+        _decide(kind, _Places(TableCommandSettings(**given)), choice, manner)
 
 
 _add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver what it does not refuse")
@@ -118,6 +123,7 @@ _CONSEQUENCES = {
     OpKind.DELIVER: "be delivered unless pre-flight refuses them again: out of their order, with header outbox-late",
     OpKind.ROLLBACK: "be removed for good although they committed in the database: no consumer will receive them",
 }
+_ROWS_BACK = "{} of them are rows, which go back into their message table with new ids, behind all that wait there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,32 +144,20 @@ class _Choice:
         if bool(self.ids) == self.every:
             raise UsageError("name transactions, or give --all, which --group and --reason narrow")
 
-    def of(self, manifests: Iterable[Manifest]) -> Iterator[Manifest]:
-        """Return the manifests that are chosen, one at a time."""
+    def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Return what is chosen, one at a time."""
         ids = frozenset(self.ids or ())
         return (
-            manifest
-            for manifest in manifests
-            if (self.every or manifest.transaction_id in ids)
-            and self.group in {None, manifest.group}
-            and self.reason in {None, manifest.reason}
+            entry
+            for entry in entries
+            if (self.every or entry.transaction_id in ids)
+            and self.group in {None, entry.group}
+            and self.reason in {None, entry.reason}
         )
-
-    def all_of(self, manifests: Iterable[Manifest]) -> list[Manifest]:
-        """Return the manifests that are chosen.
-
-        Raises:
-            UsageError: A transaction that is named is not there.
-        """
-        ids = frozenset(self.ids or ())
-        named = [manifest for manifest in manifests if self.every or manifest.transaction_id in ids]
-        if missing := sorted(ids - {manifest.transaction_id for manifest in named}):
-            raise _not_there(missing)
-        return list(self.of(named))
 
 
 def _not_there(ids: Iterable[str]) -> UsageError:
-    return UsageError(f"transaction {', '.join(ids)} is not in the discard topic")
+    return UsageError(f"transaction {', '.join(ids)} is not in the discard topic, nor in a table of discarded messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,100 +165,147 @@ class _Manner:
     """How."""
 
     yes: bool
+    dry_run: bool
     comment: str
     wait: float
     as_json: bool
 
 
-class _Topic:
-    """The discard topic of a channel."""
+class _Places:
+    """All places with discarded transactions: the discard topic of a channel, and its message tables.
 
-    def __init__(self, settings: ChannelSettings) -> None:
+    Args:
+        settings: The settings.
+    """
+
+    def __init__(self, settings: TableCommandSettings) -> None:
         self.name = settings.channel
-        self.kafka = connection(settings)
-        self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
-        self.unread: set[str] = set()
-        """Places of manifests that this version cannot read."""
+        self.topic = TopicStore(settings)
+        self.tables = [TableStore(source, table) for source, table in settings.tables.items()]
 
-    def read(self) -> Iterator[Manifest]:
-        """Read the manifests that are there now, one at a time; name those that cannot be read on standard error."""
-        return read_manifests(self.kafka, self.channel, self._cannot_read)
+    def stores(self) -> list[Store]:
+        """Return all."""
+        return [self.topic, *self.tables]
 
-    def _cannot_read(self, message: Message, error: ProtocolError) -> None:
-        place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
-        if place not in self.unread:
-            self.unread.add(place)
-            warn(f"{place} is passed over: {error}")
+    def unread(self) -> list[str]:
+        """Return what could not be read."""
+        return sorted(place for store in self.stores() for place in store.unread)
 
-    def read_one(self, transaction_id: str) -> Discarded:
-        """Read one transaction.
+    def read(self) -> Iterator[Entry]:
+        """Yield what is there now, one at a time."""
+        return chain.from_iterable(store.read() for store in self.stores())
+
+    def chosen(self, choice: _Choice) -> dict[Store, list[Entry]]:
+        """Return what is chosen, by place.
 
         Raises:
-            UsageError: It is not there.
+            UsageError: A transaction that is named is nowhere.
         """
-        found = read_discarded(self.kafka, self.channel, transaction_id)
-        if found is None:
+        ids = frozenset(choice.ids or ())
+        named = {
+            store: [entry for entry in store.read() if choice.every or entry.transaction_id in ids]
+            for store in self.stores()
+        }
+        if missing := sorted(ids - {entry.transaction_id for some in named.values() for entry in some}):
+            raise _not_there(missing)
+        return {store: list(choice.of(some)) for store, some in named.items()}
+
+    def rows_of(self, transaction_id: str) -> list[tuple[RowEntry, list[DiscardedMessageRow]]]:
+        """Return a transaction whose rows are discarded, for each of its producer groups.
+
+        Raises:
+            UsageError: It is nowhere.
+        """
+        found = [
+            (entry, table.messages(entry))
+            for table in self.tables
+            for entry in list(table.read())
+            if entry.transaction_id == transaction_id
+        ]
+        if not found:
             raise _not_there([transaction_id])
         return found
 
 
-def _decide(kind: OpKind, topic: _Topic, choice: _Choice, manner: _Manner) -> None:
+def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> None:
     """Decide on what may be decided.
 
     Raises:
         SystemExit: Something is left as it is.
     """
-    chosen = choice.all_of(topic.read())
-    able = [manifest for manifest in chosen if not why_not(manifest, kind)]
+    chosen = places.chosen(choice)
+    able = {store: [entry for entry in some if not entry.why_not(kind)] for store, some in chosen.items()}
+    everything, count = list(chain(*chosen.values())), sum(map(len, able.values()))
     if not manner.as_json:
-        messages = sum(len(manifest.positions) for manifest in able)
-        _show(chosen, f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[kind]}", kind)
-    left: list[Manifest] = []
-    if able and (manner.yes or typer.confirm("Go on?")):
-        decide(topic.kafka, topic.channel, able, kind, signed(manner.comment))
-        left = _await(topic, {manifest.transaction_id for manifest in able}, manner.wait)
+        _show(everything, _intention(list(chain(*able.values())), kind), kind)
+    left: list[Entry] = []
+    decided = count > 0 and not manner.dry_run and (manner.yes or typer.confirm("Go on?"))
+    if decided:
+        for store, some in able.items():
+            if some:
+                store.decide(some, kind, manner.comment)
+        left = _await(able, manner.wait)
         if not manner.as_json:
-            _tell(len(able), left)
+            _report(count, left)
     if manner.as_json:
-        print_json(_decided(topic, chosen, kind, left))
-    if left or len(able) < len(chosen) or (choice.every and topic.unread):
+        print_json(_document(places, chosen, kind, left, is_dry=not decided))
+    if left or count < len(everything) or (choice.every and places.unread()):
         raise SystemExit(Exit.FINDINGS)
 
 
-def _await(topic: _Topic, ids: Collection[str], seconds: float) -> list[Manifest]:
-    """Look until a relay has done it; what still is there."""
+def _intention(able: Sequence[Entry], kind: OpKind) -> str:
+    messages = sum(entry.messages for entry in able)
+    rows = sum(isinstance(entry, RowEntry) for entry in able)
+    more = f"; {_ROWS_BACK.format(rows)}" if rows and kind is OpKind.DELIVER else ""
+    return f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[kind]}{more}"
+
+
+def _await(decided: Mapping[Store, Sequence[Entry]], seconds: float) -> list[Entry]:
+    """Look until a relay has done it; return what still is there."""
     deadline = time.monotonic() + seconds
-    while (left := [found for found in topic.read() if found.transaction_id in ids]) and time.monotonic() < deadline:
+    while True:
+        left = [entry for store, some in decided.items() if some for entry in store.left(some)]
+        if not left or time.monotonic() > deadline:
+            return left
         time.sleep(LOOK_SECONDS)
-    return left
 
 
-def _tell(count: int, left: Sequence[Manifest]) -> None:
-    typer.echo(f"{count - len(left)} of {count} have left the discard topic")
+def _report(count: int, left: Sequence[Entry]) -> None:
+    typer.echo(f"{count - len(left)} of {count} have left the discard topic and the tables")
     if left:
         _show(left, "still there: refused again, or no relay has come to them yet")
 
 
-def _decided(topic: _Topic, chosen: Sequence[Manifest], kind: OpKind, left: Sequence[Manifest]) -> dict[str, Any]:
+def _document(
+    places: _Places, chosen: Mapping[Store, Sequence[Entry]], kind: OpKind, left: Sequence[Entry], *, is_dry: bool
+) -> dict[str, Any]:
     """Return what became of each, for programs."""
-    there = {manifest.transaction_id for manifest in left}
+    there = {(entry.transaction_id, entry.group) for entry in left}
 
-    def outcome(manifest: Manifest) -> str:
-        if why_not(manifest, kind):
+    def outcome(entry: Entry) -> str:
+        if entry.why_not(kind):
             return "refused"
-        return "still there" if manifest.transaction_id in there else "left"
+        if is_dry:
+            return "possible"
+        return "still there" if (entry.transaction_id, entry.group) in there else "left"
 
     transactions = [
-        {**_fields(manifest), "outcome": outcome(manifest), "why": why_not(manifest, kind) or None}
-        for manifest in chosen
+        {
+            **entry.fields(),
+            "outcome": outcome(entry),
+            "why": entry.why_not(kind) or None,
+            **store.more_fields(entry),
+        }
+        for store, some in chosen.items()
+        for entry in some
     ]
-    return {"channel": topic.channel.channel.name, "decision": kind.name, "transactions": transactions}
+    return {"channel": places.name, "decision": kind.name, "transactions": transactions}
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _show_list(chosen: Iterator[Manifest], limit: int, channel: str) -> None:
+def _show_list(chosen: Iterator[Entry], limit: int, channel: str) -> None:
     listed = list(islice(chosen, limit))
     _show(listed, f"discarded transactions of channel {channel}")
     if not listed:
@@ -273,24 +314,24 @@ def _show_list(chosen: Iterator[Manifest], limit: int, channel: str) -> None:
         PlainConsole().print(f"{more} more are not listed: --limit")
 
 
-def _show(manifests: Sequence[Manifest], title: str, kind: OpKind | None = None) -> None:
+def _show(entries: Sequence[Entry], title: str, kind: OpKind | None = None) -> None:
     """Print two or three lines for each, none of which needs more than 80 columns for ordinary names."""
-    if not manifests:
+    if not entries:
         return
     console = PlainConsole()
     console.print(title)
-    for manifest in manifests:
-        refusal = why_not(manifest, kind) if kind else ""
-        count = len(manifest.positions)
+    for entry in entries:
+        refusal = entry.why_not(kind) if kind else ""
+        count = entry.messages
         print_entry(
             console,
-            f"{manifest.transaction_id}  {manifest.group}  {manifest.reason}",
-            f"{count} message{'' if count == 1 else 's'}, first appended {utc(manifest.first_append_time)}",
-            f"NOT THIS ONE: {refusal}" if refusal else manifest.detail,
+            f"{entry.transaction_id}  {entry.group}  {entry.reason}",
+            f"{count} message{'' if count == 1 else 's'}, {entry.where()}",
+            f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
         )
 
 
-def _count(left: Iterable[Manifest]) -> int:
+def _count(left: Iterable[Entry]) -> int:
     return sum(1 for _ in left)
 
 
@@ -318,22 +359,22 @@ def _show_one(found: Discarded) -> None:
     PlainConsole().print(messages)
 
 
-def _fields(manifest: Manifest) -> dict[str, Any]:
-    """Return a transaction for programs."""
-    return {
-        "transaction": manifest.transaction_id,
-        "group": manifest.group,
-        "truth": str(manifest.truth),
-        "reason": str(manifest.reason),
-        "detail": manifest.detail,
-        "decision": manifest.decision.name if manifest.decision else None,
-        "half_partition": manifest.partition,
-        "positions": str(manifest.positions),
-        "messages": len(manifest.positions),
-        "appended_ms": manifest.first_append_time,
-        "unknown_answers": manifest.checks,
-        "last_answer": manifest.last_answer,
-    }
+def _show_rows(entry: RowEntry, rows: Sequence[DiscardedMessageRow]) -> None:
+    table = Table(show_header=False, title=f"transaction {entry.transaction_id}")
+    for name, value in (
+        ("group", entry.group),
+        ("reason", entry.reason),
+        ("detail", entry.detail),
+        ("table source", entry.source),
+        ("local transaction began", utc(entry.rows.started_ms)),
+        ("discarded", utc(entry.rows.discarded_ms)),
+    ):
+        table.add_row(name, str(value))
+    PlainConsole().print(table)
+    messages = Table("row", "target", "key", "bytes")
+    for row in rows:
+        messages.add_row(str(row.id), f"{row.topic}:{row.partition}", "yes" if row.has_key else "no", str(row.size))
+    PlainConsole().print(messages)
 
 
 def _message_fields(position: int, offset: int, message: DiscardedMessage | None) -> dict[str, Any]:
@@ -344,3 +385,7 @@ def _message_fields(position: int, offset: int, message: DiscardedMessage | None
         "has_key": message.has_key if message else None,
         "bytes": message.size if message else None,
     }
+
+
+def _row_fields(row: DiscardedMessageRow) -> dict[str, Any]:
+    return {"row": row.id, "target": f"{row.topic}:{row.partition}", "has_key": row.has_key, "bytes": row.size}

@@ -31,6 +31,10 @@ RelayRoles = Annotated[
     list[str] | None,
     typer.Option("--relay-role", help="Role that gets what the relay needs in table mode; repeatable."),
 ]
+OperatorRoles = Annotated[
+    list[str] | None,
+    typer.Option("--operator-role", help="Role that gets what operators need in table mode; repeatable."),
+]
 
 
 @app.command()
@@ -40,6 +44,7 @@ def create(
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
     relay_role: RelayRoles = None,
+    operator_role: OperatorRoles = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
@@ -47,7 +52,7 @@ def create(
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.create(connection, _grants(table, application_role, checker_role))
-        messages.create(connection, _message_grants(messages, application_role, checker_role, relay_role))
+        messages.create(connection, _message_grants(messages, application_role, checker_role, relay_role, operator_role))
         table.verify(connection)
     _tell(table, "ready", as_json=as_json)
 
@@ -59,12 +64,13 @@ def print_sql(
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
     relay_role: RelayRoles = None,
+    operator_role: OperatorRoles = None,
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
     settings = DatabaseSettings(**given)
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
-    typer.echo(messages.ddl(_message_grants(messages, application_role, checker_role, relay_role)), nl=False)
+    typer.echo(messages.ddl(_message_grants(messages, application_role, checker_role, relay_role, operator_role)), nl=False)
 
 
 @app.command()
@@ -93,10 +99,15 @@ def _grants(table: CallbackTable, applications: list[str] | None, checkers: list
 
 
 def _message_grants(
-    table: MessageTable, applications: list[str] | None, checkers: list[str] | None, relays: list[str] | None
+    table: MessageTable,
+    applications: list[str] | None,
+    checkers: list[str] | None,
+    relays: list[str] | None,
+    operators: list[str] | None,
 ) -> list[Grant]:
     return [
         *map(table.application_grant, applications or ()),
         *map(table.checker_grant, checkers or ()),
         *map(table.relay_grant, relays or ()),
+        *map(table.operator_grant, operators or ()),
     ]

@@ -198,6 +198,24 @@ class MessageTable:
             },
         )
 
+    def operator_grant(self, role: str) -> Grant:
+        """Return what an operator's commands need: all that the relay needs, and to move discarded messages back.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        names = self.names
+        return Grant(
+            names.schema,
+            role,
+            {
+                names.message: ("SELECT", "DELETE", _INSERT_RIGHT),
+                names.discarded: ("SELECT", "INSERT", "DELETE"),
+                names.delivered: ("SELECT", "INSERT", "DELETE"),
+                names.source: ("SELECT", "INSERT", "UPDATE"),
+            },
+        )
+
     def ddl(self, grants: Iterable[Grant] = ()) -> str:
         """Return the SQL that makes all of it and gives rights on it; running it again is safe."""
         return script([*self.statements(), *all_statements(grants)])

@@ -30,6 +30,7 @@ WORDS = {
     "land retire": ["orders"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
     "skip": ["half/0", "--offset", "1", "--reason", "why"],
+    "table resume": ["--source", "shop"],
     "trace": [ID],
 }
 """Arguments that subcommands cannot do without."""

@@ -1,0 +1,138 @@
+"""Discarded rows of a message table: what they are; back into the message table, or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, LiteralString, NamedTuple
+
+import psycopg
+
+from outbox._postgres.message_table import MessageTable
+from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
+
+_LIST: LiteralString = (
+    "SELECT xid::text::bigint, {started}, producer_group, (array_agg(reason ORDER BY id))[1],"
+    " (array_agg(detail ORDER BY id))[1], count(*), CAST(max(extract(epoch FROM discarded_at)) * 1000 AS bigint)"
+    " FROM {discarded} GROUP BY 1, 2, 3 ORDER BY min(id)"
+)
+_SHOW: LiteralString = (
+    "SELECT id, topic, partition, key IS NOT NULL,"
+    " coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) FROM {discarded}"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s AND producer_group = %(group)s ORDER BY id"
+)
+_DELIVER: LiteralString = (
+    "WITH back AS (DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
+    " AND producer_group = %(group)s RETURNING *)"
+    " INSERT INTO {message} (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
+    " SELECT producer_group, topic, partition, timestamp, key, value, header_names, header_values FROM back"
+    " ORDER BY id RETURNING xid::text::bigint, {started}, id"
+)
+_DROP: LiteralString = (
+    "DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
+    " AND producer_group = %(group)s"
+)
+_LEFT: LiteralString = (
+    "SELECT (SELECT count(*) FROM {message} WHERE id = ANY (%(ids)s)),"
+    " (SELECT count(*) FROM {discarded} WHERE id = ANY (%(ids)s))"
+)
+
+
+class DiscardedTransaction(NamedTuple):
+    """The discarded rows of one local transaction and producer group.
+
+    Args:
+        transaction_id: The transaction.
+        group: Producer group.
+        reason: Why they could not be delivered.
+        detail: Likewise, one sentence.
+        messages: How many rows.
+        started_ms: Start of the local transaction, ms since 1970.
+        discarded_ms: When they were discarded, ms since 1970.
+    """
+
+    transaction_id: str
+    group: str
+    reason: str
+    detail: str
+    messages: int
+    started_ms: int
+    discarded_ms: int
+
+
+class DiscardedMessageRow(NamedTuple):
+    """A discarded row; nothing of its content.
+
+    Args:
+        id: Its id.
+        topic: Real topic.
+        partition: Partition that it names, or -1.
+        has_key: Whether it has a key.
+        size: Bytes of key and value.
+    """
+
+    id: int
+    topic: str
+    partition: int
+    has_key: bool
+    size: int
+
+
+class Moved(NamedTuple):
+    """Rows that are back in the message table.
+
+    Args:
+        transaction_id: Their new transaction id.
+        ids: Their new ids.
+    """
+
+    transaction_id: str
+    ids: Sequence[int]
+
+
+class DiscardedTable:
+    """The discarded rows of one message table.
+
+    All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
+
+    Args:
+        table: The message table.
+        connection: In autocommit: each statement is one durable transaction.
+    """
+
+    def __init__(self, table: MessageTable, connection: psycopg.Connection[Any]) -> None:
+        self._table = table
+        self._connection = connection
+
+    def read(self) -> Iterator[DiscardedTransaction]:
+        """Yield the transactions that are there, the first rows first, one at a time."""
+        statement = self._table.compose(_LIST)
+        for xid, us, group, reason, detail, count, discarded_ms in self._connection.cursor().stream(statement):
+            id_ = table_transaction_id(xid, us)
+            yield DiscardedTransaction(id_, group, reason, detail, count, us // 1_000, discarded_ms)
+
+    def messages(self, transaction: DiscardedTransaction) -> list[DiscardedMessageRow]:
+        """Return the rows of a transaction."""
+        found = self._connection.execute(self._table.compose(_SHOW), _which(transaction)).fetchall()
+        return [DiscardedMessageRow(*row) for row in found]
+
+    def deliver(self, transaction: DiscardedTransaction) -> Moved | None:
+        """Move the rows of a transaction back into the message table, behind all that wait; None: they are gone."""
+        found = self._connection.execute(self._table.compose(_DELIVER), _which(transaction)).fetchall()
+        if not found:
+            return None
+        xid, us, _ = found[0]
+        return Moved(table_transaction_id(xid, us), [id_ for _, _, id_ in found])
+
+    def drop(self, transaction: DiscardedTransaction) -> None:
+        """Delete the rows of a transaction."""
+        self._connection.execute(self._table.compose(_DROP), _which(transaction))
+
+    def left(self, ids: Sequence[int]) -> tuple[int, int]:
+        """Return how many of some rows wait, and how many are discarded."""
+        row = self._connection.execute(self._table.compose(_LEFT), {"ids": list(ids)}).fetchone()
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+
+def _which(transaction: DiscardedTransaction) -> dict[str, Any]:
+    id_ = transaction.transaction_id
+    return {"xid": str(xid_of(id_)), "started": started_us_of(id_), "group": transaction.group}

@@ -17,7 +17,6 @@ from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.identifiers import check_uuid
-from outbox.protocol.positions import MAX_POSITION
 
 Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
 
@@ -69,14 +68,14 @@ class OperatorContext:
 
 
 def parse_id(text: str) -> tuple[str, int | None]:
-    """Parse a transaction id, or a message id into its transaction id and position.
+    """Parse a transaction id, or a message id into its transaction id and position; in table mode a row's id.
 
     Raises:
         UsageError: It is neither.
     """
     id_, slash, position = text.strip().lower().partition("/")
     try:
-        return check_uuid(id_), parse_number(position, "the position", maximum=MAX_POSITION) if slash else None
+        return check_uuid(id_), parse_number(position, "the position") if slash else None
     except ProtocolError as error:
         raise UsageError(f"{text!r} is no transaction id and no message id: {error}") from None
 

@@ -18,6 +18,9 @@ from checker.operator.options import (
     parse_id,
 )
 from checker.operator.resolution import RequestedDecision
+from checker.operator.row_story import advice, conclude_rows
+from checker.operator.table_search import TableSearch
+from checker.operator.timeline import Findings
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
@@ -58,6 +61,8 @@ def resolve(
     settings = ResolveSettings(**given)
     desk = _Arguments(transaction, every, group, rollback).desk(settings)
     manner = _Manner(reason, yes, dry_run, as_json)
+    if transaction is not None:
+        _refuse_rows(settings, _id(transaction), manner)
     if transaction is None:
         age = max(settings.transaction_timeout_ms, parse_duration(older_than))
         _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
@@ -105,6 +110,30 @@ def _id(transaction: str) -> str:
     if position is not None:
         raise UsageError(f"a transaction is decided as a whole: name it as {id_}")
     return id_
+
+
+def _refuse_rows(settings: ResolveSettings, transaction_id: str, manner: _Manner) -> None:
+    """Refuse to decide a transaction of table mode, with its state.
+
+    Raises:
+        SystemExit: It is one.
+    """
+    found = Findings(transaction_id)
+    rows = TableSearch(None, settings.channel_names(), found).search(settings.tables)
+    if not rows.applies:
+        return
+    state, sentence = conclude_rows(found, rows)
+    document = {
+        "transaction": transaction_id,
+        "decision": None,
+        "outcome": "refused",
+        "standing": str(state),
+        "why": advice(state),
+        "found": sentence,
+        "table_sources": ", ".join(found.databases),
+    }
+    _tell(document, manner)
+    raise SystemExit(Exit.FINDINGS)
 
 
 def _resolve_one(case: RequestedDecision, manner: _Manner) -> None:

@@ -95,6 +95,21 @@ class Search:
             for topic, partitions in self._targets.items():
                 self._read_real(reader, topic, partitions)
 
+    def real_topics(self, topics: Iterable[str], since: int | None) -> None:
+        """Read real topics alone, for a transaction of table mode.
+
+        Args:
+            topics: The topics.
+            since: The lowest timestamp of its records, ms since 1970; None: from the beginning of the search.
+
+        Raises:
+            ConfigurationError: Kafka does not answer, or refuses.
+        """
+        self._real_since = since
+        with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
+            for topic in sorted(topics):
+                self._read_real(reader, topic, {ANY_PARTITION})
+
     # --- where to look ------------------------------------------------------------------------------------------
 
     def _half_spans(self, reader: SpanReader) -> list[Span]:

@@ -20,6 +20,10 @@ _VERSION_7 = 7
 class EventKind(enum.StrEnum):
     """A kind of event, in the order in which events of one moment are shown."""
 
+    LOCAL = "local transaction"
+    WAITS = "row waits"
+    IN_BATCH = "row in delivery"
+    REFUSED = "row discarded"
     HALF = "half stored"
     CHECK = "asked"
     ROW = "row"
@@ -39,10 +43,10 @@ class TimelineEvent(NamedTuple):
         time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is
             not known, as on a real topic whose records carry the timestamps of their halves or users.
         what: Its kind.
-        place: Topic, or name of the database in the checker's settings.
+        place: Topic, or name of the database in the checker's settings, or of the table source.
         partition: Of the topic; None for a row.
         offset: Of the record; None for a row.
-        position: Of the message; None for what is about the whole transaction.
+        position: Of the message, in table mode the id of its row; None for what is about the whole transaction.
         detail: One sentence for people.
         kind: What an op or a row decides; None for all else.
         counts: The positions that an op or a row counts; None for all else.
@@ -124,6 +128,9 @@ class Status(enum.StrEnum):
     PARTLY_VISIBLE = "partly visible"
     DISCARDED = "discarded"
     PARKED = "parked"
+    WAITING = "waiting"
+    IN_DELIVERY = "in delivery"
+    OPEN = "open"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNDECIDED = "undecided"

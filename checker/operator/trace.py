@@ -9,21 +9,32 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from checker.operator.options import ONE_COMMAND, RECORDS, SITE_OPTIONS, OperatorContext, Records, parse_id
+from checker.operator.options import (
+    ONE_COMMAND,
+    RECORDS,
+    SITE_OPTIONS,
+    OperatorContext,
+    OperatorSettings,
+    Records,
+    parse_id,
+)
+from checker.operator.row_story import conclude_rows
 from checker.operator.search import SKEW_MS, Search
+from checker.operator.table_search import TableSearch
 from checker.operator.timeline import Conclusion, Findings, Status, TimelineEvent, born_ms, conclude, folded
-from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._service.redaction import visible
 from outbox.errors import UsageError
 
+_OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
+
 app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(CheckerSettings, only=SITE_OPTIONS)
+@setting_options(OperatorSettings, only=SITE_OPTIONS)
 def trace(
     given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],
@@ -42,14 +53,20 @@ def trace(
     """
     transaction_id, position = parse_id(id_)
     start = _start(transaction_id, since)
-    desk, found = OperatorContext(CheckerSettings(**given)), Findings(transaction_id, position)
-    if not desk.databases:
+    settings, found = OperatorSettings(**given), Findings(transaction_id, position)
+    desk = OperatorContext(settings)
+    if not desk.databases and not settings.tables:
         found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
+    rows = TableSearch(desk.kafka, desk.channel.channel, found).search(settings.tables)
     with show_records_read() as passed:
         search = Search(desk.kafka, desk.channel, found, start, records, passed)
-        search.databases(desk.databases)
-        search.topics(topic or ())
-    conclusion = conclude(found)
+        if rows.applies:
+            found.unread.append(("halves", _OF_ROWS))
+            search.real_topics({*rows.topics, *(topic or ())}, rows.since_ms)
+        else:
+            search.databases(desk.databases)
+            search.topics(topic or ())
+    conclusion = conclude_rows(found, rows) if rows.applies else conclude(found)
     if as_json:
         print_json(_document(found, conclusion, start))
     else:

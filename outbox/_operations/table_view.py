@@ -37,6 +37,10 @@ _FIND_DISCARDED: LiteralString = (
     " CAST(extract(epoch FROM discarded_at) * 1000 AS bigint) FROM {discarded}"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
+_BACKEND: LiteralString = (
+    "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
+    " AND transactionid::text::bigint = %(xid)s %% 4294967296"
+)
 
 
 class Owner(NamedTuple):
@@ -155,3 +159,8 @@ class TableView:
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
         waiting = [FoundRow(*row) for row in self._all(_FIND, parameters)]
         return waiting, [FoundRow(*row) for row in self._all(_FIND_DISCARDED, parameters)]
+
+    def backend_of(self, xid: int) -> int | None:
+        """Return the process id of the backend in which a transaction is open; None: in none."""
+        row = self._connection.execute(_BACKEND, {"xid": xid}).fetchone()
+        return None if row is None else int(row[0])

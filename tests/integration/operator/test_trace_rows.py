@@ -1,0 +1,118 @@
+"""`outbox trace` and `outbox resolve` of transactions of table mode, in each of their states."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import psycopg
+import pytest
+
+from checker.operator.resolve import app as resolve
+from checker.operator.trace import app
+from outbox import Message
+from outbox._service.exit_codes import Exit
+from outbox.protocol.identifiers import table_transaction_id
+from tests.support.bulk import send_halves
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Site
+from tests.support.message_rows import SOURCE, create, relay_settings, wait_empty
+
+_DECIDE = ("--rollback", "--reason", "why")
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table and one real topic."""
+    site.create("orders", partitions=1)
+    create(site)
+    return site
+
+
+def _publish(connection: psycopg.Connection, site: Site, topic: str = "orders") -> str:
+    """Insert one message; return its id."""
+    row = connection.execute(
+        f"SELECT {site.tables.publish_function}('orders', %s, 'secret', key => 'k')".encode(), (site.topic(topic),)
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _committed(site: Site, topic: str = "orders") -> str:
+    with psycopg.connect(site.postgres_url) as connection:
+        return _publish(connection, site, topic)
+
+
+def _trace(site: Site, id_: str, *words: str, code: int = Exit.OK) -> Any:
+    found, document = call_for_json(app, site, id_, *words, environ=relay_settings(site))
+    assert found == code, document
+    return document
+
+
+def _whats(document: Any) -> list[str]:
+    return [event["what"] for event in document["timeline"]]
+
+
+def test_rows_that_wait_and_local_transactions_that_do_not(shop: Site) -> None:
+    waits = _committed(shop)
+    document = _trace(shop, waits)
+    assert (document["state"], _whats(document)) == ("waiting", ["row waits", "local transaction"])
+    assert document["timeline"][0]["position"] == int(waits.partition("/")[2])
+    with shop.connect() as rolled_back, rolled_back.transaction(force_rollback=True):
+        gone = _publish(rolled_back, shop)
+        opened = _trace(shop, gone)
+        assert opened["state"] == "open"
+        assert f"pid {rolled_back.info.backend_pid}" in opened["conclusion"]
+        code, refused = call_for_json(
+            resolve, shop, gone.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop)
+        )
+        assert (code, refused["standing"]) == (Exit.FINDINGS, "open")
+        assert "pg_terminate_backend" in refused["why"]
+    assert _trace(shop, gone)["state"] == "rolled back"
+    future = table_transaction_id(1 << 61, 1_700_000_000_000_000)
+    unknown = _trace(shop, future, code=Exit.FINDINGS)
+    assert (unknown["state"], unknown["timeline"]) == ("not found", [])
+    printed = call_command(app, shop, waits, environ=relay_settings(shop))[1]
+    assert "waiting: 1 row of it wait in the message table" in printed
+    assert "secret" not in printed
+
+
+def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Site) -> None:
+    id_ = _committed(shop)
+    assert shop.relay(extra=relay_settings(shop), failpoint="relay.table_moved:1").wait() == -signal.SIGKILL
+    moved = _trace(shop, id_)
+    assert (moved["state"], _whats(moved)) == ("in delivery", ["row in delivery", "local transaction"])
+    assert "Kafka does not have that yet" in moved["conclusion"]
+    assert shop.relay(extra=relay_settings(shop), failpoint="relay.committed:1").wait() == -signal.SIGKILL
+    delivered = _trace(shop, id_)
+    assert delivered["state"] == "visible"
+    assert set(_whats(delivered)) == {"row in delivery", "visible", "local transaction"}
+    shop.relay(extra=relay_settings(shop))
+    wait_empty(shop)
+    gone = _trace(shop, id_)
+    assert gone["state"] == "committed"
+    assert "--topic" in gone["conclusion"]
+    assert _trace(shop, id_, "--topic", shop.topic("orders"))["state"] == "visible"
+    assert [span["topic"] for span in delivered["searched"]] == [shop.topic("orders")] * 3
+    code, refused = call_for_json(resolve, shop, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop))
+    assert (code, refused["outcome"], refused["standing"]) == (Exit.FINDINGS, "refused", "committed")
+    assert refused["table_sources"] == SOURCE
+
+
+def test_a_discarded_row_is_found_with_its_reason(shop: Site) -> None:
+    id_ = _committed(shop, "gone")
+    shop.relay(extra=relay_settings(shop, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))
+    wait_empty(shop)
+    document = _trace(shop, id_)
+    assert document["state"] == "discarded"
+    (event,) = [event for event in document["timeline"] if event["what"] == "row discarded"]
+    assert "TOPIC_MISSING: topic" in event["detail"]
+    code, printed = call_command(resolve, shop, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop))
+    assert code == Exit.FINDINGS
+    assert "outbox discarded deliver" in printed
+
+
+def test_halves_are_traced_beside_tables(shop: Site) -> None:
+    with shop.outbox() as outbox:
+        (entry,) = send_halves(shop, outbox, [Message(shop.topic("orders"), "v", "k")])
+    assert _trace(shop, entry.transaction_id)["state"] == "undecided"

@@ -1,0 +1,94 @@
+"""The story of a transaction of table mode: what follows from what was found, and nothing more."""
+
+from __future__ import annotations
+
+import pytest
+
+from checker.operator.row_story import RowFindings, advice, conclude_rows
+from checker.operator.timeline import EventKind, Findings, Status, TimelineEvent
+from outbox.outcome import Outcome
+from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
+
+
+def _event(what: EventKind, id_: int) -> TimelineEvent:
+    return TimelineEvent(1, what, "shop", None, None, id_, "d")
+
+
+def _found(*events: tuple[EventKind, int], position: int | None = None) -> Findings:
+    found = Findings("id", position)
+    for event in events:
+        found.note(_event(*event))
+    return found
+
+
+def _rows(outcome: Outcome = Outcome.COMMITTED, *, delivered: set[int] | None = None) -> RowFindings:
+    return RowFindings({"shop": outcome}, {"shop"}, delivered=delivered or set())
+
+
+W, B, D, V = EventKind.WAITS, EventKind.IN_BATCH, EventKind.REFUSED, EventKind.VISIBLE
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([(W, 1), (W, 2)], Status.WAITING),
+        ([(B, 1), (W, 2)], Status.IN_DELIVERY),
+        ([(D, 1), (D, 2)], Status.DISCARDED),
+        ([(V, 1)], Status.VISIBLE),
+        ([(B, 1), (V, 1)], Status.VISIBLE),  # its row is deleted with the next batch
+        ([(V, 1), (W, 2)], Status.PARTLY_VISIBLE),
+        ([(V, 1), (V, 1)], Status.CONTRADICTION),
+        ([(V, 1), (D, 1)], Status.CONTRADICTION),
+    ],
+)
+def test_what_follows_from_rows_and_records(events: list[tuple[EventKind, int]], expected: Status) -> None:
+    assert conclude_rows(_found(*events), _rows()).state is expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome.COMMITTED, Status.COMMITTED),
+        (Outcome.ROLLED_BACK, Status.ROLLED_BACK),
+        (Outcome.OPEN, Status.OPEN),
+        (Outcome.TOO_OLD, Status.NOT_FOUND),
+    ],
+)
+def test_without_rows_postgres_has_the_outcome(outcome: Outcome, expected: Status) -> None:
+    rows = RowFindings({"shop": outcome}, backends={"shop": 77})
+    conclusion = conclude_rows(_found(), rows)
+    assert conclusion.state is expected
+    assert ("77" in conclusion.sentence) is (outcome is Outcome.OPEN)
+
+
+def test_a_visible_message_of_a_rollback_is_a_contradiction() -> None:
+    assert conclude_rows(_found((V, 1)), _rows(Outcome.ROLLED_BACK)).state is Status.CONTRADICTION
+
+
+def test_an_xid_of_several_databases_proves_nothing() -> None:
+    rows = RowFindings({"shop": Outcome.COMMITTED, "pay": Outcome.ROLLED_BACK})
+    assert rows.applies
+    assert conclude_rows(_found(), rows).state is Status.NOT_FOUND
+    rows.sources.add("pay")
+    assert rows.outcome() is Outcome.ROLLED_BACK
+
+
+def test_a_batch_that_kafka_has_is_delivered() -> None:
+    assert "Kafka has its batch" in conclude_rows(_found((B, 1)), _rows(delivered={1})).sentence
+    assert "Kafka does not have" in conclude_rows(_found((B, 1)), _rows()).sentence
+
+
+def test_one_message_is_judged_alone() -> None:
+    assert conclude_rows(_found((V, 1), (W, 2), position=1), _rows()).state is Status.VISIBLE
+    assert conclude_rows(_found((V, 1), (W, 2), position=2), _rows()).state is Status.WAITING
+
+
+def test_advice_names_what_can_be_done_instead() -> None:
+    assert "outbox discarded deliver" in advice(Status.DISCARDED)
+    assert "pg_terminate_backend" in advice(Status.OPEN)
+    assert "outbox trace" in advice(Status.CONTRADICTION)
+
+
+def test_an_id_of_table_mode_carries_xid_and_start() -> None:
+    made = table_transaction_id(7_000_000_000, 1_700_000_000_123_999)
+    assert (xid_of(made), started_us_of(made)) == (7_000_000_000, 1_700_000_000_123_999)

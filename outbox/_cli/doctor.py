@@ -10,12 +10,13 @@ from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
 from outbox._operations.doctor import examine_database, examine_kafka, examine_versions
 from outbox._operations.finding import Finding
+from outbox._operations.table_doctor import TableDoctor
 from outbox._postgres.callback_table import CallbackTable
 from outbox._service.findings import show_findings
 from outbox._service.output import Json
 from outbox.errors import ConfigurationError
 
-app = typer.Typer(help="Check broker, channel, table, grants and versions.")
+app = typer.Typer(help="Check broker, channel, tables, grants and versions.")
 
 
 @app.callback(invoke_without_command=True)
@@ -29,10 +30,20 @@ def doctor(
     findings = list(examine_versions())
     findings += examine_kafka(connection(settings), settings.channel_names(), settings.contract())
     findings += _database(settings)
+    findings += _tables(settings)
     show_findings(findings, as_json=as_json)
 
 
+def _tables(settings: DoctorSettings) -> Iterator[Finding]:
+    """Yield what is found of the relay's message tables."""
+    kafka, channel = connection(settings), settings.channel_names()
+    for source, table in settings.tables.items():
+        yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel)
+
+
 def _database(settings: DoctorSettings) -> Iterator[Finding]:
+    if settings.tables and not settings.connection_string():
+        return  # a relay's file names no database but those of its message tables
     try:
         opened = database(settings)
     except ConfigurationError as error:

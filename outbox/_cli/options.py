@@ -31,8 +31,8 @@ class ContractSettings(ChannelSettings, SiteSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
 
-class DoctorSettings(DatabaseSettings, ContractSettings):
-    """Settings of the subcommands that need Kafka and Postgres."""
+class DoctorSettings(DatabaseSettings, ContractSettings, MessageTables):
+    """Settings of the subcommands that need Kafka and Postgres, and of message tables."""
 
 
 TABLE_NAMES = ("table_schema", "table_prefix")

@@ -1,0 +1,262 @@
+"""The doctor's examination of a message table: its tables, rights, vacuum, progress, and rights in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
+from outbox._operations.finding import Finding
+from outbox._operations.source_report import Condition, SourceReport, SourceReporter
+from outbox._operations.table_connection import table_connection
+from outbox._postgres.ddl import may_use_schema, missing_rights, written
+from outbox._postgres.message_table import MessageTable
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import Channel
+from outbox.settings import TableNames
+
+LATE_MS = 300_000
+"""Age from which a row is late, as for the alert OutboxTableLate."""
+
+_MESSAGE = frozenset(
+    {
+        *("xid xid8", "id bigint", "created_at timestamp with time zone", "producer_group text", "topic text"),
+        *("partition integer", "timestamp bigint", "key bytea", "value bytea"),
+        *("header_names text[]", "header_values bytea[]"),
+    }
+)
+_DISCARDED = _MESSAGE | {"reason text", "detail text", "discarded_at timestamp with time zone"}
+_SOURCE = frozenset({"id integer", "name text", "incarnation uuid", "batch bigint", "delivered bigint", "ids bigint[]"})
+
+_VACUUM = {
+    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_threshold": "10000",
+    "autovacuum_vacuum_cost_delay": "0",
+}
+"""Without these a queue's table and its indexes grow: rows are inserted at one end and deleted at the other."""
+
+_COLUMNS: LiteralString = (
+    "SELECT attname || ' ' || format_type(atttypid, atttypmod) FROM pg_attribute"
+    " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+)
+_TABLE: LiteralString = (
+    "SELECT relkind::text, relpersistence::text, row_security_active(oid), coalesce(reloptions, '{}')"
+    " FROM pg_class WHERE oid = to_regclass(%s)"
+)
+_INDEXED: LiteralString = (
+    "SELECT count(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
+    " WHERE i.indrelid = to_regclass(%s) AND a.attname = 'xid' AND i.indisvalid"
+)
+_MAY_INSERT: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), 'INSERT')"
+
+
+class TableDoctor:
+    """Examines one message table.
+
+    Args:
+        source: Name of its table source.
+        names: Its tables.
+        dsn: Connection string.
+    """
+
+    def __init__(self, source: str, names: TableNames, dsn: str) -> None:
+        self._source = source
+        self._what = f"table source {source}"
+        self._names = names
+        self._dsn = dsn
+        self._table = MessageTable(names)
+
+    def examine(self, kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
+        """Yield what is found of the tables, and of the source's progress and rights in Kafka.
+
+        Args:
+            kafka: librdkafka properties.
+            channel: The channel.
+        """
+        try:
+            with table_connection(self._source, self._names, self._dsn) as connection:
+                found = list(self._database(connection))
+        except ConfigurationError as error:
+            yield Finding(self._what, str(error), "start Postgres, or correct the setting tables")
+            return
+        yield from found
+        if any(not finding.fine for finding in found):
+            return
+        yield from self._progress(SourceReporter(kafka, channel).report(self._source, self._names, self._dsn))
+        yield from self._kafka(kafka, channel.table_group(self._source))
+
+    # --- the database
+
+    def _database(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+        names, user = self._names, connection.info.user
+        if not may_use_schema(connection, names.schema):
+            schema = written(names.schema)
+            fix = f"GRANT USAGE ON SCHEMA {schema} TO {written(user)}"
+            yield Finding(self._what, f"role {user} may not use schema {schema}", fix)
+            return
+        wanted = ((names.message, _MESSAGE), (names.discarded, _DISCARDED), (names.source, _SOURCE))
+        problems = [finding for name, columns in wanted for finding in self._shape(connection, name, columns)]
+        yield from problems
+        if problems:
+            return
+        yield Finding(self._what, "", f"{self._table.full_name}, role {user}")
+        yield from self._indexes(connection)
+        yield from self._grants(connection)
+        yield from self._vacuum(connection)
+
+    def _shape(self, connection: psycopg.Connection[Any], name: str, columns: frozenset[str]) -> Iterator[Finding]:
+        """Yield what is wrong with a table."""
+        full, quoted = written(self._names.schema, name), f'"{self._names.schema}"."{name}"'
+        row = connection.execute(_TABLE, (quoted,)).fetchone()
+        if row is None:
+            yield Finding(self._what, f"table {full} does not exist", "run `outbox table create`")
+            return
+        found = {column for (column,) in connection.execute(_COLUMNS, (quoted,))}
+        if missing := sorted(columns - found):
+            problem = f"table {full} lacks the columns {', '.join(missing)}"
+            yield Finding(self._what, problem, "compare it with `outbox table sql`, and alter it")
+        kind, persistence, is_secured, _ = row
+        if persistence != "p":
+            yield Finding(self._what, f"table {full} is not logged", f"ALTER TABLE {full} SET LOGGED")
+        if kind != "r":
+            yield Finding(self._what, f"{full} is not an ordinary table", "make it one, as `outbox table sql` does")
+        if is_secured:
+            problem = f"row security hides rows of {full} from role {connection.info.user}"
+            yield Finding(self._what, problem, "give the role BYPASSRLS, or disable row security")
+
+    def _indexes(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+        names = self._names
+        row = connection.execute(_INDEXED, (f'"{names.schema}"."{names.message}"',)).fetchone()
+        if row == (0,):
+            problem = f"table {self._table.full_name} has no index on xid: each batch reads the whole table"
+            yield Finding(self._what, problem, "run `outbox table create`")
+
+    def _grants(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+        """Yield what a relay needs, and what an operator needs besides."""
+        names, user = self._names, connection.info.user
+        lacks = missing_rights(connection, names.schema, self._table.relay_grant(user).rights)
+        for privilege, name in lacks:
+            problem = f"role {user} may not {privilege} on {name}"
+            yield Finding(self._what, problem, f"GRANT {privilege} ON {name} TO {written(user)}")
+        if not lacks:
+            yield Finding(self._what, "", f"role {user} may deliver{self._more_rights(connection)}")
+
+    def _more_rights(self, connection: psycopg.Connection[Any]) -> str:
+        names = self._names
+        inserts = connection.execute(_MAY_INSERT, (f'"{names.schema}"."{names.message}"',)).fetchone() == (True,)
+        if inserts and not missing_rights(connection, names.schema, {names.discarded: ("DELETE",)}):
+            return ", and decide on discarded rows"
+        return "; `outbox discarded deliver` and `drop` need a role of `outbox table create --operator-role`"
+
+    def _vacuum(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+        names, full = self._names, self._table.full_name
+        if connection.execute("SELECT current_setting('autovacuum')").fetchone() != ("on",):
+            yield Finding(self._what, "autovacuum is off: the table grows without end", "set autovacuum = on")
+        row = connection.execute(_TABLE, (f'"{names.schema}"."{names.message}"',)).fetchone()
+        options = dict(option.split("=", 1) for option in (row[3] if row else ()))
+        if different := vacuum_problems(options):
+            fix = ", ".join(f"{name} = {_VACUUM[name]}" for name in different)
+            problem = f"table {full} is vacuumed too late: {', '.join(different)}"
+            yield Finding(self._what, problem, f"ALTER TABLE {full} SET ({fix})")
+        else:
+            yield Finding(self._what, "", "is vacuumed early")
+
+    # --- the progress
+
+    def _progress(self, found: SourceReport) -> Iterator[Finding]:
+        for problem in found.problems:
+            yield Finding(self._what, f"not read: {problem}", "correct it, and run this again")
+        if found.condition is Condition.HALTED:
+            yield Finding(self._what, f"halted: {found.why}", "see docs/table_mode.md, 'A source that stops'")
+        elif is_late(found):
+            minutes = (found.oldest_ms or 0) // 60_000
+            problem = f"{found.rows} rows wait, the oldest for {minutes} minutes; {found.condition}"
+            yield Finding(self._what, problem, "see `outbox pending`: it has the reasons")
+        else:
+            yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
+
+    # --- Kafka
+
+    def _kafka(self, kafka: Mapping[str, str], group: str) -> Iterator[Finding]:
+        admin = admin_client(kafka)
+        yield self._group(admin, group)
+        yield self._transactional_id(admin, group)
+
+    def _group(self, admin: AdminClient, group: str) -> Finding:
+        future = admin.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
+        )[group]
+        try:
+            allowed = future.result().authorized_operations
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return self._lacks_group(group)
+            return Finding(self._what, "", f"READ on group {group} is not checked: {error.args[0].str()}")
+        if allowed is not None and AclOperation.READ not in allowed:
+            return self._lacks_group(group)
+        return Finding(self._what, "", f"this client may READ group {group}")
+
+    def _lacks_group(self, group: str) -> Finding:
+        return Finding(self._what, f"this client may not READ group {group}", "grant it to the relay")
+
+    def _transactional_id(self, admin: AdminClient, name: str) -> Finding:
+        """Return who may write under the transactional id. Trying it out would fence the owner."""
+        future = admin.describe_acls(
+            AclBindingFilter(
+                ResourceType.TRANSACTIONAL_ID,
+                name,
+                ResourcePatternType.MATCH,
+                None,  # type: ignore[arg-type]  # of anybody, as its documentation allows
+                None,  # type: ignore[arg-type]  # as above
+                AclOperation.ANY,
+                AclPermissionType.ALLOW,
+            ),
+            request_timeout=REQUEST_TIMEOUT,
+        )
+        try:
+            found = [(rule.principal, rule.operation) for rule in future.result()]
+        except KafkaException as error:
+            why = error.args[0].str()
+            return Finding(self._what, "", f"WRITE on transactional id {name} is not checked: {why}")
+        return transactional_finding(self._what, name, found)
+
+
+def transactional_finding(what: str, name: str, found: Sequence[tuple[str, AclOperation]]) -> Finding:
+    """Return whether ACLs let somebody write under a transactional id.
+
+    Args:
+        what: What is examined.
+        name: The transactional id.
+        found: Principals and operations of the ACLs that allow something on it.
+    """
+    if not found:
+        return Finding(what, "", f"no ACL names transactional id {name}: the cluster's default holds")
+    writers = sorted({who for who, right in found if right in {AclOperation.WRITE, AclOperation.ALL}})
+    if not writers:
+        return Finding(what, f"no ACL allows WRITE on transactional id {name}", "grant it to the relay")
+    return Finding(what, "", f"WRITE on transactional id {name} is allowed to {', '.join(writers)}")
+
+
+def vacuum_problems(options: Mapping[str, str]) -> list[str]:
+    """Return the names of the vacuum settings of a message table that are missing or higher than they should be.
+
+    Args:
+        options: The table's storage parameters.
+    """
+    return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]
+
+
+def is_late(found: SourceReport) -> bool:
+    """Return whether rows of a source wait for long."""
+    return (found.oldest_ms or 0) > LATE_MS

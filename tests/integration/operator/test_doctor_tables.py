@@ -1,0 +1,115 @@
+"""`outbox doctor`: what is wrong with a message table, each planted once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclOperation,
+    ResourceType,
+)
+
+from outbox._cli.doctor import app
+from outbox._postgres.message_table import MessageTable
+from outbox._service.exit_codes import Exit
+from stack import Stack
+from tests.support.commands import call_for_json
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE, create, publish, relay_settings
+from tests.support.rights import AUTHORIZER, allow_only
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table and one real topic."""
+    site.create("orders", partitions=1)
+    create(site)
+    return site
+
+
+def _findings(site: Site, code: int, **more: str | None) -> list[Any]:
+    found, document = call_for_json(app, site, environ={**relay_settings(site), **more})
+    mine = [one for one in document["findings"] if one["what"].startswith("table source")]
+    assert found == code, mine
+    return mine
+
+
+def _problem(site: Site) -> tuple[str, str]:
+    (wrong,) = [one for one in _findings(site, Exit.FINDINGS) if not one["fine"]]
+    return wrong["finding"], wrong["fix"]
+
+
+def _run(site: Site, statement: str) -> None:
+    names = site.tables
+    text = statement.format(message=names.message, source=names.source, discarded=names.discarded)
+    with site.connect() as connection:
+        connection.execute(text.encode())
+
+
+def test_a_fine_table_is_shown_with_its_rights(shop: Site) -> None:
+    found = _findings(shop, Exit.OK, OUTBOX_POSTGRES_URL=None)
+    assert {one["what"] for one in found} == {f"table source {SOURCE}"}
+    said = "\n".join(one["finding"] for one in found)
+    assert "may deliver, and decide on discarded rows" in said
+    assert "is vacuumed early" in said
+    assert "no owner, 0 rows wait" in said
+    group = shop.channel.table_group(SOURCE)
+    assert f"group {group}" in said
+    assert f"no ACL names transactional id {group}" in said
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem", "fix"),
+    [
+        ("DROP TABLE {source}", "does not exist", "outbox table create"),
+        ("ALTER TABLE {discarded} DROP COLUMN detail", "lacks the columns detail text", "outbox table sql"),
+        ("DROP INDEX {message}_xid", "no index on xid", "outbox table create"),
+        ("ALTER TABLE {message} SET UNLOGGED", "is not logged", "SET LOGGED"),
+        ("ALTER TABLE {message} RESET (autovacuum_vacuum_threshold)", "vacuumed too late", "threshold = 10000"),
+        ("INSERT INTO {source} (id, name, batch) VALUES (0, 'shop', 3)", "halted: Kafka has no progress", "A source"),
+        (
+            "INSERT INTO {message} (producer_group, topic, created_at) VALUES ('g', 'orders', now() - interval '1 h')",
+            "1 rows wait, the oldest for 60 minutes; no owner",
+            "outbox pending",
+        ),
+    ],
+    ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late"],
+)
+def test_what_is_wrong_has_a_fix(shop: Site, statement: str, problem: str, fix: str) -> None:
+    _run(shop, statement)
+    found, remedy = _problem(shop)
+    assert problem in found
+    assert fix in remedy
+
+
+@pytest.mark.long
+def test_rights_in_kafka_are_named() -> None:
+    with Stack(kafka_settings=AUTHORIZER) as own, Site(own.bootstrap_servers, own.postgres_url) as site:
+        site.create(partitions=1)
+        create(site)
+        group = site.channel.table_group(SOURCE)
+        allow_only(site, ResourceType.GROUP, group, AclOperation.DESCRIBE)
+        allow_only(site, ResourceType.TRANSACTIONAL_ID, group)
+        wait_until(lambda: "may not READ group" in _problem(site)[0])
+        found = "\n".join(one["finding"] for one in _findings(site, Exit.FINDINGS))
+        assert f"WRITE on transactional id {group} is allowed to User:nobody" in found
+
+
+def test_rights_of_the_role_are_named(shop: Site) -> None:
+    role, table = f"{shop.name}_role", MessageTable(shop.tables)
+    with shop.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'".encode())
+        table.create(connection, [table.relay_grant(role)])
+        connection.execute(f"REVOKE DELETE ON {shop.tables.message} FROM {role}".encode())
+    with psycopg.connect(shop.postgres_url) as connection:
+        publish(connection, shop, "orders", ["a"])
+    place = shop.postgres_url.rpartition("@")[2]
+    tables = {SOURCE: {"dsn": f"postgresql://{role}:secret@{place}", "table_prefix": shop.name}}
+    (wrong,) = [one for one in _findings(shop, Exit.FINDINGS, OUTBOX_TABLES=json.dumps(tables)) if not one["fine"]]
+    assert f"role {role} may not DELETE on" in wrong["finding"]
+    _run(shop, f"GRANT DELETE ON {{message}} TO {role}")
+    fine = _findings(shop, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
+    assert any("--operator-role" in one["finding"] for one in fine)

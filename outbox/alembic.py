@@ -93,6 +93,7 @@ class OutboxTables(MigrateOperation):
         application_roles: Sequence[str] = (),
         relay_roles: Sequence[str] = (),
         checker_roles: Sequence[str] = (),
+        operator_roles: Sequence[str] = (),
     ) -> None:
         """Create the message table and what belongs to it, and its schema if it is missing, and grant privileges.
 
@@ -103,6 +104,7 @@ class OutboxTables(MigrateOperation):
             application_roles: Roles that get the privileges for publishing.
             relay_roles: Roles that get the privileges for the relay.
             checker_roles: Roles that get the privileges for `outbox audit`.
+            operator_roles: Roles that get the privileges for the commands of operators.
 
         Raises:
             ConfigurationError: A name is not valid.
@@ -112,6 +114,7 @@ class OutboxTables(MigrateOperation):
             *map(table.application_grant, application_roles),
             *map(table.relay_grant, relay_roles),
             *map(table.checker_grant, checker_roles),
+            *map(table.operator_grant, operator_roles),
         ]
         operations.invoke(cls([*table.statements(), *all_statements(grants)]))
 

@@ -8,9 +8,17 @@ from typing import Any
 from rich.console import Console
 
 from checker.operator.options import UNITS, OperatorSettings
-from outbox._operations.source_report import ROWS, SourceReport, SourceReporter
+from outbox._operations.source_report import ROWS, Condition, SourceReport, SourceReporter
 from outbox._rules.waiting_rows import Waits
 from outbox._service.output import print_entry
+
+_NEXT = {
+    Condition.SERVED: "next to be delivered",
+    Condition.HALTED: "waits for `outbox table resume`",
+    Condition.NO_OWNER: "waits for a relay",
+    Condition.UNREACHABLE: "",
+}
+"""What rows wait for that nothing else keeps."""
 
 
 def report_tables(settings: OperatorSettings, unreachable: str = "") -> list[SourceReport]:
@@ -77,7 +85,7 @@ def _details(found: SourceReport) -> Iterator[str]:
         oldest = "" if found.oldest_ms is None else f", the oldest {age(found.oldest_ms)} old"
         yield f"{found.table}: {found.rows} row{'' if found.rows == 1 else 's'}{more}{oldest}; {_progress(found)}"
     for one in found.waiting:
-        why = f"{one.why}: {one.detail}" if one.why is not Waits.NEXT else "next to be delivered"
+        why = f"{one.why}: {one.detail}" if one.why is not Waits.NEXT else _NEXT[found.condition]
         yield f"{one.rows} for {one.topic}, {age(_age_ms(found, one.started_us))}: {why}"
     if found.discarded:
         counts = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)

@@ -120,10 +120,11 @@ _add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver
 _add_decision("drop", OpKind.ROLLBACK, "Remove for good what shall never be delivered")
 
 _CONSEQUENCES = {
-    OpKind.DELIVER: "be delivered unless pre-flight refuses them again: out of their order, with header outbox-late",
+    OpKind.DELIVER: "be delivered unless pre-flight refuses them again: out of their order",
     OpKind.ROLLBACK: "be removed for good although they committed in the database: no consumer will receive them",
 }
-_ROWS_BACK = "{} of them are rows, which go back into their message table with new ids, behind all that wait there"
+_LATE = "; halves get the header outbox-late"
+_ROWS_BACK = "; {} of them are rows, which go back into their message table with new ids, behind all that wait there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,8 @@ def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> 
 def _intention(able: Sequence[Entry], kind: OpKind) -> str:
     messages = sum(entry.messages for entry in able)
     rows = sum(isinstance(entry, RowEntry) for entry in able)
-    more = f"; {_ROWS_BACK.format(rows)}" if rows and kind is OpKind.DELIVER else ""
+    late, back = (_LATE if rows < len(able) else "", _ROWS_BACK.format(rows) if rows else "")
+    more = f"{late}{back}" if kind is OpKind.DELIVER else ""
     return f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[kind]}{more}"
 
 

@@ -15,6 +15,11 @@ from outbox.errors import UsageError
 
 RECORDS = 1_000_000
 
+_UNPROVED = (
+    "the real topics do not prove which rows were delivered; --not-delivered-to TOPIC takes your word for one, "
+    "--deliver-again delivers all rows"
+)
+
 _SITE = ("bootstrap_servers", "channel")
 
 
@@ -28,6 +33,12 @@ def resume(
     deliver_again: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--deliver-again", help="Deliver all rows; consumers may get messages twice.")
     ] = False,
+    not_delivered_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC", help="With --skip-delivered: rows that are not found there were not delivered; repeatable."
+        ),
+    ] = None,
     records: Annotated[int, typer.Option(min=1, help="Records that are read of a real topic at most.")] = RECORDS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
@@ -42,6 +53,7 @@ def resume(
         raise UsageError("give either --skip-delivered or --deliver-again")
     rows = Rows.SKIP_DELIVERED if skip_delivered else Rows.DELIVER_AGAIN if deliver_again else None
     case = _case(TableCommandSettings(**given), source, rows, records)
+    case.trusted = frozenset(not_delivered_to or ())
     with show_records_read() as passed:
         case.find(passed)
     if _outcome(case) == "possible" and not dry_run and _may(case, yes=yes):
@@ -85,7 +97,7 @@ def _why(case: Resumption) -> str:
     if case.repair.refusal or not case.repair.halted:
         return case.repair.refusal
     if case.gaps:
-        return "the real topics do not prove which rows were delivered; --deliver-again delivers all of them"
+        return _UNPROVED
     return "" if case.rows else "decide on the rows: --skip-delivered or --deliver-again"
 
 

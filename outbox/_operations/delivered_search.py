@@ -25,12 +25,19 @@ class Gap(NamedTuple):
     """What was not read.
 
     Args:
-        place: A topic, or a part of it.
+        topic: The topic.
         why: Why it was not.
+        part: Which part of it; empty: all.
     """
 
-    place: str
+    topic: str
     why: str
+    part: str = ""
+
+    @property
+    def place(self) -> str:
+        """Return the topic, or the part of it."""
+        return f"{self.topic}{self.part}"
 
 
 class Delivered(NamedTuple):
@@ -96,12 +103,12 @@ class DeliveredSearch:
         for span in spans:
             start = reader.whole(span.topic, span.partition).start
             if start and span.start <= start:  # records at the start are as new as the rows: others may have gone
-                gaps.append(Gap(f"{span.topic}/{span.partition}", "retention may have removed records of its time"))
+                gaps.append(Gap(span.topic, "retention may have removed records of its time", f"/{span.partition}"))
         allowed = cut_spans(spans, self._most)
         for span, part in zip(spans, allowed, strict=True):
             if part.stop < span.stop:
-                left = f"{span.topic}/{span.partition}, offsets {part.stop} to {span.stop}"
-                gaps.append(Gap(left, f"more than {self._most} records: see --records"))
+                left = f"/{span.partition}, offsets {part.stop} to {span.stop}"
+                gaps.append(Gap(span.topic, f"more than {self._most} records: see --records", left))
         return allowed
 
     def _await_ends(self, admin: AdminClient, topic: TopicDescription, gaps: list[Gap]) -> None:

@@ -82,6 +82,7 @@ class Resumption:
         channel: The channel.
         rows: What becomes of rows that may have been delivered; None: nothing is decided, only looked.
         most: Records that are read of a real topic at most.
+        trusted: Topics of which the operator declares that rows not found there were not delivered.
     """
 
     source: Source
@@ -89,6 +90,7 @@ class Resumption:
     channel: Channel
     rows: Rows | None
     most: int
+    trusted: frozenset[str] = frozenset()
 
     progress: Progress = NOT_BEGUN
     committed: Committed | None = None
@@ -113,7 +115,7 @@ class Resumption:
             self._look(connection)
             if self.repair.halted and not self.repair.refusal and self.rows is Rows.SKIP_DELIVERED:
                 searched = self._search(passed)
-                self.gaps = searched.gaps
+                self.gaps = [gap for gap in searched.gaps if gap.topic not in self.trusted]
                 self.delivered = self._delivered(connection, searched)
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:

@@ -233,7 +233,7 @@ class TableDoctor:
 
 
 def transactional_finding(what: str, name: str, found: Sequence[tuple[str, AclOperation]]) -> Finding:
-    """Return whether ACLs let somebody write under a transactional id.
+    """Return whether ACLs let a principal write under a transactional id.
 
     Args:
         what: What is examined.

@@ -113,6 +113,8 @@ def test_what_is_not_read_is_not_taken_for_undelivered(shop: Site) -> None:
         future.result(10)
     document = _document(shop, "--skip-delivered", code=Exit.UNPROVABLE)
     assert "compacted" in document["not_searched"][0]["why"]
+    trusted = ("--not-delivered-to", shop.topic("orders"), "--dry-run")
+    assert _document(shop, "--skip-delivered", *trusted)["rows_found_delivered"] == 2
     assert waiting(shop) == 3
     assert len(shop.read("orders")) == 2
 

@@ -73,7 +73,7 @@ def test_rows_that_wait_and_local_transactions_that_do_not(shop: Site) -> None:
     unknown = _trace(shop, future, code=Exit.FINDINGS)
     assert (unknown["state"], unknown["timeline"]) == ("not found", [])
     printed = call_command(app, shop, waits, environ=relay_settings(shop))[1]
-    assert "waiting: 1 row of it wait in the message table" in printed
+    assert "waiting: 1 row of it waits in the message table" in printed
     assert "secret" not in printed
 
 

@@ -100,8 +100,8 @@ def _waiting(found: Findings, rows: RowFindings) -> Conclusion | None:
     count = len(found.of(EventKind.WAITS))
     if not count:
         return None
-    rows = "1 row of it waits" if count == 1 else f"{count} rows of it wait"
-    why = f"{rows} in the message table; `outbox pending` shows why"
+    what = "1 row of it waits" if count == 1 else f"{count} rows of it wait"
+    why = f"{what} in the message table; `outbox pending` shows why"
     return Conclusion(Status.WAITING, why)
 
 

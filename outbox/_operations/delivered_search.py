@@ -60,17 +60,25 @@ class DeliveredSearch:
         channel: The channel.
         source: Name of the source.
         most: Records that are read of a topic at most.
+        now_ms: The database's time, ms since 1970.
         passed: Called from time to time with the number of records read.
     """
 
     def __init__(
-        self, kafka: Mapping[str, str], channel: Channel, source: str, most: int, passed: Callable[[int], None]
+        self,
+        kafka: Mapping[str, str],
+        channel: Channel,
+        source: str,
+        most: int,
+        now_ms: int,
+        passed: Callable[[int], None],
     ) -> None:
         self._kafka = kafka
         self._group = channel.relay_group
         self._origin = f"{source}/".encode()
         self._most = most
         self._passed = passed
+        self._now_ms = now_ms
 
     def search(self, since_ms: Mapping[str, int]) -> Delivered:
         """Return the rows that were delivered, by the records that `read_committed` readers see.
@@ -90,7 +98,7 @@ class DeliveredSearch:
                 topic = described.get(name)
                 if gap := unprovable(name, topic):
                     found.gaps.append(gap)
-                elif topic is not None:
+                if topic is not None:
                     spans = self._spans(reader, admin, topic, since_ms[name] - SKEW_MS, found.gaps)
                     self._read(reader, spans, found)
         return found
@@ -102,7 +110,7 @@ class DeliveredSearch:
         spans = reader.since(topic.name, range(topic.partitions), since)
         for span in spans:
             start = reader.whole(span.topic, span.partition).start
-            if start and span.start <= start:  # records at the start are as new as the rows: others may have gone
+            if may_be_removed(topic, start, span.start, since, self._now_ms):
                 gaps.append(Gap(span.topic, "retention may have removed records of its time", f"/{span.partition}"))
         allowed = cut_spans(spans, self._most)
         for span, part in zip(spans, allowed, strict=True):
@@ -150,3 +158,21 @@ def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
     if topic.key_required:
         return Gap(name, "the topic is compacted: a later message of a key removes the earlier one")
     return None
+
+
+def may_be_removed(topic: TopicDescription, start: int, first: int, since_ms: int, now_ms: int) -> bool:
+    """Return whether a partition may have lost records whose timestamps are as new as a time.
+
+    A partition that still begins with an older record has lost none of them, if timestamps ascend. Rows that waited
+    have older ones; so retention must not have reached that time, either.
+
+    Args:
+        topic: Its topic.
+        start: The first offset that it still has.
+        first: The first one with a record as new.
+        since_ms: The time, ms since 1970.
+        now_ms: The present time, ms since 1970.
+    """
+    retention = int(topic.settings.get("retention.ms", -1))
+    is_over = 0 <= retention < now_ms - since_ms
+    return start > 0 and (first <= start or is_over or int(topic.settings.get("retention.bytes", -1)) >= 0)

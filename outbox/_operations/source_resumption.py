@@ -101,6 +101,7 @@ class Resumption:
     gaps: Sequence[Gap] = ()
     deleted: int | None = None
     _since: dict[str, int] = field(default_factory=dict)
+    _now_ms: int = 0
 
     def find(self, passed: Callable[[int], None]) -> None:
         """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written.
@@ -126,6 +127,7 @@ class Resumption:
         self._since = {topic: int(since) for topic, _, since in found}
         self.waiting = sum(count for _, count, _ in found)
         self.in_delivery = view.count(self.progress.ids)
+        self._now_ms = view.now_ms()
 
     def _compare(self, view: TableView) -> Repair:
         name, self.progress = view.progress() or (self.source.name, NOT_BEGUN)
@@ -133,7 +135,9 @@ class Resumption:
         return repair(self.source.name, name, self.progress, self.committed)
 
     def _search(self, passed: Callable[[int], None]) -> Delivered:
-        return DeliveredSearch(self.kafka, self.channel, self.source.name, self.most, passed).search(self._since)
+        name = self.source.name
+        search = DeliveredSearch(self.kafka, self.channel, name, self.most, self._now_ms, passed)
+        return search.search(self._since)
 
     def _delivered(self, connection: psycopg.Connection[Any], searched: Delivered) -> list[int]:
         """Return the ids of rows whose messages are on their real topics."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox._kafka.admin import TopicDescription
-from outbox._operations.delivered_search import unprovable
+from outbox._operations.delivered_search import may_be_removed, unprovable
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.source_repair import NOT_BEGUN, repair
 
@@ -65,11 +65,33 @@ def test_a_source_that_does_not_halt_needs_nothing() -> None:
     assert repair("shop", "shop", NOT_BEGUN, None).halted == ""
 
 
-def _topic(policy: str) -> TopicDescription:
-    return TopicDescription("orders", "id", 1, 1, {"cleanup.policy": policy})
+def _topic(policy: str, **settings: str) -> TopicDescription:
+    found = {"cleanup.policy": policy, **{name.replace("_", "."): value for name, value in settings.items()}}
+    return TopicDescription("orders", "id", 1, 1, found)
 
 
 def test_only_a_topic_that_keeps_its_records_proves_that_one_is_not_there() -> None:
     assert unprovable("orders", _topic("delete")) is None
     assert unprovable("orders", _topic("compact,delete")) is not None
     assert unprovable("orders", None) is not None
+
+
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("start", "first", "age", "settings", "removed"),
+    [
+        (0, 0, 9 * DAY, {"retention_ms": str(DAY)}, False),  # nothing was ever removed
+        (5, 8, DAY, {"retention_ms": str(7 * DAY)}, False),  # an older record is still there
+        (5, 5, DAY, {"retention_ms": str(7 * DAY)}, True),  # others as new may have been before the first one
+        (5, 8, 8 * DAY, {"retention_ms": str(7 * DAY)}, True),  # a row that waited has an old timestamp
+        (5, 8, 8 * DAY, {"retention_ms": "-1"}, False),
+        (5, 8, DAY, {"retention_ms": str(7 * DAY), "retention_bytes": "1000"}, True),
+    ],
+)
+def test_retention_must_not_have_reached_the_rows(
+    start: int, first: int, age: int, settings: dict[str, str], *, removed: bool
+) -> None:
+    now = 100 * DAY
+    assert may_be_removed(_topic("delete", **settings), start, first, now - age, now) is removed

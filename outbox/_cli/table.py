@@ -52,7 +52,9 @@ def create(
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.create(connection, _grants(table, application_role, checker_role))
-        messages.create(connection, _message_grants(messages, application_role, checker_role, relay_role, operator_role))
+        messages.create(
+            connection, _message_grants(messages, application_role, checker_role, relay_role, operator_role)
+        )
         table.verify(connection)
     _tell(table, "ready", as_json=as_json)
 
@@ -70,7 +72,9 @@ def print_sql(
     settings = DatabaseSettings(**given)
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
-    typer.echo(messages.ddl(_message_grants(messages, application_role, checker_role, relay_role, operator_role)), nl=False)
+    typer.echo(
+        messages.ddl(_message_grants(messages, application_role, checker_role, relay_role, operator_role)), nl=False
+    )
 
 
 @app.command()

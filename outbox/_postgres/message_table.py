@@ -204,17 +204,10 @@ class MessageTable:
         Raises:
             ConfigurationError: The role's name is not allowed.
         """
-        names = self.names
-        return Grant(
-            names.schema,
-            role,
-            {
-                names.message: ("SELECT", "DELETE", _INSERT_RIGHT),
-                names.discarded: ("SELECT", "INSERT", "DELETE"),
-                names.delivered: ("SELECT", "INSERT", "DELETE"),
-                names.source: ("SELECT", "INSERT", "UPDATE"),
-            },
-        )
+        names, rights = self.names, dict(self.relay_grant(role).rights)
+        rights[names.message] = (*rights[names.message], _INSERT_RIGHT)
+        rights[names.discarded] = (*rights[names.discarded], "DELETE")
+        return Grant(names.schema, role, rights)
 
     def ddl(self, grants: Iterable[Grant] = ()) -> str:
         """Return the SQL that makes all of it and gives rights on it; running it again is safe."""

@@ -138,11 +138,12 @@ def _show(case: Resumption) -> None:
 def _consequences(case: Resumption) -> list[str]:
     if not case.repair.halted or _why(case):
         return []
-    left = case.waiting - len(case.delivered)
-    doubled = "" if case.rows is Rows.SKIP_DELIVERED else "; those that were delivered before are delivered twice"
-    verb = "will be" if case.deleted is None else "were"
+    verb, left = "will be" if case.deleted is None else "were", case.waiting - len(case.delivered)
+    is_skipping = case.rows is Rows.SKIP_DELIVERED
+    deleted = f"{len(case.delivered)} rows, which are on their real topics, {verb} deleted"
+    twice = "; those that were delivered before are delivered twice"
     return [
-        f"{len(case.delivered)} rows, which are on their real topics, {verb} deleted",
-        f"the numbers {verb} set to {case.repair.batch}; a relay delivers the other {left} rows{doubled}",
+        deleted if is_skipping else "",
+        f"the numbers {verb} set to {case.repair.batch}; a relay delivers {left} rows{'' if is_skipping else twice}",
         case.repair.warning,
     ]

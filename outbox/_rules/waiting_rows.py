@@ -26,7 +26,7 @@ class Waits(enum.StrEnum):
 DETAILS = {
     Waits.SAME_TRANSACTION: "another message of its transaction waits",
     Waits.SAME_KEY: "an earlier message with a key of its transaction waits",
-    Waits.NEXT: "nothing of its topic or order keeps it: it is delivered next",
+    Waits.NEXT: "nothing of its topic or order keeps it",
 }
 
 

@@ -83,7 +83,7 @@ def test_delivered_rows_of_a_restored_database_are_skipped(shop: Site) -> None:
     code, printed = _resume(shop, "--skip-delivered", typed="y\n")
     assert code == Exit.OK
     assert "2 rows, which are on their real topics, will be deleted" in printed
-    assert "the numbers were set to 1; a relay delivers the other 1 rows" in printed
+    assert "the numbers were set to 1; a relay delivers 1 rows" in printed
     wait_empty(shop)
     shop.wait_visible(3, "orders")
     assert _values(shop) == [b"one", b"three", b"two"]

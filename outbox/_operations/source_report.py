@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import TopicDescription, admin_client, describe_topics
+from outbox._kafka.admin import admin_client, describe_topics
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._operations.table_connection import table_connection
 from outbox._operations.table_view import DiscardedRows, Owner, TableView
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.source_repair import NOT_BEGUN
+from outbox._rules.topic_description import TopicDescription
 from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRows, Waits, all_next, is_any_closed, reasons
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.names import Channel, is_topic_name

@@ -42,7 +42,7 @@ _SET: LiteralString = (
     "WITH moved AS (UPDATE {source} SET batch = %(to)s, delivered = %(to)s, ids = '{{}}' WHERE id = 0"
     " AND name = %(name)s AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(batch)s"
     " AND delivered = %(delivered)s RETURNING batch),"
-    " gone AS (DELETE FROM {message} USING moved WHERE {message}.id = ANY (%(gone)s) RETURNING {message}.id)"
+    " gone AS (DELETE FROM {message} AS m USING moved WHERE m.id = ANY (%(gone)s) RETURNING {deleted}), {evidence}"
     " SELECT (SELECT count(*) FROM gone) FROM moved"
 )
 
@@ -172,6 +172,7 @@ class Resumption:
     def _parameters(self) -> dict[str, Any]:
         return {
             "to": self.repair.batch,
+            "proven": self.repair.batch,
             "name": self.source.name,
             "incarnation": self.progress.incarnation,
             "batch": self.progress.batch,

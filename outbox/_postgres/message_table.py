@@ -19,6 +19,14 @@ from outbox.settings import TableNames
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
 """Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
 
+_DELETED: LiteralString = "m.xid, m.created_at, m.id, m.partition, m.producer_group, m.topic, m.timestamp"
+_EVIDENCE: LiteralString = (
+    "evidence AS (INSERT INTO {delivered} (xid, created_at, batch, ids, partition, producer_group, topic, earliest)"
+    " SELECT xid, created_at, CAST(%(proven)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
+    " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic)"
+)
+"""Inserts the evidence of the rows that `gone` has deleted (R61); `proven` is the number of the batch in Kafka."""
+
 TRANSACTION_ID: LiteralString = (
     f"(lpad(to_hex({STARTED_US} / 1000), 12, '0') || '7' || lpad(to_hex(mod({STARTED_US}, 1000) * 4), 3, '0')"
     " || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid"
@@ -117,7 +125,7 @@ class MessageTable:
 
     def __init__(self, names: TableNames) -> None:
         self.names = names
-        self._names = {
+        self._names: dict[str, sql.Composable] = {
             "message": sql.Identifier(names.schema, names.message),
             "discarded": sql.Identifier(names.schema, names.discarded),
             "delivered": sql.Identifier(names.schema, names.delivered),
@@ -127,7 +135,9 @@ class MessageTable:
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
             "started": sql.SQL(STARTED_US),
             "transaction_id": sql.SQL(TRANSACTION_ID),
+            "deleted": sql.SQL(_DELETED),
         }
+        self._names["evidence"] = sql.SQL(_EVIDENCE).format(delivered=self._names["delivered"])
 
     def compose(self, text: LiteralString) -> sql.Composed:
         """Return a statement with the names in place of `{message}` and so on, `{started}` and `{transaction_id}`."""

@@ -56,10 +56,7 @@ _MOVE: LiteralString = (
     "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS bigint[])"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(expected)s RETURNING batch),"
     " gone AS (DELETE FROM {message} AS m USING moved WHERE m.id = ANY (CAST(%(gone)s AS bigint[]))"
-    " RETURNING m.xid, m.created_at, m.id, m.partition, m.producer_group, m.topic, m.timestamp),"
-    " evidence AS (INSERT INTO {delivered} (xid, created_at, batch, ids, partition, producer_group, topic, earliest)"
-    " SELECT xid, created_at, CAST(%(delivered)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
-    " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic),"
+    " RETURNING {deleted}), {evidence},"
     " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(reasons)s::text[],"
     " %(details)s::text[]) AS r (id, reason, detail) WHERE m.id = r.id RETURNING m.*, r.reason, r.detail),"
     " kept AS (INSERT INTO {discarded} SELECT * FROM refused)"
@@ -246,6 +243,7 @@ class SourceTable:
             "expected": before.batch,
             "batch": step.batch,
             "delivered": step.delivered,
+            "proven": step.delivered,
             "ids": _array(step.ids),
             "gone": _array(step.gone),
             "refused": [refusal.id for refusal in step.refused],

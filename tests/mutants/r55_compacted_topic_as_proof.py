@@ -6,8 +6,8 @@ was compacted away counts as undelivered, and consumers that have received it re
 
 from __future__ import annotations
 
-from outbox._kafka.admin import TopicDescription
 from outbox._operations.delivered_search import Gap, unprovable
+from outbox._rules.topic_description import TopicDescription
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,8 +6,8 @@ their messages for made up.
 
 from __future__ import annotations
 
+from outbox._rules.source_progress import Progress
 from relay.tables.source_table import SourceTable, Step
-from relay.tables.table_progress import Progress
 from tests.mutants.runner.mutant import Harm, Mutant
 
 _MOVE = SourceTable.move

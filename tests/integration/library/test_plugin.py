@@ -261,7 +261,7 @@ def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pyteste
                 outbox_kill_point(shop.give_up, topic, at="after commit")
             with pytest.raises(AssertionError, match="shop.three_orders ended with exit code 0"):
                 outbox_kill_point(shop.three_orders, topic, at="after commit", time=4)
-            with pytest.raises(UsageError, match="no step 'never'"):
+            with pytest.raises(UsageError, match="Step 'never' does not exist"):
                 outbox_kill_point(shop.order, topic, 1, at="never")
             with pytest.raises(UsageError, match="top level"):
                 outbox_kill_point(lambda: None, at="after commit")

@@ -73,29 +73,31 @@ def tell(audited: Audited) -> None:
     wait_until(lambda: now() > audited.end + GRACE_MS)
 
 
-def plant(audited: Audited) -> dict[str, str]:
+def plant(audited: Audited) -> dict[str, Verdict]:
     """Change what is right, a transaction for each fault; verdicts by message id."""
-    records = [one for one in audited.records().values() if dict(one.headers)[ORIGIN_HEADER].startswith(b"shop/")]
+    records = [
+        one for one in audited.records().values() if (dict(one.headers)[ORIGIN_HEADER] or b"").startswith(b"shop/")
+    ]
     ids = sorted({_transaction(record.message_id) for record in records})
     forgotten, doubled, torn = ids[:3]
     audited.execute("DELETE FROM {site.delivered} WHERE xid::text = %s", str(xid_of(forgotten)))
-    found = {one.message_id: Verdict.PHANTOM for one in records if _transaction(one.message_id) == forgotten}
+    planted = {one.message_id: Verdict.PHANTOM for one in records if _transaction(one.message_id) == forgotten}
 
     copied = next(record for record in records if _transaction(record.message_id) == doubled)
     audited.produce(copied.topic, copied.key, copied.value, copied.headers)
-    found[copied.message_id] = Verdict.DUPLICATE
+    planted[copied.message_id] = Verdict.DUPLICATE
 
     audited.execute(_MORE, INVENTED, INVENTED + 1, str(xid_of(torn)), audited.site.topic("orders"))
-    found |= {f"{torn}/{INVENTED + number}": Verdict.TORN for number in range(2)}
+    planted |= {f"{torn}/{INVENTED + number}": Verdict.TORN for number in range(2)}
 
     for row, (verdict, statement) in enumerate(_COPIES.items(), INVENTED + 10):
         audited.execute(statement, str(xid_of(torn) + row), row, str(xid_of(torn)))
-        found[f"{torn[:-8]}{xid_of(torn) + row:08x}/{row}"] = verdict
+        planted[f"{torn[:-8]}{xid_of(torn) + row:08x}/{row}"] = verdict
 
     forged = f"{forgotten}/{INVENTED + 20}"
     headers = [(MESSAGE_ID_HEADER, forged.encode()), (ORIGIN_HEADER, f"{SOURCE}/{INVENTED + 20}".encode())]
     audited.produce(audited.site.topic("orders"), b"k", b"v", headers)
-    return found | {forged: Verdict.PHANTOM}
+    return planted | {forged: Verdict.PHANTOM}
 
 
 def _transaction(id_: str) -> str:

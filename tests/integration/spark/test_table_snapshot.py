@@ -13,9 +13,9 @@ from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
+from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
-from relay.settings import TableSettings
 from relay.tables.rows import transactions
 from relay.tables.source_table import Refusal, SourceTable, Step
 from spark_jobs.auditing.group_databases import MessageTables

@@ -21,7 +21,7 @@ FROM python AS project
 # Another package index, if there is one; here and below.
 ARG PIP_INDEX_URL
 COPY requirements-build.txt ./
-RUN pip install --require-hashes -r requirements-build.txt
+RUN pip install --require-hashes --no-deps -r requirements-build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY services services
 COPY outbox outbox
@@ -37,7 +37,7 @@ RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . ./services \
 FROM python AS services-packages
 ARG PIP_INDEX_URL
 COPY requirements-services.txt ./
-RUN pip install --require-hashes --only-binary :all: -r requirements-services.txt \
+RUN pip install --require-hashes --no-deps --only-binary :all: -r requirements-services.txt \
  && pip check && pip uninstall --yes --quiet pip setuptools
 
 
@@ -58,9 +58,9 @@ FROM python AS demo-packages
 ARG PIP_INDEX_URL
 # pyspark comes as a source archive; what builds it is installed first.
 COPY requirements-build.txt ./
-RUN pip install --require-hashes -r requirements-build.txt
+RUN pip install --require-hashes --no-deps -r requirements-build.txt
 COPY requirements.txt ./
-RUN pip install --require-hashes --no-build-isolation -r requirements.txt && pip check
+RUN pip install --require-hashes --no-deps --no-build-isolation -r requirements.txt && pip check
 
 
 FROM demo-packages AS jars

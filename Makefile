@@ -25,8 +25,8 @@ help: ## Show this help
 
 $(VENV)/.installed: requirements.txt requirements-build.txt pyproject.toml services/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --require-hashes -r requirements-build.txt
-	$(BIN)/pip install -q --require-hashes --no-build-isolation -r requirements.txt
+	$(BIN)/pip install -q --require-hashes --no-deps -r requirements-build.txt
+	$(BIN)/pip install -q --require-hashes --no-deps --no-build-isolation -r requirements.txt
 	$(BIN)/pip install -q --no-build-isolation --no-deps -e . -e services
 	@touch $@
 

@@ -113,7 +113,13 @@ TABLE_HALTED = Gauge(
 )
 TABLE_WAITING = Gauge(
     "outbox_relay_table_waiting",
-    "Rows of a table source that wait for a real topic, or behind a row that does",
+    "Rows of a table source that wait for a real topic or earlier halves, or behind a row that does",
+    ["source"],
+    registry=REGISTRY,
+)
+TABLE_BEHIND_HALVES = Gauge(
+    "outbox_relay_table_behind_halves",
+    "Transactions of mode auto in a table source that wait until earlier halves of their half partitions are settled",
     ["source"],
     registry=REGISTRY,
 )

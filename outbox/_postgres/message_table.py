@@ -61,6 +61,11 @@ CREATE TABLE IF NOT EXISTS {discarded} (
 );
 COMMENT ON TABLE {discarded} IS
     'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
+DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass({quoted}) AND attname = 'lane') THEN
+    ALTER TABLE {message} ADD COLUMN IF NOT EXISTS lane integer CHECK (lane >= 0); END IF; END $$;
+COMMENT ON COLUMN {message}.lane IS
+    'Hash of producer group and ordering key. Mode auto sets it: the row waits for earlier half messages of this lane.';
+CREATE INDEX IF NOT EXISTS {lanes} ON {message} (lane) WHERE lane IS NOT NULL;
 CREATE TABLE IF NOT EXISTS {source} (
     id integer PRIMARY KEY CHECK (id = 0),
     name text NOT NULL,
@@ -99,10 +104,12 @@ $$;
 """
 
 _INSERT_RIGHT: LiteralString = (
-    "INSERT (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
+    "INSERT (producer_group, topic, partition, timestamp, key, value, header_names, header_values, lane)"
 )
 
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, producer_group, topic, partition, timestamp)"
+_SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at, lane)"
+"""What an INSERT returns, and the lanes that wait: neither producer groups nor keys can be read."""
 
 # A queue: rows are inserted at one end and deleted at the other. Vacuum must come early and must not pause.
 _STORAGE: LiteralString = (
@@ -133,6 +140,8 @@ class MessageTable:
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
+            "lanes": sql.Identifier(f"{names.message}_lane"),
+            "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
             "started": sql.SQL(STARTED_US),
             "transaction_id": sql.SQL(TRANSACTION_ID),
             "deleted": sql.SQL(_DELETED),
@@ -170,7 +179,7 @@ class MessageTable:
         Raises:
             ConfigurationError: The role's name is not allowed.
         """
-        return Grant(self.names.schema, role, {self.names.message: (_INSERT_RIGHT, "SELECT (id, xid, created_at)")})
+        return Grant(self.names.schema, role, {self.names.message: (_INSERT_RIGHT, _SELECT_RIGHT)})
 
     def relay_grant(self, role: str) -> Grant:
         """Return what the relay needs.

@@ -1,23 +1,28 @@
 """Which transactions of a window of rows are delivered now, which wait, and which cannot be delivered. Pure.
 
-A transaction waits while one of its real topics cannot take messages, and while an earlier transaction with one of its
-ordering keys waits. What waits stays in its table, and only its ids are kept here.
+A transaction waits while one of its real topics cannot take messages, while earlier halves of its lanes may be
+undelivered, and while an earlier transaction with one of its ordering keys waits. What waits stays in its table, and
+only its ids are kept here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outbox._rules.row_order import OrderingKey, behind_those
 from outbox.protocol.names import Channel
 from relay.batching.preflight import inspect
 from relay.batching.topic_gate import Gate
-from relay.state.message_transaction import Finding, Transaction
-from relay.tables.rows import ids, keyed_halves, ordering_keys
+from relay.state.message_transaction import Finding
+from relay.tables.half_order import HalfOrder, HalfProgress, Which, which
+from relay.tables.rows import RowTransaction, ids, keyed_halves, ordering_keys
 
 WAITING_MAX = 100_000
-"""Rows that may wait. Above it, the oldest wait no longer, and pre-flight decides on them."""
+"""Rows that may wait. Above it, those that wait for topics longest wait no longer, and pre-flight decides on them."""
+
+_BEHIND_HALVES = "earlier halves"
+"""For what a transaction waits in the place of a topic; no topic has a name like this."""
 
 
 @dataclass(slots=True)
@@ -29,8 +34,8 @@ class Admitted:
         refused: Transactions that cannot be delivered, and why.
     """
 
-    ready: list[Transaction] = field(default_factory=list)
-    refused: list[tuple[Transaction, Finding]] = field(default_factory=list)
+    ready: list[RowTransaction] = field(default_factory=list)
+    refused: list[tuple[RowTransaction, Finding]] = field(default_factory=list)
 
 
 class Admission:
@@ -39,15 +44,17 @@ class Admission:
     Args:
         gate: What is known of real topics.
         channel: The channel, whose own topics can never be targets.
+        order: Which transactions wait for earlier halves.
     """
 
-    def __init__(self, gate: Gate, channel: Channel) -> None:
+    def __init__(self, gate: Gate, channel: Channel, order: HalfOrder) -> None:
         self._gate = gate
         self._channel = channel
-        self._waiting: dict[tuple[str, str], str] = {}  # topic, or "" behind another, by transaction id and group
+        self._order = order
+        self._waiting: dict[Which, str] = {}  # topic, or "" behind another, by transaction id and group
         self._waiting_ids: list[int] = []
         self._blocked: set[OrderingKey] = set()
-        self._given_up: set[tuple[str, str]] = set()
+        self._given_up: set[Which] = set()
 
     # --- what waits
 
@@ -59,6 +66,30 @@ class Admission:
         """Return those of some topics for which a transaction waits."""
         return set(self._waiting.values()) & set(among)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many rows wait for earlier halves that no further ones are read."""
+        return len(self._waiting_ids) > WAITING_MAX
+
+    def behind_halves(self) -> int:
+        """Return how many transactions wait for earlier halves."""
+        return sum(topic == _BEHIND_HALVES for topic in self._waiting.values())
+
+    def half_partitions(self, window: Iterable[RowTransaction]) -> set[int]:
+        """Return the half partitions whose progress is needed, for a window and for what waits."""
+        return self._order.partitions(window)
+
+    def pass_halves(self, window: Iterable[RowTransaction], progress: Mapping[int, HalfProgress]) -> bool:
+        """Take the progress of half partitions in, which was read after a window of whole transactions.
+
+        Returns:
+            Whether something that waited was released. The window must be read again: it may be behind that.
+        """
+        if not self._order.learn(window, progress):
+            return False
+        self.release([_BEHIND_HALVES])
+        return True
+
     def release(self, topics: Iterable[str], *, give_up: bool = False) -> None:
         """Let the next window hold what waits for real topics, and all that waits behind it.
 
@@ -67,7 +98,7 @@ class Admission:
             give_up: The transactions wait for no topic any more, and pre-flight decides on them.
         """
         wanted = set(topics)
-        released = [which for which, topic in self._waiting.items() if topic in wanted]
+        released = [one for one, topic in self._waiting.items() if topic in wanted]
         if give_up:
             self._given_up.update(released)
         if released:
@@ -81,14 +112,14 @@ class Admission:
 
     def release_crowding(self) -> None:
         """Give up the older half of those that wait for topics, if more rows wait than may."""
-        if len(self._waiting_ids) > WAITING_MAX:
-            first = [which for which, topic in self._waiting.items() if topic]
+        first = [one for one, topic in self._waiting.items() if topic not in {"", _BEHIND_HALVES}]
+        if self.is_full and first:
             self._given_up.update(first[: len(first) // 2 + 1])
             self.forget()
 
     # --- a window
 
-    def take(self, window: Sequence[Transaction], beyond: Collection[Transaction], now: int) -> Admitted:
+    def take(self, window: Sequence[RowTransaction], beyond: Collection[RowTransaction], now: int) -> Admitted:
         """Decide on the transactions of a window.
 
         Args:
@@ -109,20 +140,22 @@ class Admission:
                 self._decide(transaction, admitted, now)
         return admitted
 
-    def _why_waiting(self, transaction: Transaction) -> str | None:
+    def _why_waiting(self, transaction: RowTransaction) -> str | None:
         """Return the real topic for which a transaction waits, empty if it waits behind another; None: it may go."""
-        return "" if ordering_keys(transaction) & self._blocked else self._closed_to(transaction)
+        if ordering_keys(transaction) & self._blocked:
+            return ""
+        return _BEHIND_HALVES if self._order.waits(transaction) else self._closed_to(transaction)
 
-    def _closed_to(self, transaction: Transaction) -> str | None:
-        transaction.given_up = _which(transaction) in self._given_up
+    def _closed_to(self, transaction: RowTransaction) -> str | None:
+        transaction.given_up = which(transaction) in self._given_up
         return self._gate.closed_to(transaction)
 
-    def _wait(self, transaction: Transaction, topic: str) -> None:
-        self._waiting[_which(transaction)] = topic
+    def _wait(self, transaction: RowTransaction, topic: str) -> None:
+        self._waiting[which(transaction)] = topic
         self._waiting_ids += ids([transaction])
         self._blocked |= ordering_keys(transaction)
 
-    def _decide(self, transaction: Transaction, admitted: Admitted, now: int) -> None:
+    def _decide(self, transaction: RowTransaction, admitted: Admitted, now: int) -> None:
         gate = self._gate
         # Its origin header holds the source's name and a row's id; a late header, which counts, is never written.
         more = len(str(gate.owner))
@@ -134,12 +167,13 @@ class Admission:
 
     def settled(self, admitted: Admitted) -> None:
         """Forget the transactions that were delivered or discarded."""
+        gone = [*admitted.ready, *(transaction for transaction, _ in admitted.refused)]
+        self._order.settled(gone)
         if self._given_up:
-            gone = [*admitted.ready, *(transaction for transaction, _ in admitted.refused)]
-            self._given_up.difference_update(map(_which, gone))
+            self._given_up.difference_update(map(which, gone))
 
 
-def behind(window: Sequence[Transaction], stopped: Iterable[Transaction]) -> set[Transaction]:
+def behind(window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]) -> set[RowTransaction]:
     """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key.
 
     Args:
@@ -149,9 +183,5 @@ def behind(window: Sequence[Transaction], stopped: Iterable[Transaction]) -> set
     return behind_those(window, stopped, _keyed_ids)
 
 
-def _keyed_ids(transaction: Transaction) -> Iterator[tuple[OrderingKey, int]]:
+def _keyed_ids(transaction: RowTransaction) -> Iterator[tuple[OrderingKey, int]]:
     return ((key, half.offset) for key, half in keyed_halves(transaction))
-
-
-def _which(transaction: Transaction) -> tuple[str, str]:
-    return transaction.id, transaction.group

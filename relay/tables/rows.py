@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ class Row(NamedTuple):
         value: Value.
         header_names: Names of the headers.
         header_values: Their values.
+        lane: Number of the lane whose earlier halves are delivered first; None: the row waits for no half.
     """
 
     xid: int
@@ -58,9 +60,21 @@ class Row(NamedTuple):
     value: bytes | None
     header_names: Sequence[str | None] | None
     header_values: Sequence[bytes | None] | None
+    lane: int | None = None
 
 
-def transactions(rows: Iterable[Row]) -> list[Transaction]:
+@dataclass(slots=True, eq=False)
+class RowTransaction(Transaction):
+    """The rows of one local transaction and producer group.
+
+    Args:
+        lanes: Numbers of the lanes whose earlier halves are delivered first.
+    """
+
+    lanes: frozenset[int] = frozenset()
+
+
+def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
     """Return the transactions of rows, in the order of their first rows.
 
     A row becomes a half whose offset is the row's id. Rows of several producer groups in one local transaction become
@@ -75,10 +89,11 @@ def transactions(rows: Iterable[Row]) -> list[Transaction]:
     return [_transaction(group, some) for (_, group), some in grouped.items()]
 
 
-def _transaction(group: str, rows: Sequence[Row]) -> Transaction:
+def _transaction(group: str, rows: Sequence[Row]) -> RowTransaction:
     first = rows[0]
     id_ = table_transaction_id(first.xid, first.started_us)
-    transaction = Transaction(id_, group, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
+    transaction = RowTransaction(id_, group, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
+    transaction.lanes = frozenset(row.lane for row in rows if row.lane is not None)
     transaction.halves = dict(enumerate(_half(id_, row) for row in rows))
     transaction.size = sum(half.size() for half in transaction.halves.values())
     entry = OpEntry(OpKind.COMMIT, id_, _NO_TOPIC_ID, 0, Positions.first(len(rows)), first.id, rows[-1].id)

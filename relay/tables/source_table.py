@@ -45,7 +45,7 @@ _WINDOW: LiteralString = (
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
     " SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, timestamp, key, value, header_names,"
-    " header_values FROM {message} WHERE id <= (SELECT last FROM cut) AND id <> ALL (CAST(%(skip)s AS bigint[]))"
+    " header_values, lane FROM {message} WHERE id <= (SELECT last FROM cut) AND id <> ALL (CAST(%(skip)s AS bigint[]))"
     " ORDER BY id"
 )
 _BEYOND: LiteralString = (
@@ -59,7 +59,9 @@ _MOVE: LiteralString = (
     " RETURNING {deleted}), {evidence},"
     " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(reasons)s::text[],"
     " %(details)s::text[]) AS r (id, reason, detail) WHERE m.id = r.id RETURNING m.*, r.reason, r.detail),"
-    " kept AS (INSERT INTO {discarded} SELECT * FROM refused)"
+    " kept AS (INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, timestamp, key, value,"
+    " header_names, header_values, reason, detail) SELECT xid, id, created_at, producer_group, topic, partition,"
+    " timestamp, key, value, header_names, header_values, reason, detail FROM refused)"
     " SELECT batch FROM moved"
 )
 # By the database's clock, and oldest first: what is purged is known by one time.
@@ -133,7 +135,7 @@ class SourceTable:
     """
 
     def __init__(self, name: str, table: MessageTable, connection: psycopg.Connection[Any], keep_ms: int) -> None:
-        self._name = name
+        self.name = name
         self._table = table
         self._connection = connection
         self._keep_ms = keep_ms
@@ -194,12 +196,12 @@ class SourceTable:
             psycopg.Error: The database does not answer.
         """
         with self._explained():
-            self._connection.execute(self._table.compose(_BEGIN), (self._name,))
+            self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
         name, incarnation, batch, delivered, ids = row or (None, "", 0, 0, ())
-        if name != self._name:
+        if name != self.name:
             raise ConfigurationError(
-                f"Message table {self._table.full_name} is delivered as source {name!r}, not {self._name!r}. "
+                f"Message table {self._table.full_name} is delivered as source {name!r}, not {self.name!r}. "
                 f"Name it {name!r} in the setting tables of every relay."
             )
         return Progress(incarnation, batch, delivered, tuple(ids))
@@ -252,7 +254,7 @@ class SourceTable:
         }
         if self._connection.execute(self._move, parameters).fetchone() is None:
             raise UnsafeError(
-                f"Table source {self._name}: its progress is not at batch {before.batch} any more. "
+                f"Table source {self.name}: its progress is not at batch {before.batch} any more. "
                 "Another process changed the source table. Find out which one."
             )
         failpoint("relay.table_moved")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 import psycopg
@@ -25,6 +26,8 @@ from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
 from relay.settings import RelaySettings
 from relay.tables.admission import Admission
+from relay.tables.half_order import HalfOrder
+from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
 from relay.tables.source_table import SourceTable
 from relay.tables.table_source import TableSource
@@ -124,23 +127,23 @@ class _SourceThread(threading.Thread):
 
     def _serve(self, table: SourceTable) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
-        kafka = KafkaProgress(settings.connection(), channel, self._source)
-        try:
+        with (
+            closing(KafkaProgress(settings.connection(), channel, self._source)) as kafka,
+            closing(HalfProgressReader(settings.connection(), self._cluster.channel)) as halves,
+        ):
             patience = self._feedback.volume.patience
             delivery = TransactionalDelivery(settings.polled_connection(), kafka.group, patience, kafka.group)
-            try:
-                self._deliver(table, delivery, kafka)
-            finally:
-                delivery.close()
-        finally:
-            kafka.close()
+            with closing(delivery):
+                self._deliver(table, delivery, kafka, halves)
 
-    def _deliver(self, table: SourceTable, delivery: TransactionalDelivery, kafka: KafkaProgress) -> None:
+    def _deliver(
+        self, table: SourceTable, delivery: TransactionalDelivery, kafka: KafkaProgress, halves: HalfProgressReader
+    ) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
-        admission = Admission(gate, channel)
+        admission = Admission(gate, channel, HalfOrder(self._cluster.channel.partitions))
         lookup = TopicLookup(admission, gate, self._cluster.topics, NoHangingTransactions(), self._feedback.refusals)
-        source = TableSource(self._source, table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait)
+        source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()
         self._pause, self.halted = PAUSE_SECONDS, ""
         metrics.TABLE_OWNED.labels(self._source).set(1)

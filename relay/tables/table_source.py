@@ -7,7 +7,7 @@ deletes the batch before; write its records and its number in one Kafka transact
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -21,10 +21,10 @@ from relay.kafka.producer import DeliveryError
 from relay.kafka.transactional_delivery import Delivery
 from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
-from relay.state.message_transaction import Transaction
 from relay.tables.admission import Admission, Admitted
+from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
-from relay.tables.rows import ids, records, transactions
+from relay.tables.rows import RowTransaction, ids, records, transactions
 from relay.tables.source_table import Refusal, SourceTable, Step, Window
 from relay.tables.table_progress import was_delivered
 
@@ -51,11 +51,11 @@ class TableSource:
     """The owner of a table source.
 
     Args:
-        name: Name of the source.
         table: The message table, owned by this session.
         delivery: Its transactional producer: the former owner is fenced.
         kafka: Its progress in Kafka.
         admission: What waits.
+        halves: Reads the progress of half partitions.
         lookup: Looks at real topics.
         feedback: What failed batches taught.
         stopping: Returns whether to stop.
@@ -63,20 +63,21 @@ class TableSource:
 
     def __init__(
         self,
-        name: str,
         table: SourceTable,
         delivery: Delivery,
         kafka: KafkaProgress,
         admission: Admission,
+        halves: HalfProgressReader,
         lookup: TopicLookup,
         feedback: BatchFeedback,
         stopping: Callable[[float], bool],
     ) -> None:
-        self._name = name
+        self._name = table.name
         self._table = table
         self._delivery = delivery
         self._kafka = kafka
         self._admission = admission
+        self._halves = halves
         self._lookup = lookup
         self._feedback = feedback
         self._stopping = stopping
@@ -137,7 +138,11 @@ class TableSource:
         self._lookup.look_at_stale()
         self._admission.release_crowding()
         window = self._read()
-        admitted = self._admit(window)
+        found = transactions(window.rows)
+        beyond = self._beyond(window, found)
+        if self._look_at_halves([transaction for transaction in found if transaction not in beyond]):
+            return True  # what waited for them is before the window, which is read again
+        admitted = self._admission.take(found, beyond, window.now)
         if self._lookup.look_at_unknown(admitted.ready):
             return True  # what waited for them may have been released: the window is read again
         report.at_gate(self._lookup.gate.take_news(), source=self._name)
@@ -149,22 +154,29 @@ class TableSource:
     def _read(self) -> Window:
         limit = self._feedback.volume.limit
         skip = [*self._progress.ids, *self._admission.waiting()]
+        if self._admission.is_full:
+            return Window((), frozenset(), 0)
         return self._table.window(
             min(limit.messages * self._growth, max(WINDOW_ROWS, limit.messages)),
             min(limit.bytes * self._growth, max(WINDOW_BYTES, limit.bytes)),
             skip,
         )
 
-    def _admit(self, window: Window) -> Admitted:
-        found = transactions(window.rows)
-        beyond = set[Transaction]()
-        if window.beyond and not self._is_largest():
-            cut = {row.id for row in window.rows if row.xid in window.beyond}
-            beyond = {transaction for transaction in found if transaction.first().offset in cut}
-        elif window.beyond:
+    def _beyond(self, window: Window, found: Iterable[RowTransaction]) -> set[RowTransaction]:
+        """Return the transactions that have rows behind the window, unless it cannot grow any more."""
+        if not window.beyond:
+            return set()
+        if self._is_largest():
             log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
             metrics.TABLE_SPLIT.labels(self._name).inc()
-        return self._admission.take(found, beyond, window.now)
+            return set()
+        cut = {row.id for row in window.rows if row.xid in window.beyond}
+        return {transaction for transaction in found if transaction.first().offset in cut}
+
+    def _look_at_halves(self, whole: Sequence[RowTransaction]) -> bool:
+        """Look how far earlier halves are settled; return whether transactions that waited for them were released."""
+        needed = self._admission.half_partitions(whole)
+        return bool(needed) and self._admission.pass_halves(whole, self._halves.read(needed))
 
     def _is_largest(self) -> bool:
         limit = self._feedback.volume.limit
@@ -193,7 +205,7 @@ class TableSource:
 
     # --- out
 
-    def _deliver(self, ready: Sequence[Transaction]) -> None:
+    def _deliver(self, ready: Sequence[RowTransaction]) -> None:
         written, batch, began = records(ready, self._name), Batch((), ready, (), ()), time.monotonic()
         self._limit_batches({record.topic for record in written})
         try:
@@ -237,6 +249,7 @@ class TableSource:
         metrics.TABLE_OLDEST_SECONDS.labels(self._name).set(oldest)
         metrics.TABLE_ROWS.labels(self._name).set(count)
         metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
+        metrics.TABLE_BEHIND_HALVES.labels(self._name).set(self._admission.behind_halves())
 
 
 def _longer(idle: float) -> float:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from relay.state.message_transaction import Transaction
 from relay.tables.admission import behind
+from relay.tables.rows import RowTransaction
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _only_these(window: Sequence[Transaction], stopped: Iterable[Transaction]) -> set[Transaction]:
+def _only_these(window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]) -> set[RowTransaction]:
     """Stop nothing that is behind."""
     del window
     return set(stopped)

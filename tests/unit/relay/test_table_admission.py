@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,11 @@ from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.tables import admission
 from relay.tables.admission import Admission, Admitted
+from relay.tables.half_order import HalfOrder, HalfProgress
 from relay.tables.rows import Row, ids, records, transactions
 
 OPEN = RealTopic(3, 1_000_000)
+PARTITIONS = 2
 US = 1_700_000_000_000_123
 
 
@@ -34,7 +37,7 @@ class Waiters:
     def __init__(self, source: str = "shop", **topics: RealTopic | None) -> None:
         self.gate = Gate(GatePolicy(), Channel("outbox"), source)
         self.gate.turn(0)
-        self.admission = Admission(self.gate, Channel("outbox"))
+        self.admission = Admission(self.gate, Channel("outbox"), HalfOrder(PARTITIONS))
         self.learn(**topics)
 
     def learn(self, **topics: RealTopic | None) -> None:
@@ -49,6 +52,11 @@ class Waiters:
         found = transactions(rows)
         cut = {found_row.id for found_row in rows if found_row.xid in beyond}
         return self.admission.take(found, [one for one in found if one.first().offset in cut], US // 1_000)
+
+    def pass_halves(self, *rows: Row, **progress: HalfProgress) -> bool:
+        """Take the progress of half partitions p0 and p1 in, read after a window."""
+        found = {int(name[1:]): one for name, one in progress.items()}
+        return self.admission.pass_halves(transactions(rows), found)
 
 
 def test_the_transaction_id_carries_the_xid() -> None:
@@ -186,3 +194,78 @@ def test_a_row_that_makes_no_message_is_refused(bad: dict[str, object], detail: 
     ((_, finding),) = waiters.take(row(1, 1, **bad)).refused  # type: ignore[arg-type]
     assert finding.reason is DiscardReason.MALFORMED
     assert detail in finding.detail
+
+
+# --- rows of mode auto behind halves ---------------------------------------------------------------------------------
+
+
+def test_a_row_of_mode_auto_waits_for_halves_of_its_partition() -> None:
+    waiters = Waiters(orders=OPEN)
+    window = [row(1, 1, b"a", lane=3), row(2, 2, b"b", lane=2), row(3, 3, b"a"), row(4, 4, b"c")]
+    assert waiters.admission.half_partitions(transactions(window)) == {0, 1}
+    waiters.pass_halves(*window, p0=HalfProgress("t", 8, 8), p1=HalfProgress("t", 7, 6))
+    assert ids(waiters.take(*window).ready) == [2, 4]
+    assert list(waiters.admission.waiting()) == [1, 3]
+    assert (waiters.admission.behind_halves(), waiters.admission.half_partitions([])) == (1, {1})
+    assert waiters.pass_halves(p1=HalfProgress("t", 9, 7)), "halves behind the mark do not count"
+    assert not waiters.admission.waiting()
+    assert ids(waiters.take(row(1, 1, b"a", lane=3), row(3, 3, b"a")).ready) == [1, 3]
+
+
+def test_halves_are_marked_when_their_end_is_read_after_the_row() -> None:
+    """An end that is not known is no mark, and neither is the one of a topic that was recreated since."""
+    waiters, window = Waiters(orders=OPEN), [row(1, 1, b"a", lane=1)]
+    assert not waiters.pass_halves(*window)
+    assert not waiters.take(*window).ready
+    assert not waiters.pass_halves(p1=HalfProgress("t", 100, None))
+    assert not waiters.pass_halves(p1=HalfProgress("u", 3, 2))
+    assert waiters.pass_halves(p1=HalfProgress("u", 4, 3))
+
+
+def test_a_transaction_waits_for_all_its_lanes() -> None:
+    """Two outboxes may fall back in one local transaction."""
+    waiters = Waiters(orders=OPEN)
+    window = [row(1, 1, b"a", lane=0), row(2, 1, b"b", lane=1)]
+    waiters.pass_halves(*window, p0=HalfProgress("t", 1, 1), p1=HalfProgress("t", 5, 4))
+    assert not waiters.take(*window).ready
+    assert not waiters.pass_halves(p1=HalfProgress("t", 6, 5))
+    assert waiters.pass_halves(p0=HalfProgress("t", 1, 1), p1=HalfProgress("t", 6, 5))
+
+
+def test_what_waits_for_halves_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "WAITING_MAX", 2)
+    waiters = Waiters(orders=OPEN, missing=None)
+    window = [row(number, number, b"%d" % number, lane=0) for number in range(1, 4)]
+    waiters.pass_halves(*window, p0=HalfProgress("t", 5, 4))
+    waiters.take(*window)
+    waiters.admission.release_crowding()
+    assert waiters.admission.is_full
+    assert list(waiters.admission.waiting()) == [1, 2, 3]
+    waiters.pass_halves(p0=HalfProgress("t", 9, 5))
+    assert not waiters.admission.is_full
+
+
+@given(st.lists(st.sampled_from("htsr"), max_size=30), st.randoms())
+def test_each_lane_keeps_its_order_across_both_ways(events: list[str], chance: Random) -> None:
+    """h: a transaction goes half-first; t: one falls back; s: the oldest half is settled; r: the relay takes a turn."""
+    waiters, delivered, published = Waiters(orders=OPEN), list[int](), 0
+    halves, rows, end = list[int](), dict[int, Row](), 0
+    for event in [*events, *"sr" * (len(events) + 1)]:
+        if event == "h" and not rows:  # rule R56
+            published, end = published + 1, end + 1
+            halves.append(published)
+        elif event in {"h", "t"}:
+            published += 1
+            rows[published] = row(published, published, b"k", lane=0)
+        elif event == "s" and halves:
+            delivered.append(halves.pop(0))
+        elif event == "r" and rows:
+            window = [one for one in rows.values() if one.id not in waiters.admission.waiting()]
+            window = window[: chance.randint(0, len(window))]
+            if not waiters.pass_halves(*window, p0=HalfProgress("t", end, end - len(halves))):
+                admitted = waiters.take(*window)
+                waiters.admission.settled(admitted)
+                for id_ in ids(admitted.ready):
+                    delivered.append(rows.pop(id_).id)
+    assert delivered == sorted(delivered)
+    assert len(delivered) + len(halves) + len(rows) == published

@@ -55,6 +55,8 @@ class Connection:
         recorder: Receives the outbox's events.
     """
 
+    _while_open = "publications fail at once"  # for the log
+
     def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
         self.recorder = guarded(recorder)
         self.visibility = Visibility(settings.kafka, settings.channel, self._ends)
@@ -74,7 +76,7 @@ class Connection:
         ] = {}  # by half topic's id and partition: next offset after the acknowledged ones
         self._admin: AdminClient | None = None
         self._enquiries = Enquiries()
-        self._circuit = Circuit()
+        self._circuit = Circuit(opens_always=self._settings.mode == "auto")
 
     def start_afresh(self) -> None:
         """Reset in a forked child. Messages in the parent's producer are sent by the parent (R46)."""
@@ -92,8 +94,7 @@ class Connection:
         if self._channel is None:
             self.connect(self.budget())
         channel = self._channel
-        if self._closed:
-            raise UsageError("The outbox is closed. Create a new one.")
+        self.require_open()
         if channel is None:  # reset by another thread after connect()
             raise PublishFailed("The channel was recreated. Roll the local transaction back and try again.")
         return channel
@@ -108,8 +109,8 @@ class Connection:
         return min(limit, int(self._settings.kafka.get("message.max.bytes", limit)))
 
     def budget(self, waiting: Waiting = BLOCKING) -> Budget:
-        """Return the budget for one call of the application: `publish_timeout_seconds` in total."""
-        return Budget(waiting, self._settings.publish_timeout_seconds)
+        """Return the budget for one call of the application."""
+        return Budget(waiting, self._settings.patience_seconds)
 
     def connect(self, budget: Budget) -> None:
         """Connect and describe the channel, if not done yet, after a fatal error or after the half topic was recreated.
@@ -189,7 +190,7 @@ class Connection:
         try:
             return budget.result(self._enquiries.ask(question, function))
         except TimeoutError:
-            silence = f"no answer about the {question} within {self._settings.publish_timeout_seconds:g} s"
+            silence = f"no answer about the {question} within {self._settings.patience_seconds:g} s"
             reason, advice = cause_of(self._admin) or (silence, UNKNOWN_CAUSE)
             cause = f"Kafka does not answer ({reason}). {advice}."
         except KafkaUnreachable as error:
@@ -208,9 +209,20 @@ class Connection:
             PublishFailed: The circuit is open.
             UsageError: The outbox is closed.
         """
+        self.require_open()
+        self._circuit.require_closed()
+
+    def require_open(self) -> None:
+        """Refuse a publication after `close()`.
+
+        Raises:
+            UsageError: The outbox is closed.
+        """
         if self._closed:
             raise UsageError("The outbox is closed. Create a new one.")
-        self._circuit.require_closed()
+
+    require_accepting = require_answering
+    """Refuse a publication that cannot succeed now, without waiting. Mode auto accepts it nevertheless."""
 
     def answered(self) -> None:
         """Record that Kafka acknowledged a half."""
@@ -220,21 +232,24 @@ class Connection:
         """Record that Kafka did not answer a request sent at `since`; open the circuit unless it answered later."""
         if self._closed or not self._circuit.failed(since, cause):
             return
-        log.warning("Circuit opened, publications fail at once until Kafka answers: %s", cause)
+        log.warning("Circuit opened, %s until Kafka answers: %s", self._while_open, cause)
         self.recorder.circuit_opened(self._settings.group)
         with suppress(UsageError):  # the outbox was closed
-            self._enquiries.ask("probe", self._probe)
+            self._enquiries.ask(object(), self._probe)  # a question of its own: the one before may be just ending
 
     def _probe(self) -> None:
         """Probe the cluster until it accepts halves again, then close the circuit."""
         while not self._takes_halves():
             if self._enquiries.closed(_PROBE_PAUSE_SECONDS):
                 return
-        if self._closed:
-            return
+        if not self._closed:
+            self._close_circuit()
+
+    def _close_circuit(self) -> None:
         seconds = self._circuit.close()
-        log.warning("Circuit closed after %.1f s, Kafka answers", seconds)
-        self.recorder.circuit_closed(self._settings.group)
+        if seconds is not None:
+            log.warning("Circuit closed after %.1f s, Kafka answers", seconds)
+            self.recorder.circuit_closed(self._settings.group)
 
     def _takes_halves(self) -> bool:
         try:
@@ -259,7 +274,7 @@ class Connection:
             PublishFailed: Kafka does not answer.
         """
         self.require_answering()
-        budget = self.budget(waiting)
+        budget = Budget(waiting, self._settings.publish_timeout_seconds)
         if self._producer is None:
             self.connect(budget)
         else:
@@ -307,7 +322,7 @@ class Connection:
         if self._producer is not None and self._channel is not None:
             return
         channel = self._described_channel()
-        producer = self._producer or self._new_producer(channel)
+        producer = self._producer or _new_producer(self._settings, self._max_half_bytes(channel))
         with self._lock:
             if self._closed:
                 return
@@ -316,19 +331,6 @@ class Connection:
         if is_new:
             threading.Thread(target=self._poll, args=(producer,), name="outbox-sender", daemon=True).start()
             atexit.register(self.close)
-
-    def _new_producer(self, channel: ChannelDescription) -> Producer:
-        with checked_properties():
-            return Producer(
-                {
-                    "linger.ms": 0,  # a transaction waits for its halves; under load batches form without lingering
-                    **logged(reconnecting(self._settings.kafka)),
-                    "message.max.bytes": self._max_half_bytes(channel),
-                    "acks": "all",
-                    "enable.idempotence": True,
-                    "message.timeout.ms": int(self._settings.publish_timeout_seconds * 1000),
-                }
-            )
 
     def _admin_client(self) -> AdminClient:
         """Return the admin client, created at the first call in a process."""
@@ -342,3 +344,17 @@ class Connection:
                 producer.poll(_POLL_SECONDS)
             except Exception:  # of one delivery report; the thread must continue with the others
                 log.exception("Delivery report failed")
+
+
+def _new_producer(settings: Settings, max_bytes: int) -> Producer:
+    with checked_properties():
+        return Producer(
+            {
+                "linger.ms": 0,  # a transaction waits for its halves; under load batches form without lingering
+                **logged(reconnecting(settings.kafka)),
+                "message.max.bytes": max_bytes,
+                "acks": "all",
+                "enable.idempotence": True,
+                "message.timeout.ms": int(settings.publish_timeout_seconds * 1000),
+            }
+        )

@@ -49,7 +49,7 @@ class MemorySender(Sender):
             UsageError: The outbox is closed.
         """
         names = self._settings.channel
-        self._require_open()
+        self.require_open()
         half, op = _topic(names.half_topic, 1), _topic(names.op_topic, 1)
         check, discard = (_topic(name, 1, ENVELOPE_BYTES) for name in (names.check_topic, names.discard_topic))
         return ChannelDescription(names, half, op, check, discard, 1)
@@ -61,7 +61,7 @@ class MemorySender(Sender):
             UsageError: The outbox is closed.
         """
         del budget
-        self._require_open()
+        self.require_open()
         if self._declared is None:
             return _topic(name, _ANY_PARTITION_COUNT)
         if name not in self._declared:
@@ -79,11 +79,7 @@ class MemorySender(Sender):
             UsageError: The outbox is closed.
         """
         del waiting
-        self._require_open()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("The outbox is closed. Create a new one.")
+        self.require_open()
 
     def _start(self) -> None:
         raise UsageError(

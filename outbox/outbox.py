@@ -11,6 +11,8 @@ import psycopg
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._auto.auto_seal import AutoSealer
+from outbox._auto.auto_sender import AutoSender
 from outbox._listener.server import CheckServer
 from outbox._postgres.callback_table import CallbackTable
 from outbox._publish.local_connection import local_connection
@@ -28,10 +30,13 @@ from outbox._table.table_transaction import RowStarter, core_row_transaction
 from outbox.errors import UsageError
 from outbox.listener import TransactionListener
 from outbox.message import Message
-from outbox.outcome import Outcome, ask_outcome
+from outbox.outcome import Outcome, ask_outcome, check_transaction_id
+from outbox.protocol.identifiers import is_table_id
 from outbox.recorder import Recorder
 from outbox.settings import FORMER_NAMES, Mode, Settings, TableNames, channel_names, former_keywords
 from outbox.transaction import Transaction, core_transaction, own_transaction
+
+_SENDERS: Mapping[Mode, type[Sender]] = {"half": Sender, "table": TableSender, "auto": AutoSender}
 
 
 class OutboxOptions(TypedDict, total=False):
@@ -45,6 +50,7 @@ class OutboxOptions(TypedDict, total=False):
     eager: bool
     reject_transactions: bool
     eager_idle_timeout_seconds: float
+    fallback_after_ms: int
     recorder: Recorder | None
 
 
@@ -58,7 +64,7 @@ class Outbox:
         group: Producer group; unique to a service.
         kafka: librdkafka properties; `bootstrap.servers` is required. In table mode it may be omitted.
         mode: `half`: messages are sent to Kafka as half messages before COMMIT. `table`: they are rows of the message
-            table, which the relay delivers; nothing here connects to Kafka.
+            table, which the relay delivers; nothing connects to Kafka. `auto`: halves while Kafka answers, else rows.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back.
@@ -69,6 +75,7 @@ class Outbox:
         recorder: Receives the outbox's events, such as `outbox.prometheus.PrometheusRecorder`.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
+        fallback_after_ms: In mode `auto`: ms that one call waits for Kafka before messages become rows.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -88,6 +95,7 @@ class Outbox:
         eager: bool = False,
         reject_transactions: bool = False,
         eager_idle_timeout_seconds: float = 300.0,
+        fallback_after_ms: int = 250,
         recorder: Recorder | None = None,
     ) -> None:
         self._start(
@@ -102,6 +110,7 @@ class Outbox:
                 reject_transactions=reject_transactions,
                 eager_idle_timeout_seconds=eager_idle_timeout_seconds,
                 mode=mode,
+                fallback_after_ms=fallback_after_ms,
             ),
             recorder,
         )
@@ -126,17 +135,15 @@ class Outbox:
 
     def _make_sender(self, recorder: Recorder | None) -> Sender:
         """Return the connection to Kafka; `InMemoryOutbox` overrides it."""
-        return (Sender if self.settings.mode == "half" else TableSender)(self.settings, recorder)
+        return _SENDERS[self.settings.mode](self.settings, recorder)
 
     def _make_publisher(self) -> TablePublisher | None:
-        """Return what inserts rows in table mode; None in half mode. `InMemoryOutbox` overrides it."""
+        """Return what inserts rows in table mode; else None. `InMemoryOutbox` overrides it."""
         return TablePublisher(self.settings, self._sender) if self.settings.mode == "table" else None
 
     def _make_starter(self) -> Starter:
         """Return the factory of this outbox's participants in local transactions; `InMemoryOutbox` overrides it."""
-        if self._publisher is not None:
-            return RowStarter(self._publisher)
-        return Sealer(self.settings, self._sender, self._table)
+        return RowStarter(self._publisher) if self._publisher is not None else _sealer(self.settings, self._sender)
 
     def publish(
         self,
@@ -148,8 +155,9 @@ class Outbox:
     ) -> Receipt:
         """Publish a message with the transaction of a SQLAlchemy session or connection.
 
-        Its half is sent at COMMIT; in table mode its row is inserted now. The message becomes visible on its real topic
-        only if the transaction commits. A message published inside a SAVEPOINT that is rolled back is never delivered.
+        Its half is sent at COMMIT; in table mode its row is inserted now, in mode auto at COMMIT while Kafka does not
+        answer. The message becomes visible on its real topic only if the transaction commits. A message published
+        inside a SAVEPOINT that is rolled back is never delivered.
 
         Args:
             session: A session or a Core connection on `postgresql+psycopg://`. Its transaction begins if none is open.
@@ -168,7 +176,7 @@ class Outbox:
             UsageError: `session` has another type, is two-phase, in autocommit, read-only, already being committed, or
                 writes on two connections.
             ConfigurationError: The channel is missing or wrong.
-            PublishFailed: Kafka does not answer.
+            PublishFailed: Kafka does not answer; not in mode auto.
 
         At COMMIT the session or connection may raise `PublishFailed`, `TransactionFenced`, `CallbackTableError`, or
         SQLAlchemy's error for one of Postgres; then all is rolled back. It raises `CommitOutcomeUnknown` when COMMIT
@@ -179,7 +187,7 @@ class Outbox:
                 session.add(order)
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
-        self._sender.require_answering()  # before a connection leaves the pool
+        self._sender.require_accepting()  # before a connection leaves the pool
         eager = _eager(self.settings, given=eager)
         if self._publisher is not None:
             return self._publisher.publish(session, message, bind_arguments)
@@ -269,8 +277,9 @@ class Outbox:
         """Return the outcome of a local transaction. Call it after `CommitOutcomeUnknown`, before a retry.
 
         A missing row alone is no answer: if the transaction has not committed and holds no lock, this call fences it,
-        so that it can no longer commit (R1). In table mode nothing is fenced: Postgres reports the outcome by the xid
-        in the id, `OPEN` while the transaction may still commit, and `TOO_OLD` when it no longer keeps it.
+        so that it can no longer commit (R1). In table mode, and for rows of mode auto, nothing is fenced: Postgres
+        reports the outcome by the xid in the id, `OPEN` while the transaction may still commit, and `TOO_OLD` when it
+        no longer keeps it.
 
         Args:
             transaction_id: The `transaction_id` of `CommitOutcomeUnknown` or of a receipt.
@@ -286,13 +295,13 @@ class Outbox:
 
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
         """Return the outcome with any supported engine or connection; an async one only in SQLAlchemy's greenlet."""
-        if self._publisher is not None:
+        check_transaction_id(transaction_id)
+        if self._publisher is not None or (self.settings.mode == "auto" and is_table_id(transaction_id)):
             return ask_table_outcome(transaction_id, database)
-        if not isinstance(database, Engine):
-            return ask_outcome(self.settings, self._table, local_connection(database), transaction_id)
-        with closing(database.raw_connection()) as pooled:
-            connection = local_connection(pooled.driver_connection)
-            return ask_outcome(self.settings, self._table, connection, transaction_id)
+        if isinstance(database, Engine):
+            with closing(database.raw_connection()) as pooled:
+                return self.ask_outcome(transaction_id, pooled.driver_connection)
+        return ask_outcome(self.settings, self._table, local_connection(database), transaction_id)
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
         """Answer the check requests of this producer group in a background thread, until the server is closed.
@@ -345,6 +354,11 @@ class Outbox:
     ) -> None:
         """Close the outbox."""
         self.close()
+
+
+def _sealer(settings: Settings, sender: Sender) -> Starter:
+    table = CallbackTable(settings.tables)
+    return AutoSealer(settings, sender, table) if isinstance(sender, AutoSender) else Sealer(settings, sender, table)
 
 
 def _eager(settings: Settings, *, given: bool | None) -> bool:

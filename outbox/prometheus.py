@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from outbox._kafka.forks import ForkSafeLock
 from outbox.listener import LocalTransactionState
-from outbox.recorder import CommitOutcome
+from outbox.recorder import CommitOutcome, FallbackReason
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -27,7 +27,9 @@ class _Metrics(NamedTuple):
     transactions: Counter
     ops_dropped: Counter
     checks: Counter
+    fell_back: Counter
     circuit_open: Gauge
+    circuit_changes: Counter
 
 
 _lock = ForkSafeLock()
@@ -58,10 +60,22 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
                 Counter(
                     "outbox_checks_answered", "Check requests answered, by state", ["group", "state"], registry=registry
                 ),
+                Counter(
+                    "outbox_messages_fell_back",
+                    "Messages that became rows in mode auto, by reason",
+                    ["group", "reason"],
+                    registry=registry,
+                ),
                 Gauge(
                     "outbox_circuit_open",
-                    "1 while publications fail at once because Kafka does not answer, else 0",
+                    "1 while nothing is sent because Kafka does not answer, else 0",
                     ["group"],
+                    registry=registry,
+                ),
+                Counter(
+                    "outbox_circuit_changes",
+                    "Changes of the circuit, by its new state: open, half_open, closed",
+                    ["group", "state"],
                     registry=registry,
                 ),
             )
@@ -105,10 +119,20 @@ class PrometheusRecorder:
         """Count answers by state."""
         self._metrics.checks.labels(group, state.value).inc()
 
+    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
+        """Count messages by reason."""
+        self._metrics.fell_back.labels(group, reason.value).inc(count)
+
     def circuit_opened(self, group: str) -> None:
         """Set the gauge."""
         self._metrics.circuit_open.labels(group).set(1)
+        self._metrics.circuit_changes.labels(group, "open").inc()
+
+    def circuit_half_opened(self, group: str) -> None:
+        """Count the change."""
+        self._metrics.circuit_changes.labels(group, "half_open").inc()
 
     def circuit_closed(self, group: str) -> None:
         """Reset the gauge."""
         self._metrics.circuit_open.labels(group).set(0)
+        self._metrics.circuit_changes.labels(group, "closed").inc()

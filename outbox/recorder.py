@@ -23,6 +23,15 @@ class CommitOutcome(enum.StrEnum):
     FENCED = "fenced"
 
 
+class FallbackReason(enum.StrEnum):
+    """Why the messages of a transaction became rows in mode auto."""
+
+    CIRCUIT_OPEN = "circuit_open"
+    NO_ANSWER = "no_answer"
+    EARLIER_ROWS = "earlier_rows"
+    ISOLATION = "isolation"
+
+
 class Recorder(Protocol):
     """Receives events of an `Outbox`; several outboxes may share one recorder.
 
@@ -71,8 +80,24 @@ class Recorder(Protocol):
             state: The answer.
         """
 
+    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
+        """Record messages that became rows at COMMIT, in mode auto. They may still be rolled back.
+
+        Args:
+            group: Producer group.
+            count: Number of messages.
+            reason: Why.
+        """
+
     def circuit_opened(self, group: str) -> None:
-        """Record that Kafka does not answer: publications fail at once from now on.
+        """Record that Kafka does not answer: publications fail at once from now on; in mode auto they become rows.
+
+        Args:
+            group: Producer group.
+        """
+
+    def circuit_half_opened(self, group: str) -> None:
+        """Record that Kafka answers a probe, in mode auto: one transaction tries to send its halves.
 
         Args:
             group: Producer group.
@@ -104,7 +129,13 @@ class NoRecorder:
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
         """Do nothing."""
 
+    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
+        """Do nothing."""
+
     def circuit_opened(self, group: str) -> None:
+        """Do nothing."""
+
+    def circuit_half_opened(self, group: str) -> None:
         """Do nothing."""
 
     def circuit_closed(self, group: str) -> None:
@@ -142,9 +173,17 @@ class GuardedRecorder:
         """Call the recorder."""
         self._call("check_answered", group, state)
 
+    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
+        """Call the recorder."""
+        self._call("messages_fell_back", group, count, reason)
+
     def circuit_opened(self, group: str) -> None:
         """Call the recorder."""
         self._call("circuit_opened", group)
+
+    def circuit_half_opened(self, group: str) -> None:
+        """Call the recorder."""
+        self._call("circuit_half_opened", group)
 
     def circuit_closed(self, group: str) -> None:
         """Call the recorder."""

@@ -100,9 +100,9 @@ class OwnTransaction(Transaction):
         """Id of the transaction, a UUIDv7.
 
         Raises:
-            UsageError: In table mode: nothing was published yet.
+            UsageError: In table mode: nothing was published yet. In mode auto: it is not committed yet.
         """
-        return known_id(self._part.draft.transaction_id)
+        return known_id(self._part.draft.public_id)
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
         if self._connection.in_block and not self._part.writes_rows:
@@ -149,8 +149,12 @@ class CoreTransaction(Transaction):
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7."""
-        return self._part.draft.transaction_id
+        """Id of the transaction, a UUIDv7.
+
+        Raises:
+            UsageError: In mode auto: it is not committed yet.
+        """
+        return self._part.draft.public_id
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
         return publish_on(self._connection, self.published, self._starter, message, eager=eager)
@@ -183,7 +187,7 @@ def own_transaction(starter: Starter, connection: LocalConnection, *, eager: boo
         sealed = False
         try:
             if not part.writes_rows:  # else the first statement begins it
-                begin(connection, transaction.transaction_id)
+                begin(connection, part.draft.transaction_id)
             yield transaction
             transaction.is_open = False
             connection.require_healthy(begun=bool(part.draft) or not part.writes_rows)

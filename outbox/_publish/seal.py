@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import LiteralString
 from weakref import WeakKeyDictionary
 
@@ -109,6 +110,7 @@ class Seal:
 
     def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
         self.draft = draft
+        self._id = draft.transaction_id
         self._settings = sealer.settings
         self._sender = sealer.sender
         self._recorder = sealer.sender.recorder
@@ -144,12 +146,15 @@ class Seal:
         self._require_own_process()
         message = with_trace(message)
         budget = self._sender.budget(self._connection.waiting)
-        refuse(message, self.draft.planned(message, self._settings.group), self._sender, budget)
+        self._refuse(message, budget)
         receipt = self.draft.add(message)
         if early:
             self._send(budget, eager=True)
         self._recorder.messages_published(self._settings.group, 1)
         return receipt
+
+    def _refuse(self, message: Message, budget: Budget) -> None:
+        refuse(message, self.draft.planned(message, self._settings.group), self._sender, budget)
 
     def acknowledged_half(self) -> tuple[int, int]:
         """Wait until the last early half is stored (RocketMQ runs the local transaction only then).
@@ -188,7 +193,7 @@ class Seal:
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
         mark = self._insert(self._entry)
-        if marked and mark != self.draft.transaction_id:
+        if marked and mark != self._id:
             raise UsageError(
                 "The transaction was ended inside the block. "
                 "Leave COMMIT and ROLLBACK to outbox.transaction(), which sends them at the end of the block."
@@ -235,7 +240,7 @@ class Seal:
             incarnation = self._incarnations.get(self._connection.driver)
             if incarnation is None or eager or len(self.draft) > _LOCK_FREE_HALVES:
                 incarnation = self._lock(eager=eager)
-            self._place = self._sender.half_place(self.draft.ordering_key, self.draft.transaction_id)
+            self._place = self._sender.half_place(self.draft.ordering_key, self._id)
             self._incarnation = incarnation
         return self._incarnation
 
@@ -246,7 +251,7 @@ class Seal:
             lease = sql.Literal(int(self._settings.eager_idle_timeout_seconds * 1000))
             statement += sql.SQL(_LEASE).format(lease=lease)
         with explained(self._table.names.schema, self._table.names.meta):
-            row = self._connection.execute(statement, (lock_number(self.draft.transaction_id),)).row
+            row = self._connection.execute(statement, (lock_number(self._id),)).row
         if row is None or row[1] is None:
             raise CallbackTableError(f"Table {self._table.names.meta} has no incarnation. Run `outbox table create`.")
         self._locked = True
@@ -255,7 +260,7 @@ class Seal:
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
         place, first, last = self._place, min(offsets), max(offsets)
-        return OpEntry(kind, self.draft.transaction_id, place.topic_id, place.partition, positions, first, last)
+        return OpEntry(kind, self._id, place.topic_id, place.partition, positions, first, last)
 
     def _insert(self, entry: OpEntry) -> str | None:
         """Insert the row, and make COMMIT wait for the disk (R7); return the mark of the transaction."""
@@ -313,12 +318,12 @@ class Seal:
         """
         del presumed
         try:
-            found = self._connection.execute(self._table.find_statement, (self.draft.transaction_id,)).row
+            found = self._connection.execute(self._table.find_statement, (self._id,)).row
         except psycopg.Error:
             return None
         finally:
             self._connection.roll_back()
-        return _found(self.draft.transaction_id, found)
+        return _found(self._id, found)
 
     def committed(self) -> bool:
         """Mark the transaction as committed and send the op marker, unless the durability is in doubt (R5).
@@ -327,9 +332,7 @@ class Seal:
             Whether the marker was sent.
         """
         if self._doubtful:
-            log.warning(
-                "COMMIT of transaction %s was not replicated, the checker will decide", self.draft.transaction_id
-            )
+            log.warning("COMMIT of transaction %s was not replicated, the checker will decide", self._id)
             self.unknown()
             return False
         self._end(CommitOutcome.COMMITTED)
@@ -349,17 +352,18 @@ class Seal:
         """
         self._end(self._outcome_without_commit)
         self.draft.end.rolled_back(reason)
-        if self._sent and os.getpid() == self._pid:  # in a forked child: the parent may still commit (R46)
-            self._acks.when_all(self._send_rollback)
+        self._withdraw()
 
-    def _send_rollback(self) -> None:
-        found = {
-            position: offset
-            for position, offset in zip(
-                self._sent, self._acks.acknowledged(), strict=False
-            )  # sending the last one may have failed
-            if offset >= 0
-        }
+    def _withdraw(self) -> None:
+        """Send a rollback marker for the halves once all acknowledgements are there; no row names these halves."""
+        sent, self._sent = self._sent, []
+        if sent and os.getpid() == self._pid:  # in a forked child: the parent may still commit (R46)
+            self._acks.when_all(partial(self._send_rollback, sent))
+
+    def _send_rollback(self, sent: list[int]) -> None:
+        offsets = self._acks.acknowledged()
+        # Sending the last one may have failed.
+        found = {position: offset for position, offset in zip(sent, offsets, strict=False) if offset >= 0}
         if found:
             positions = Positions.of(sorted(found))
             self._sender.send_op(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())), connect=False)

@@ -58,8 +58,7 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
         ChannelError: The channel's topics are missing or wrong.
         PublishFailed: Kafka does not answer.
     """
-    if sender.rejects:
-        raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
+    require_accepted(sender)
     refuse_own(message, sender.channel.channel)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
@@ -70,6 +69,16 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
     channel, max_half_bytes = sender.channel, sender.max_half_bytes
     if size > min(max_half_bytes, channel.check.max_record_bytes, channel.discard.max_record_bytes):
         _refuse_large_half(planned, channel, max_half_bytes)
+
+
+def require_accepted(sender: Sender) -> None:
+    """Refuse every message while the outbox rejects transactions.
+
+    Raises:
+        TransactionsRejected: `reject_transactions` is on.
+    """
+    if sender.rejects:
+        raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
 
 
 def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicDescription | None) -> str:

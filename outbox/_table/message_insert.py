@@ -7,7 +7,7 @@ the order of the messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from outbox._postgres.message_table import STARTED_US
@@ -24,7 +24,7 @@ _MANY = ("text", "text[]", "integer[]", "bigint[]", "bytea[]", "bytea[]", "text[
 """The type of each parameter. An array of arrays cannot have parts of different lengths, so headers come as text."""
 
 _SELECT = (
-    "SELECT {group}, topic, partition, at, key, value, CAST(names AS text[]), CAST(contents AS bytea[])"
+    "SELECT {group}, topic, partition, at, key, value, CAST(names AS text[]), CAST(contents AS bytea[]){last}"
     " FROM unnest({arrays}) WITH ORDINALITY"
     " AS message (topic, partition, at, key, value, names, contents, number) ORDER BY number"
 )
@@ -61,8 +61,37 @@ class MessageInsert:
         """
         if len(messages) == 1:
             return Statement(self._one[numbered], (self._group, *_row(messages[0])))
-        columns = zip(*map(_flat_row, messages), strict=True)
-        return Statement(self._many[numbered], (self._group, *map(list, columns)))
+        return Statement(self._many[numbered], (self._group, *_columns(messages)))
+
+
+class LaneInsert:
+    """The statement that inserts the messages of a transaction in mode auto, for psycopg.
+
+    Args:
+        names: Schema and name prefix of the tables.
+        group: Producer group.
+    """
+
+    def __init__(self, names: TableNames, group: str) -> None:
+        self._group = group
+        self._text = (
+            f'INSERT INTO "{names.schema}"."{names.message}" ({_COLUMNS}, lane) '
+            f"{_select(numbered=False, last=', CAST(%s AS integer)')}"
+            f" RETURNING id, CAST(xid AS text), {STARTED_US}, current_setting('outbox.transaction', true)"
+        )
+
+    def of(self, messages: Sequence[Message], lane: int | None) -> Statement:
+        """Return the statement; it returns id, xid as text, start, and the mark of `outbox.transaction()` of each row.
+
+        Args:
+            messages: From 1 to `MAX_ROWS` messages.
+            lane: Number of the transaction's lane; None for one without an ordering key.
+        """
+        return Statement(self._text, (self._group, lane, *_columns(messages)))
+
+
+def _columns(messages: Sequence[Message]) -> Iterator[list[object]]:
+    return map(list, zip(*map(_flat_row, messages), strict=True))
 
 
 def _typed(types: Sequence[str], numbered: bool) -> str:  # noqa: FBT001 - the only question
@@ -70,9 +99,9 @@ def _typed(types: Sequence[str], numbered: bool) -> str:  # noqa: FBT001 - the o
     return ", ".join(f"CAST({f'${number}' if numbered else '%s'} AS {name})" for number, name in enumerate(types, 1))
 
 
-def _select(numbered: bool) -> str:  # noqa: FBT001 - as above
+def _select(numbered: bool, last: str = "") -> str:  # noqa: FBT001 - as above
     group, _, arrays = _typed(_MANY, numbered).partition(", ")
-    return _SELECT.format(group=group, arrays=arrays)
+    return _SELECT.format(group=group, arrays=arrays, last=last)
 
 
 def _row(message: Message) -> tuple[object, ...]:

@@ -31,19 +31,22 @@ class TableSender(Sender):
 
 
 def require_halves(settings: Settings, what: str) -> None:
-    """Refuse what table mode cannot do.
+    """Refuse what only half mode can do.
 
     Args:
         settings: Settings of the outbox.
         what: What was called, the subject of a sentence.
 
     Raises:
-        UsageError: The outbox is in table mode.
+        UsageError: The outbox is in another mode.
     """
-    if settings.mode == "table":
+    if settings.mode != "half":
         raise needs_halves(what)
 
 
 def needs_halves(what: str) -> UsageError:
-    """Return the error for what table mode cannot do; as `require_halves()`."""
-    return UsageError(f'{what} needs half messages, which table mode has not. Use an outbox with mode="half".')
+    """Return the error for what only half mode can do; as `require_halves()`."""
+    return UsageError(
+        f"{what} needs half messages, which table mode has not, and which mode auto sends at COMMIT only. "
+        'Use an outbox with mode="half".'
+    )

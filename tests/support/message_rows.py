@@ -24,7 +24,9 @@ def create(site: Site) -> MessageTable:
     table = MessageTable(site.tables)
     with site.connect() as connection:
         table.create(connection)
-        connection.execute(f"CREATE TABLE {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode())
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode()
+        )
     return table
 
 

@@ -32,7 +32,7 @@ class InMemoryOutbox(Outbox):
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
         mode: As for `Outbox`. Table mode refuses what it refuses there, but takes no further connections: no event
-            reports their COMMIT.
+            reports their COMMIT. In mode auto a failure of Kafka only gives messages the ids of rows.
         eager: Ignored.
         reject_transactions: Refuse every publication.
         recorder: Receives the outbox's events.
@@ -97,11 +97,14 @@ class InMemoryOutbox(Outbox):
     # --- failures -----------------------------------------------------------------------------------------------
 
     def fail_next_publish(self) -> None:
-        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer."""
+        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer; not in mode auto."""
         self._memory.fail_publication()
 
     def fail_next_commit(self) -> None:
-        """Make the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back."""
+        """Make the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back.
+
+        In mode auto the COMMIT succeeds, and the messages have become rows.
+        """
         self._memory.fail_commit(CommitFailure.PUBLISH_FAILED)
 
     def fence_next_commit(self) -> None:

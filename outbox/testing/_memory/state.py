@@ -17,6 +17,9 @@ from outbox.outcome import Outcome
 from outbox.protocol.partitioner import partition_for_key
 from outbox.testing.published import PublishedMessage
 
+_FIRST_XID = 700
+"""About where a new database is."""
+
 
 class CommitFailure(enum.Enum):
     """How a COMMIT fails on request."""
@@ -49,6 +52,7 @@ class Memory:
         self._places: dict[str, VisibleAt] = {}
         self._ends: Counter[tuple[str, int]] = Counter()
         self._outcomes: dict[str, Outcome] = {}
+        self._next_row = 1
         self._failing_publications = 0
         self._commit_failures: list[CommitFailure] = []
         self._closed = False
@@ -78,6 +82,12 @@ class Memory:
         """Remove a participant whose outcome remains unknown."""
         with self._lock:
             self._open.pop(transaction_id, None)
+
+    def row_ids(self, count: int) -> tuple[int, Sequence[int]]:
+        """Return the xid of a transaction, and the ids of its rows."""
+        with self._lock:
+            first, self._next_row = self._next_row, self._next_row + count
+        return _FIRST_XID + first, range(first, first + count)
 
     def _place(self, message: PublishedMessage) -> VisibleAt:
         partition = message.partition

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from outbox import (
 )
 from outbox.async_outbox import AsyncOutbox
 from outbox.listener import HalfMessage, LocalTransactionState
+from outbox.protocol.identifiers import is_table_id
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.settings import Settings
 from outbox.testing import InMemoryOutbox, PublishedMessage
@@ -516,3 +518,45 @@ def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
         assert [message.value for message in outbox.published] == [b"1", b"2"]
     with pytest.raises(ConfigurationError, match="eager is on"):
         InMemoryOutbox(mode="table", eager=True)
+
+
+# --- mode auto --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _sqlite_session() -> Iterator[tuple[Engine, Session]]:
+    engine = create_engine("sqlite://")
+    with Session(engine) as session:
+        yield engine, session
+
+
+def test_mode_auto_in_memory_goes_both_ways() -> None:
+    """Ids are known after COMMIT; where Kafka is down they are those of rows, and nothing fails."""
+    with InMemoryOutbox(mode="auto") as outbox, _sqlite_session() as (engine, session):
+        for is_down in (False, True):
+            if is_down:
+                outbox.fail_next_publish()
+                outbox.fail_next_commit()
+            receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
+            with pytest.raises(UsageError, match="no ids before COMMIT"):
+                _ = receipts[0].message_id
+            assert len(outbox.uncommitted) == 2
+            session.commit()
+            assert is_table_id(receipts[1].transaction_id) is is_down
+            assert outbox.published[-1].message_id == receipts[1].message_id
+            assert receipts[1].wait_visible().topic == "orders"
+            assert outbox.outcome(receipts[1].transaction_id, engine) is Outcome.COMMITTED
+        with pytest.raises(UsageError, match="mode auto"):
+            outbox.publish(session, Message("orders", b"3"), eager=True)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_lost_commit_of_mode_auto_in_memory_has_an_outcome(*, committed: bool) -> None:
+    with InMemoryOutbox(mode="auto") as outbox, _sqlite_session() as (engine, session):
+        outbox.lose_next_commit(committed=committed)
+        receipt = outbox.publish(session, Message("orders", b"1"))
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            session.commit()
+        assert caught.value.transaction_id == receipt.transaction_id
+        expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
+        assert outbox.outcome(receipt.transaction_id, engine) is expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox, PublishFailed
@@ -22,6 +24,7 @@ from outbox._publish.waiting import Budget
 from outbox.recorder import NoRecorder
 from stack import Stack
 from tests.support.harness import Site, wait_until
+from tests.support.message_rows import assert_exactly, create, relay_settings, wait_empty, waiting
 
 ROOT = Path(__file__).parents[3]
 
@@ -242,3 +245,90 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
     limit = max(_QUICK, 2 * reads.percentile(0.99, begun, paused))
     assert reads.percentile(0.99, paused, resumed) < limit, "reads go on"
     assert writes.percentile(0.99, failed, resumed) < limit, "writes are refused, they do not wait"
+
+
+# --- mode auto --------------------------------------------------------------------------------------------------------
+
+_THREADS, _KEYS = 8, 20
+_STEADY_SECONDS, _STOPPED_SECONDS = 4.0, 10.0
+
+
+class _Orders:
+    """Threads that publish the next number of a key in each transaction, after its row is locked.
+
+    Args:
+        site: The site.
+        outbox: In mode auto.
+    """
+
+    def __init__(self, site: Site, outbox: Outbox) -> None:
+        self.kept = Answers()
+        self.errors: list[Exception] = []
+        self._site, self._outbox, self._engine = site, outbox, site.engine(pool_size=_THREADS)
+        self._stop = threading.Event()
+        self._next = text(
+            f"INSERT INTO {site.name}_key VALUES (:key, 1) ON CONFLICT (key) DO UPDATE SET number ="
+            f" {site.name}_key.number + 1 RETURNING number"
+        )
+
+    def _run(self, chance: random.Random) -> None:
+        while not self._stop.wait(0.01):
+            at, key = time.monotonic(), f"key{chance.randrange(_KEYS)}"
+            try:
+                with Session(self._engine) as session, session.begin():
+                    number = session.execute(self._next, {"key": key}).scalar_one()
+                    self._outbox.publish(session, Message(self._site.topic("orders"), str(number), key))
+            except Exception as error:  # noqa: BLE001 - none may fail
+                self.errors.append(error)
+            self.kept.kept.append((at, time.monotonic() - at, 201))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Publish for a block."""
+        threads = [threading.Thread(target=self._run, args=(random.Random(seed),)) for seed in range(_THREADS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_outage_of_kafka_is_invisible_in_mode_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    """No transaction fails, few wait, and each key has all its messages once and in order across both ways."""
+    with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        site.create("orders")
+        create(site)
+        site.relay(extra=relay_settings(site))
+        site.checker()
+        circuits = Circuits()
+        outbox = site.outbox(mode="auto", recorder=circuits)
+        outbox.ping()
+        orders = _Orders(site, outbox)
+        with orders.running():
+            time.sleep(_STEADY_SECONDS)  # the figures before it
+            stack.kafka.pause()
+            paused = time.monotonic()
+            time.sleep(_STOPPED_SECONDS)
+            resumed = time.monotonic()
+            stack.kafka.resume()
+            assert circuits.closed.wait(60)
+            back = time.monotonic()
+            wait_until(lambda: len(site.halves()) > 0 and waiting(site) < 100, explain=site.logs)
+        wait_empty(site)
+        before, during = (orders.kept.percentile(0.99, *span) for span in ((paused - 3, paused), (paused, resumed)))
+        with capsys.disabled():
+            print(  # noqa: T201 - the figures are a result
+                f"\nbefore the outage: {orders.kept.figures(paused - 3, paused)}",
+                f"outage: {orders.kept.figures(paused, resumed)}",
+                f"circuit closed {back - resumed:.1f} s after Kafka went on",
+                sep="\n",
+            )
+        assert not orders.errors
+        assert circuits.opened.is_set()
+        assert_exactly(site, "orders")
+        assert during <= max(3 * before, 0.1), "they do not wait"

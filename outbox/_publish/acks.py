@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +48,7 @@ class Acks:
         self._witness = witness
         self._too_late = False
         self._sent_at = 0.0  # s, monotonic
+        self._answered_at = -math.inf  # likewise
         self._offsets: list[int] = []
         self._left = 0
         self._when_all: Notify | None = None
@@ -79,6 +81,7 @@ class Acks:
                 self.error = "a half was acknowledged without an offset"
             else:
                 self._offsets[index] = offset
+                self._answered_at = time.monotonic()
                 self._witness.answered()
             self._left -= 1
             notify = None
@@ -106,7 +109,8 @@ class Acks:
             PublishFailed: Not all halves were acknowledged in time and with an offset.
         """
         if self._left and not budget.until(self.when_all):
-            self._witness.unanswered(self._sent_at, "a half message was not acknowledged")
+            if self._answered_at < self._sent_at:  # else Kafka is at work on many halves
+                self._witness.unanswered(self._sent_at, "a half message was not acknowledged")
             raise PublishFailed(
                 f"Kafka did not acknowledge {len(self._offsets)} half message(s) in time. "
                 "The local transaction is rolled back. Check that Kafka is up, and try again."

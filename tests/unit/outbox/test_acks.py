@@ -103,3 +103,15 @@ def test_report_of_a_forgotten_half_counts_for_nothing(acks: Acks) -> None:
     first(None, message(7))
     second(None, message(8))
     assert acks.offsets(budget()) == [7]
+
+
+def test_a_large_transaction_that_kafka_is_at_work_on_is_no_silence(acks: Acks, kafka: Kafka) -> None:
+    first, _ = acks.expect(), acks.expect()
+    first(None, message(1))
+    with pytest.raises(PublishFailed, match="did not acknowledge 2"):
+        acks.offsets(budget(0.0))
+    assert kafka.silences == []
+    acks.expect()
+    with pytest.raises(PublishFailed):
+        acks.offsets(budget(0.0))
+    assert len(kafka.silences) == 1

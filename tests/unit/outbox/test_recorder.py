@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from outbox.listener import LocalTransactionState
 from outbox.prometheus import _BUCKETS, PrometheusRecorder
-from outbox.recorder import CommitOutcome, GuardedRecorder, NoRecorder, Recorder, guarded
+from outbox.recorder import CommitOutcome, FallbackReason, GuardedRecorder, NoRecorder, Recorder, guarded
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
@@ -28,6 +28,9 @@ def tell_everything(recorder: Recorder) -> None:
     recorder.transaction_ended("orders", CommitOutcome.COMMITTED)
     recorder.ops_dropped("orders", 2)
     recorder.check_answered("orders", LocalTransactionState.UNKNOWN)
+    recorder.messages_fell_back("orders", 4, FallbackReason.NO_ANSWER)
+    recorder.circuit_opened("orders")
+    recorder.circuit_half_opened("orders")
 
 
 def test_prometheus_counts_what_it_is_told() -> None:
@@ -42,6 +45,21 @@ def test_prometheus_counts_what_it_is_told() -> None:
     assert value(registry, "outbox_transactions_total", outcome="committed") == 1
     assert value(registry, "outbox_ops_dropped_total") == 2
     assert value(registry, "outbox_checks_answered_total", state="unknown") == 1
+    assert value(registry, "outbox_messages_fell_back_total", reason="no_answer") == 4
+    assert value(registry, "outbox_circuit_open") == 1
+    assert value(registry, "outbox_circuit_changes_total", state="half_open") == 1
+
+
+def test_prometheus_follows_the_circuit() -> None:
+    registry = CollectorRegistry()
+    recorder = PrometheusRecorder(registry)
+    for change in (recorder.circuit_opened, recorder.circuit_half_opened, recorder.circuit_opened):
+        change("orders")
+    assert value(registry, "outbox_circuit_open") == 1
+    recorder.circuit_closed("orders")
+    assert value(registry, "outbox_circuit_open") == 0
+    counts = {state: value(registry, "outbox_circuit_changes_total", state=state) for state in ("open", "closed")}
+    assert counts == {"open": 2, "closed": 1}
 
 
 @pytest.mark.parametrize("outcome", CommitOutcome)
@@ -69,7 +87,7 @@ def test_labels_are_the_group_and_bounded_names_only() -> None:
     registry = CollectorRegistry()
     tell_everything(PrometheusRecorder(registry))
     labels = {label for metric in registry.collect() for sample in metric.samples for label in sample.labels}
-    assert labels == {"group", "outcome", "state", "le"}
+    assert labels == {"group", "outcome", "state", "reason", "le"}
 
 
 def test_registries_are_apart() -> None:

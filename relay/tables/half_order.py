@@ -2,12 +2,13 @@
 
 A transaction that fell back to rows may follow one of its lane that is in the half topic. All halves of such an earlier
 transaction were acknowledged before its rows became visible, so they are below the end of the half partition that is
-read after the rows. The rows wait until the relay's checkpoint has passed that end.
+read after the rows. The rows wait until the relay's checkpoint shows that all halves of the lane below it are settled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from relay.tables.rows import RowTransaction
@@ -22,16 +23,43 @@ class HalfProgress(NamedTuple):
     Args:
         topic_id: Id of the half topic; another one after it was recreated.
         end: End offset (high watermark).
-        settled: The relay's committed offset: all halves below it are settled. None: there is none for this topic.
+        head: The relay has read all halves below it. None: there is no checkpoint of this topic.
+        unsettled: Lowest offset below the head of a half that is not settled, by the number of its lane; under None
+            that of halves whose lane is not known, and which may be of any.
     """
 
     topic_id: str
     end: int
-    settled: int | None
+    head: int | None
+    unsettled: Mapping[int | None, int] = {}
 
 
-Marks = dict[int, HalfProgress | None]
-"""By half partition, its state when it was first read after the rows of a transaction; None: it was not read yet."""
+class _Mark(NamedTuple):
+    """The end of a half partition, as it was first read after the rows of a transaction."""
+
+    topic_id: str
+    end: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A transaction that waits: its lanes, and its marks by half partition; None: not read yet."""
+
+    lanes: frozenset[int]
+    marks: dict[int, _Mark | None]
+
+    def has_passed(self, progress: Mapping[int, HalfProgress]) -> bool:
+        """Return whether all earlier halves of the lanes are settled. Marks that are missing are set."""
+        passed = [self._has_passed(number, progress.get(number)) for number in self.marks]
+        return all(passed)
+
+    def _has_passed(self, number: int, now: HalfProgress | None) -> bool:
+        if now is None:
+            return False
+        mark = self.marks[number]
+        if mark is None or mark.topic_id != now.topic_id:
+            mark = self.marks[number] = _Mark(now.topic_id, now.end)
+        return is_settled(mark.end, self.lanes, now)
 
 
 class HalfOrder:
@@ -43,12 +71,12 @@ class HalfOrder:
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._waiting: dict[Which, Marks] = {}
+        self._waiting: dict[Which, _Waiting] = {}
         self._free: set[Which] = set()  # they wait no longer, and are not delivered yet
 
     def partitions(self, window: Iterable[RowTransaction]) -> set[int]:
         """Return the half partitions whose progress is needed: for a window, and for what waits."""
-        found = {number for marks in self._waiting.values() for number in marks}
+        found = {number for waiting in self._waiting.values() for number in waiting.marks}
         return found.union(*(self._half_partitions(transaction) for transaction in window if self.waits(transaction)))
 
     def _half_partitions(self, transaction: RowTransaction) -> set[int]:
@@ -66,9 +94,10 @@ class HalfOrder:
         """
         waited = {*self._waiting}
         for transaction in window:
-            if self.waits(transaction):
-                self._waiting.setdefault(which(transaction), dict.fromkeys(self._half_partitions(transaction)))
-        passed = {one for one, marks in self._waiting.items() if _have_passed(marks, progress)}
+            if self.waits(transaction) and which(transaction) not in waited:
+                marks: dict[int, _Mark | None] = dict.fromkeys(self._half_partitions(transaction))
+                self._waiting[which(transaction)] = _Waiting(transaction.lanes, marks)
+        passed = {one for one, waiting in self._waiting.items() if waiting.has_passed(progress)}
         for one in passed:
             del self._waiting[one]
         self._free |= passed
@@ -89,14 +118,14 @@ def which(transaction: RowTransaction) -> Which:
     return transaction.id, transaction.group
 
 
-def _have_passed(marks: Marks, progress: Mapping[int, HalfProgress]) -> bool:
-    """Return whether the relay's checkpoints have passed the marks. Marks that are missing are set."""
-    for number, mark in marks.items():
-        now = progress.get(number)
-        if now is not None and (mark is None or mark.topic_id != now.topic_id):
-            marks[number] = now
-    return all(mark is not None and _has_passed(mark, progress.get(number)) for number, mark in marks.items())
+def is_settled(end: int, lanes: Iterable[int], now: HalfProgress) -> bool:
+    """Return whether all halves of some lanes below an offset are settled.
 
-
-def _has_passed(mark: HalfProgress, now: HalfProgress | None) -> bool:
-    return now is not None and now.settled is not None and now.settled >= mark.end
+    Args:
+        end: The offset.
+        lanes: Numbers of the lanes.
+        now: The state of their half partition.
+    """
+    if now.head is None or now.head < end:
+        return False
+    return all(now.unsettled.get(lane, end) >= end for lane in (*lanes, None))

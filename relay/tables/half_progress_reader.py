@@ -16,8 +16,9 @@ from confluent_kafka.admin import AdminClient
 from outbox._kafka.admin import admin_client, checked_properties, end_offsets_of, topic_id
 from outbox._kafka.channel import ChannelDescription
 from outbox.errors import ConfigurationError
-from outbox.protocol.checkpoint import parse_half_checkpoint
+from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
 from outbox.protocol.errors import ProtocolError
+from relay.tables.half_lanes import HalfLanes
 from relay.tables.half_order import HalfProgress
 
 TIMEOUT_SECONDS = 2.0
@@ -41,6 +42,7 @@ class HalfProgressReader:
         self._kafka = kafka
         self._topic = channel.channel.half_topic
         self._group = channel.channel.relay_group
+        self._lanes = HalfLanes(kafka, channel)
         self._not_before = -math.inf
         self._consumer: Consumer | None = None
 
@@ -65,14 +67,15 @@ class HalfProgressReader:
         The topic's id is read first: a half of a transaction that is visible already is then in the topic of that id,
         or in one that is gone.
         """
+        found: dict[int, HalfProgress] = {}
         if time.monotonic() < self._not_before:
-            return {}
+            return found
         try:
-            return dict(self._read(sorted(partitions)))
+            found.update(self._read(sorted(partitions)))
         except (KafkaException, ConfigurationError) as error:
             log.warning("Progress of half partitions not read", topic=self._topic, error=str(error))
             self._not_before = time.monotonic() + PAUSE_SECONDS
-            return {}
+        return found
 
     def _read(self, partitions: Sequence[int]) -> Iterator[tuple[int, HalfProgress]]:
         places = [(self._topic, number) for number in partitions]
@@ -82,8 +85,12 @@ class HalfProgressReader:
             self._not_before = time.monotonic() + PAUSE_SECONDS
         committed = self._connected().committed([TopicPartition(*place) for place in ends], TIMEOUT_SECONDS)
         for place in committed if id_ is not None else ():
-            end = ends[place.topic, place.partition]
-            yield place.partition, HalfProgress(id_ or "", end, _settled(place, id_ or ""))
+            end, checkpoint = ends[place.topic, place.partition], _checkpoint(place, id_ or "")
+            if checkpoint is None:
+                yield place.partition, HalfProgress(id_ or "", end, None)
+            else:
+                unsettled = self._lanes.first_offsets(id_ or "", place.partition, checkpoint.unsettled)
+                yield place.partition, HalfProgress(id_ or "", end, checkpoint.head, unsettled)
 
     def close(self) -> None:
         """Close the connection."""
@@ -91,10 +98,10 @@ class HalfProgressReader:
             self._consumer.close()
 
 
-def _settled(committed: TopicPartition, topic_id: str) -> int | None:
-    """Return the offset below which all is settled; None if no checkpoint of this topic can be read."""
+def _checkpoint(committed: TopicPartition, topic_id: str) -> HalfCheckpoint | None:
+    """Return the relay's checkpoint of a half partition; None if no checkpoint of this topic can be read."""
     if committed.error is not None or committed.offset < 0:
         return None
     with suppress(ProtocolError):
-        return parse_half_checkpoint(committed.metadata or "", committed.offset, topic_id, committed.partition).offset
+        return parse_half_checkpoint(committed.metadata or "", committed.offset, topic_id, committed.partition)
     return None

@@ -1,4 +1,4 @@
-"""R57: rows of mode auto wait until earlier halves of their half partition are settled.
+"""R57: rows of mode auto wait until earlier halves of their lane are settled.
 
 Without it a transaction that fell back to rows is delivered before an earlier one of the same key, whose halves are
 committed and not delivered yet.
@@ -23,7 +23,7 @@ MUTANT = Mutant(
     HalfOrder.waits,
     waits,
     (
-        "tests/unit/relay/test_table_admission.py::test_a_row_of_mode_auto_waits_for_halves_of_its_partition",
+        "tests/unit/relay/test_table_admission.py::test_a_row_of_mode_auto_waits_for_earlier_halves_of_its_lane",
         "tests/unit/relay/test_table_admission.py::test_halves_are_marked_when_their_end_is_read_after_the_row",
         "tests/unit/relay/test_table_admission.py::test_each_lane_keeps_its_order_across_both_ways",
     ),

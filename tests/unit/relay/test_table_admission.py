@@ -18,7 +18,8 @@ from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.tables import admission
 from relay.tables.admission import Admission, Admitted
-from relay.tables.half_order import HalfOrder, HalfProgress
+from relay.tables.half_lanes import NO_LANE, first_offsets
+from relay.tables.half_order import HalfOrder, HalfProgress, is_settled
 from relay.tables.rows import Row, ids, records, transactions
 
 OPEN = RealTopic(3, 1_000_000)
@@ -199,17 +200,40 @@ def test_a_row_that_makes_no_message_is_refused(bad: dict[str, object], detail: 
 # --- rows of mode auto behind halves ---------------------------------------------------------------------------------
 
 
-def test_a_row_of_mode_auto_waits_for_halves_of_its_partition() -> None:
+def upto(end: int, head: int | None = None, topic: str = "t", **lanes: int) -> HalfProgress:
+    """A half partition; `l3=5`: the first unsettled half of lane 3 has offset 5; `any=5`: its lane is not known."""
+    unsettled = {None if name == "any" else int(name[1:]): offset for name, offset in lanes.items()}
+    return HalfProgress(topic, end, end if head is None else head, unsettled)
+
+
+def test_a_row_of_mode_auto_waits_for_earlier_halves_of_its_lane() -> None:
     waiters = Waiters(orders=OPEN)
     window = [row(1, 1, b"a", lane=3), row(2, 2, b"b", lane=2), row(3, 3, b"a"), row(4, 4, b"c")]
     assert waiters.admission.half_partitions(transactions(window)) == {0, 1}
-    waiters.pass_halves(*window, p0=HalfProgress("t", 8, 8), p1=HalfProgress("t", 7, 6))
+    waiters.pass_halves(*window, p0=upto(8), p1=upto(7, l3=6))
     assert ids(waiters.take(*window).ready) == [2, 4]
     assert list(waiters.admission.waiting()) == [1, 3]
     assert (waiters.admission.behind_halves(), waiters.admission.half_partitions([])) == (1, {1})
-    assert waiters.pass_halves(p1=HalfProgress("t", 9, 7)), "halves behind the mark do not count"
+    assert waiters.pass_halves(p1=upto(9, l3=7)), "halves behind the mark do not count"
     assert not waiters.admission.waiting()
     assert ids(waiters.take(row(1, 1, b"a", lane=3), row(3, 3, b"a")).ready) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("now", "settled"),
+    [
+        (upto(7), True),
+        (upto(7, l5=0), True),  # of another lane
+        (upto(7, any=0), False),
+        (upto(7, any=7), True),
+        (upto(7, l3=6), False),
+        (upto(9, 7, l3=7), True),
+        (upto(9, 6), False),  # not read yet
+        (HalfProgress("t", 7, None), False),
+    ],
+)
+def test_what_is_settled_below_an_offset(now: HalfProgress, *, settled: bool) -> None:
+    assert is_settled(7, {3}, now) is settled
 
 
 def test_halves_are_marked_when_their_end_is_read_after_the_row() -> None:
@@ -218,31 +242,35 @@ def test_halves_are_marked_when_their_end_is_read_after_the_row() -> None:
     assert not waiters.pass_halves(*window)
     assert not waiters.take(*window).ready
     assert not waiters.pass_halves(p1=HalfProgress("t", 100, None))
-    assert not waiters.pass_halves(p1=HalfProgress("u", 3, 2))
-    assert waiters.pass_halves(p1=HalfProgress("u", 4, 3))
+    assert not waiters.pass_halves(p1=upto(3, l1=2, topic="u"))
+    assert waiters.pass_halves(p1=upto(4, l1=3, topic="u"))
 
 
 def test_a_transaction_waits_for_all_its_lanes() -> None:
     """Two outboxes may fall back in one local transaction."""
     waiters = Waiters(orders=OPEN)
     window = [row(1, 1, b"a", lane=0), row(2, 1, b"b", lane=1)]
-    waiters.pass_halves(*window, p0=HalfProgress("t", 1, 1), p1=HalfProgress("t", 5, 4))
+    waiters.pass_halves(*window, p0=upto(1), p1=upto(5, l1=4))
     assert not waiters.take(*window).ready
-    assert not waiters.pass_halves(p1=HalfProgress("t", 6, 5))
-    assert waiters.pass_halves(p0=HalfProgress("t", 1, 1), p1=HalfProgress("t", 6, 5))
+    assert not waiters.pass_halves(p1=upto(6))
+    assert waiters.pass_halves(p0=upto(1), p1=upto(6))
 
 
 def test_what_waits_for_halves_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "WAITING_MAX", 2)
     waiters = Waiters(orders=OPEN, missing=None)
     window = [row(number, number, b"%d" % number, lane=0) for number in range(1, 4)]
-    waiters.pass_halves(*window, p0=HalfProgress("t", 5, 4))
+    waiters.pass_halves(*window, p0=upto(5, l0=4))
     waiters.take(*window)
     waiters.admission.release_crowding()
     assert waiters.admission.is_full
     assert list(waiters.admission.waiting()) == [1, 2, 3]
-    waiters.pass_halves(p0=HalfProgress("t", 9, 5))
+    waiters.pass_halves(p0=upto(9, l0=5))
     assert not waiters.admission.is_full
+
+
+def test_the_first_unsettled_half_of_each_lane_counts() -> None:
+    assert first_offsets({3: 7, 5: None, 6: NO_LANE, 8: 7, 9: None}) == {7: 3, None: 5, NO_LANE: 6}
 
 
 @given(st.lists(st.sampled_from("htsr"), max_size=30), st.randoms())
@@ -262,7 +290,8 @@ def test_each_lane_keeps_its_order_across_both_ways(events: list[str], chance: R
         elif event == "r" and rows:
             window = [one for one in rows.values() if one.id not in waiters.admission.waiting()]
             window = window[: chance.randint(0, len(window))]
-            if not waiters.pass_halves(*window, p0=HalfProgress("t", end, end - len(halves))):
+            now = upto(end, l0=end - len(halves)) if halves else upto(end)
+            if not waiters.pass_halves(*window, p0=now):
                 admitted = waiters.take(*window)
                 waiters.admission.settled(admitted)
                 for id_ in ids(admitted.ready):

@@ -14,6 +14,7 @@ _MISSING = frozenset({"42P01", "3F000"})
 """SQLSTATEs: no such table, no such schema."""
 
 _NO_RIGHT = "42501"
+_NO_COLUMN = "42703"
 
 
 @contextmanager
@@ -60,6 +61,11 @@ def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTab
         return CallbackTableError(
             f"table {written(schema, table)} does not exist in this database: "
             "run `outbox table create`, or the SQL of `outbox table sql`"
+        )
+    if state == _NO_COLUMN:
+        return CallbackTableError(
+            f"table {written(schema, table)} is of an earlier version and lacks a column: "
+            "run `outbox table create` again, or the SQL of `outbox table sql`"
         )
     if state == _NO_RIGHT:
         what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"

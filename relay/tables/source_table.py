@@ -215,11 +215,13 @@ class SourceTable:
             skip: Ids to leave out, at most 100,000 or so.
 
         Raises:
+            ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
         parameters = {"rows": rows, "bytes": size, "skip": _array(skip)}
         cursor = self._connection.cursor(binary=True)
-        found = [Row(*row) for row in cursor.execute(self._window, parameters)]
+        with self._explained():
+            found = [Row(*row) for row in cursor.execute(self._window, parameters)]
         failpoint("relay.table_read")
         if not found:
             return Window((), frozenset(), 0)

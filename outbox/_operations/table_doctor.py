@@ -37,7 +37,18 @@ _MESSAGE = frozenset(
     }
 )
 _DISCARDED = _MESSAGE | {"reason text", "detail text", "discarded_at timestamp with time zone"}
-_SOURCE = frozenset({"id integer", "name text", "incarnation uuid", "batch bigint", "delivered bigint", "ids bigint[]"})
+_DELIVERED = frozenset(
+    {
+        *("xid xid8", "created_at timestamp with time zone", "delivered_at timestamp with time zone", "batch bigint"),
+        *("ids int8multirange", "partition integer", "producer_group text", "topic text", "earliest bigint"),
+    }
+)
+_SOURCE = frozenset(
+    {
+        *("id integer", "name text", "incarnation uuid", "batch bigint", "delivered bigint", "ids bigint[]"),
+        "purged_until timestamp with time zone",
+    }
+)
 
 _VACUUM = {
     "autovacuum_vacuum_scale_factor": "0",
@@ -105,8 +116,13 @@ class TableDoctor:
             fix = f"GRANT USAGE ON SCHEMA {schema} TO {written(user)}"
             yield Finding(self._what, f"role {user} may not use schema {schema}", fix)
             return
-        wanted = ((names.message, _MESSAGE), (names.discarded, _DISCARDED), (names.source, _SOURCE))
-        problems = [finding for name, columns in wanted for finding in self._shape(connection, name, columns)]
+        wanted = {
+            names.message: _MESSAGE | {"lane integer"},
+            names.discarded: _DISCARDED,
+            names.delivered: _DELIVERED,
+            names.source: _SOURCE,
+        }
+        problems = [found for name, columns in wanted.items() for found in self._shape(connection, name, columns)]
         yield from problems
         if problems:
             return
@@ -125,7 +141,7 @@ class TableDoctor:
         found = {column for (column,) in connection.execute(_COLUMNS, (quoted,))}
         if missing := sorted(columns - found):
             problem = f"table {full} lacks the columns {', '.join(missing)}"
-            yield Finding(self._what, problem, "compare it with `outbox table sql`, and alter it")
+            yield Finding(self._what, problem, "run `outbox table create`, which adds columns that are new")
         kind, persistence, is_secured, _ = row
         if persistence != "p":
             yield Finding(self._what, f"table {full} is not logged", f"ALTER TABLE {full} SET LOGGED")

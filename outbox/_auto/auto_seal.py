@@ -21,7 +21,7 @@ from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.seal import Seal, Sealer
-from outbox._publish.validation import require_accepted
+from outbox._publish.validation import refuse_own, require_accepted
 from outbox._publish.waiting import Budget
 from outbox.errors import PublishFailed
 from outbox.message import Message
@@ -84,6 +84,7 @@ class AutoSeal(Seal):
     def _refuse(self, message: Message, budget: Budget) -> None:
         """Refuse a message that could not be delivered; while Kafka does not answer, the relay's pre-flight decides."""
         require_accepted(self._sender)
+        refuse_own(message, self._sender.channel_names)
         if self._auto_sender.answers:
             try:
                 super()._refuse(message, budget)

@@ -59,7 +59,7 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
         PublishFailed: Kafka does not answer.
     """
     require_accepted(sender)
-    refuse_own(message, sender.channel.channel)
+    refuse_own(message, sender.channel_names)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
     if problem:  # the cached description may be older than the last change of the topic

@@ -64,6 +64,7 @@ def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discar
         spec=Sender,
         rejects=False,
         channel=channel,
+        channel_names=CHANNEL,
         max_half_bytes=half,
         **{"real_topic.return_value": real, "real_topic_now.return_value": real},
     )

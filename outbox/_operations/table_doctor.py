@@ -141,7 +141,11 @@ class TableDoctor:
         found = {column for (column,) in connection.execute(_COLUMNS, (quoted,))}
         if missing := sorted(columns - found):
             problem = f"table {full} lacks the columns {', '.join(missing)}"
-            yield Finding(self._what, problem, "run `outbox table create`, which adds columns that are new")
+            yield Finding(
+                self._what,
+                problem,
+                "run `outbox table create`, which adds new columns; compare the others with `outbox table sql`",
+            )
         kind, persistence, is_secured, _ = row
         if persistence != "p":
             yield Finding(self._what, f"table {full} is not logged", f"ALTER TABLE {full} SET LOGGED")

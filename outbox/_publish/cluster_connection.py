@@ -26,7 +26,6 @@ from outbox._receipts.receipt import Ends
 from outbox._receipts.visibility import Visibility
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
-from outbox.protocol.names import Channel
 from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings
 
@@ -99,11 +98,6 @@ class Connection:
         if channel is None:  # reset by another thread after connect()
             raise PublishFailed("The channel was recreated. Roll the local transaction back and try again.")
         return channel
-
-    @property
-    def channel_names(self) -> Channel:
-        """The names of the channel's topics; known without Kafka."""
-        return self._settings.channel
 
     @property
     def max_half_bytes(self) -> int:

@@ -18,6 +18,7 @@ from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import OutboxError, PublishFailed
 from outbox.protocol.half import OutgoingHeaders
+from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.protocol.partitioner import half_partition
 
@@ -41,6 +42,11 @@ class Sender(Connection):
     def rejects(self) -> bool:
         """Whether `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`)."""
         return self._settings.reject_transactions
+
+    @property
+    def channel_names(self) -> Channel:
+        """The names of the channel's topics; known without Kafka."""
+        return self._settings.channel
 
     def half_place(self, ordering_key: bytes | None, transaction_id: str) -> HalfPlace:
         """Return the half topic, partition and floor offset of a transaction; call it before the first half is sent.

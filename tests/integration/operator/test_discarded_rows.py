@@ -24,6 +24,9 @@ def shop(site: Site) -> Site:
     return site
 
 
+_COLUMNS = "xid, id, created_at, producer_group, topic, partition, timestamp, key, value, header_names, header_values"
+
+
 def _planted(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
     """Publish one transaction with these keys for the topic `gone`, and discard it."""
     with psycopg.connect(site.postgres_url) as connection:
@@ -32,7 +35,8 @@ def _planted(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
         connection.execute(
             (
                 f"WITH gone AS (DELETE FROM {site.tables.message} RETURNING *)"
-                f" INSERT INTO {site.tables.discarded} SELECT *, %s, 'why' FROM gone"
+                f" INSERT INTO {site.tables.discarded} ({_COLUMNS}, reason, detail)"
+                f" SELECT {_COLUMNS}, %s, 'why' FROM gone"
             ).encode(),
             (reason,),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Literal, Self
@@ -10,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from outbox._kafka.topic_contract import Contract
+from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.settings import (
     Bytes,
     CheckAge,
@@ -25,6 +27,7 @@ from outbox.settings import TableNames
 from relay.batching.allow_list import AllowList
 from relay.batching.pacing import BatchPolicy
 from relay.batching.topic_gate import GatePolicy
+from relay.layouts.foreign_layout import After, Layout, LayoutName, make_layout
 from relay.state.body_cache import BodyPolicy
 from relay.state.check_schedule import CheckPolicy
 from relay.state.parking import ParkingPolicy
@@ -48,6 +51,8 @@ _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 
 
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_FOREIGN = {"message_table", "after", "mark_column", "columns", "topic", "group", "additional_placement"}
+"""Settings of a table that only a foreign table has."""
 
 
 class TableSettings(BaseModel):
@@ -59,12 +64,54 @@ class TableSettings(BaseModel):
     dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
     table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
     table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
+    layout: LayoutName = Field(
+        "outbox", description="Columns of the message table. Others than outbox: docs/foreign_tables.md."
+    )
+    message_table: str = Field("", description="Schema and name of a table that the application made.")
+    after: After = Field("delete", description="What the relay does with a row that was delivered.")
+    mark_column: str = Field("delivered_at", description="With after=mark: the column that is set.")
+    columns: dict[str, str] = Field(default_factory=dict, description="Columns by what they hold.")
+    topic: str = Field(
+        "", description="Real topic; ${routedByValue} in it is replaced by the value of the column topic."
+    )
+    group: str = Field("", description="Producer group of the rows. Default: the name of the source.")
+    additional_placement: str = Field("", description="As Debezium's table.fields.additional.placement.")
 
     @model_validator(mode="after")
     def _one_dsn(self) -> Self:
         if (self.dsn is None) == (self.dsn_file is None):
             raise ValueError("give either dsn or dsn_file")
         return self
+
+    @model_validator(mode="after")
+    def _fits_layout(self) -> Self:
+        if self.layout != "outbox":
+            self.foreign_name()
+            self.foreign_layout()
+            check_name(self.mark_column)
+            if self.after == "delete" and "mark_column" in self.model_fields_set:
+                raise ValueError("mark_column is given and rows are deleted. Set after to mark, or remove it.")
+        elif given := self.model_fields_set & _FOREIGN:
+            raise ValueError(f"{', '.join(sorted(given))} is for a foreign table. Set layout to debezium or mapping.")
+        return self
+
+    def foreign_name(self) -> QualifiedName:
+        """Return the name of the foreign table.
+
+        Raises:
+            ValueError: It is not valid.
+        """
+        if not self.message_table:
+            raise ValueError(f"layout is {self.layout} and message_table is missing. Name the table as schema.table.")
+        return QualifiedName.parse(self.message_table)
+
+    def foreign_layout(self) -> Layout:
+        """Return which column of the foreign table holds what.
+
+        Raises:
+            ValueError: The settings do not fit each other.
+        """
+        return make_layout(self.layout, self.columns, self.topic, self.group, self.additional_placement)
 
     def connection_string(self) -> str:
         """Return the connection string as it is at this moment.
@@ -203,6 +250,10 @@ class RelaySettings(CheckAge, ServiceSettings):
         for name in tables:
             if not _SOURCE.fullmatch(name):
                 raise ValueError(f"{name!r} is not allowed: use at most 63 of a-z, 0-9, '_' and '-', a letter first")
+        foreign = Counter((table.dsn, table.dsn_file, table.message_table) for table in tables.values())
+        for (_, _, message_table), count in foreign.items():
+            if message_table and count > 1:
+                raise ValueError(f"{message_table} is the message_table of {count} sources. Give it to one of them.")
         return tables
 
     def allow_list(self) -> AllowList:

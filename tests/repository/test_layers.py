@@ -19,6 +19,7 @@ FOLDERS = (
     "relay/state",
     "relay/ledger",
     "relay/batching",
+    "relay/layouts",
     "relay/partitions",
     "checker/rules",
 )

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
 from outbox._postgres.dsn import query_problem
+from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import OutboxError
 from relay import metrics
@@ -25,6 +26,7 @@ from relay.serving.topic_lookup import TopicLookup
 from relay.settings import RelaySettings, TableSettings
 from relay.tables.admission import Admission
 from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.owned_table import OwnedTable, open_session
 from relay.tables.source_table import SourceTable
 from relay.tables.table_source import TableSource
 
@@ -112,7 +114,7 @@ class _SourceThread(threading.Thread):
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
     def _own(self) -> None:
-        table = SourceTable.connect(self._source, self._settings)
+        table = self._connect()
         try:
             while not table.try_own():
                 if self.stop.wait(OWNER_SECONDS):
@@ -121,7 +123,10 @@ class _SourceThread(threading.Thread):
         finally:
             table.close()
 
-    def _serve(self, table: SourceTable) -> None:
+    def _connect(self) -> OwnedTable:
+        return SourceTable(self._source, MessageTable(self._settings.names()), open_session(self._settings))
+
+    def _serve(self, table: OwnedTable) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         kafka = KafkaProgress(settings.connection(), channel, self._source)
         try:
@@ -134,7 +139,7 @@ class _SourceThread(threading.Thread):
         finally:
             kafka.close()
 
-    def _deliver(self, table: SourceTable, delivery: TransactionalDelivery, kafka: KafkaProgress) -> None:
+    def _deliver(self, table: OwnedTable, delivery: TransactionalDelivery, kafka: KafkaProgress) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
         admission = Admission(gate, channel)

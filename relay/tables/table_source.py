@@ -23,8 +23,8 @@ from relay.serving.topic_lookup import TopicLookup
 from relay.state.message_transaction import Transaction
 from relay.tables.admission import Admission, Admitted
 from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.owned_table import OwnedTable, Refusal, Step, Window
 from relay.tables.rows import ids, records, transactions
-from relay.tables.source_table import Refusal, SourceTable, Step, Window
 from relay.tables.table_progress import Committed, Progress, was_delivered
 
 IDLE_MIN_SECONDS = 0.001
@@ -60,7 +60,7 @@ class TableSource:
     def __init__(
         self,
         name: str,
-        table: SourceTable,
+        table: OwnedTable,
         delivery: Delivery,
         kafka: KafkaProgress,
         admission: Admission,

@@ -10,8 +10,11 @@ from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
+from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.output import Json, print_json
+from outbox.errors import ConfigurationError
 
 app = typer.Typer(help="Create, print and verify the callback tables and the message table.", no_args_is_help=True)
 
@@ -25,6 +28,16 @@ RelayRoles = Annotated[
     list[str] | None,
     typer.Option("--relay-role", help="Role that gets what the relay needs in table mode; repeatable."),
 ]
+ForeignName = Annotated[
+    str,
+    typer.Option(
+        "--message-table", help="SCHEMA.TABLE that the application made: only what the relay needs beside it."
+    ),
+]
+MarkColumn = Annotated[
+    str,
+    typer.Option("--mark-column", help="With --message-table: column that the relay sets, if it deletes no rows."),
+]
 
 
 @app.command()
@@ -34,16 +47,24 @@ def create(
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
     relay_role: RelayRoles = None,
+    message_table: ForeignName = "",
+    mark_column: MarkColumn = "",
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = DatabaseSettings(**given)
+    if message_table:
+        foreign, grants = _foreign(settings, message_table, relay_role, mark_column)
+        with database(settings) as connection:
+            foreign.create(connection, grants)
+        _tell(foreign.full_source, "ready", as_json=as_json)
+        return
     table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
     with database(settings) as connection:
         table.create(connection, _grants(table, application_role, checker_role))
         messages.create(connection, _message_grants(messages, application_role, relay_role))
         table.verify(connection)
-    _tell(table, "ready", as_json=as_json)
+    _tell(table.full_name, "ready", as_json=as_json)
 
 
 @app.command("sql")
@@ -53,9 +74,15 @@ def print_sql(
     application_role: ApplicationRoles = None,
     checker_role: CheckerRoles = None,
     relay_role: RelayRoles = None,
+    message_table: ForeignName = "",
+    mark_column: MarkColumn = "",
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
     settings = DatabaseSettings(**given)
+    if message_table:
+        foreign, grants = _foreign(settings, message_table, relay_role, mark_column)
+        typer.echo(foreign.ddl(grants), nl=False)
+        return
     table, messages = CallbackTable(settings.tables()), MessageTable(settings.tables())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
     typer.echo(messages.ddl(_message_grants(messages, application_role, relay_role)), nl=False)
@@ -72,14 +99,30 @@ def verify(
     table = CallbackTable(settings.tables())
     with database(settings) as connection:
         table.verify(connection)
-    _tell(table, "fine", as_json=as_json)
+    _tell(table.full_name, "fine", as_json=as_json)
 
 
-def _tell(table: CallbackTable, state: str, *, as_json: bool) -> None:
+def _tell(table: str, state: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"table": table.full_name, "state": state})
+        print_json({"table": table, "state": state})
     else:
-        typer.echo(f"table {table.full_name} is {state}")
+        typer.echo(f"table {table} is {state}")
+
+
+def _foreign(
+    settings: DatabaseSettings, message_table: str, relay_roles: list[str] | None, mark_column: str
+) -> tuple[ForeignSource, list[Grant]]:
+    """Return what belongs to a foreign table, and the rights of the relay's roles.
+
+    Raises:
+        ConfigurationError: A name is not allowed.
+    """
+    try:
+        foreign = ForeignSource(settings.tables(), QualifiedName.parse(message_table))
+        mark = check_name(mark_column) if mark_column else ""
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return foreign, [grant for role in relay_roles or () for grant in foreign.relay_grants(role, mark)]
 
 
 def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:

@@ -38,11 +38,13 @@ class Admission:
     Args:
         gate: What is known of real topics.
         channel: The channel, whose own topics can never be targets.
+        id_bytes: By how much the longest id of a row may be longer than a number of 64 bits, bytes.
     """
 
-    def __init__(self, gate: Gate, channel: Channel) -> None:
+    def __init__(self, gate: Gate, channel: Channel, id_bytes: int = 0) -> None:
         self._gate = gate
         self._channel = channel
+        self._id_bytes = id_bytes
         self._waiting: dict[tuple[str, str], str] = {}  # topic, or "" behind another, by transaction id and group
         self._waiting_ids: list[int] = []
         self._blocked: set[OrderingKey] = set()
@@ -124,7 +126,7 @@ class Admission:
     def _decide(self, transaction: Transaction, admitted: Admitted, now: int) -> None:
         gate = self._gate
         # Its origin header holds the source's name and a row's id; a late header, which counts, is never written.
-        more = len(str(gate.owner))
+        more = len(str(gate.owner)) + self._id_bytes
         finding = inspect(transaction, gate.topics, self._channel, now, gate.allowed, more)
         if finding is None:
             admitted.ready.append(transaction)

@@ -118,6 +118,9 @@ class OwnedTable(ABC):
         connection: In autocommit.
     """
 
+    id_bytes = 0
+    """By how much the longest id may be longer than a number of 64 bits, bytes."""
+
     def __init__(self, name: str, names: TableNames, connection: psycopg.Connection[Any]) -> None:
         self._name = name
         self._names = names

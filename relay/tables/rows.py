@@ -44,6 +44,8 @@ class Row(NamedTuple):
         value: Value.
         header_names: Names of the headers.
         header_values: Their values.
+        message: Of a row of a foreign table: the transaction id in its message id, whose position is 0.
+        error: Of a row of a foreign table: why it is no message.
     """
 
     xid: int
@@ -57,6 +59,8 @@ class Row(NamedTuple):
     value: bytes | None
     header_names: Sequence[str | None] | None
     header_values: Sequence[bytes | None] | None
+    message: str = ""
+    error: str = ""
 
 
 OrderingKey = tuple[str, bytes]
@@ -80,7 +84,7 @@ def transactions(rows: Iterable[Row]) -> list[Transaction]:
 
 def _transaction(group: str, rows: Sequence[Row]) -> Transaction:
     first = rows[0]
-    id_ = table_transaction_id(first.xid, first.started_us)
+    id_ = first.message or table_transaction_id(first.xid, first.started_us)
     transaction = Transaction(id_, group, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
     transaction.halves = dict(enumerate(_half(id_, row) for row in rows))
     transaction.size = sum(half.size() for half in transaction.halves.values())
@@ -91,13 +95,20 @@ def _transaction(group: str, rows: Sequence[Row]) -> Transaction:
 
 def _half(transaction_id: str, row: Row) -> Half:
     try:
+        _check_message(row)
         _check_target(row.topic, row.partition, row.group)
         headers = _headers(row) if row.header_names or row.header_values else ()
         options = NO_OPTIONS if row.timestamp is None else _options(row.timestamp)
     except ProtocolError as error:
         return Half(row.id, row.started_us // 1_000, row.key, row.value, (), None, str(error))
-    control = HalfControl(row.topic, row.partition, transaction_id, row.id, row.group, Truth.ROW, options)
+    which, position = (row.message, 0) if row.message else (transaction_id, row.id)
+    control = HalfControl(row.topic, row.partition, which, position, row.group, Truth.ROW, options)
     return Half(row.id, row.started_us // 1_000, row.key, row.value, headers, control)
+
+
+def _check_message(row: Row) -> None:
+    if row.error:
+        raise ProtocolError(row.error)
 
 
 @lru_cache(maxsize=4_096)

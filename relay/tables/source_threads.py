@@ -25,6 +25,7 @@ from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
 from relay.settings import RelaySettings, TableSettings
 from relay.tables.admission import Admission
+from relay.tables.foreign_table import ForeignTable
 from relay.tables.kafka_progress import KafkaProgress
 from relay.tables.owned_table import OwnedTable, open_session
 from relay.tables.source_table import SourceTable
@@ -124,7 +125,10 @@ class _SourceThread(threading.Thread):
             table.close()
 
     def _connect(self) -> OwnedTable:
-        return SourceTable(self._source, MessageTable(self._settings.names()), open_session(self._settings))
+        settings, session = self._settings, open_session(self._settings)
+        if settings.layout == "outbox":
+            return SourceTable(self._source, MessageTable(settings.names()), session)
+        return ForeignTable(self._source, settings, session)
 
     def _serve(self, table: OwnedTable) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
@@ -142,7 +146,7 @@ class _SourceThread(threading.Thread):
     def _deliver(self, table: OwnedTable, delivery: TransactionalDelivery, kafka: KafkaProgress) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
-        admission = Admission(gate, channel)
+        admission = Admission(gate, channel, table.id_bytes)
         lookup = TopicLookup(admission, gate, self._cluster.topics, NoHangingTransactions(), self._feedback.refusals)
         source = TableSource(self._source, table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait)
         source.take_over()

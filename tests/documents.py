@@ -17,7 +17,7 @@ from outbox._kafka.topic_contract import STOPS, WARNS, Rule
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import ServiceSettings
 from outbox._service.settings_help import DescribedSetting, describe_settings
-from relay.settings import RelaySettings
+from relay.settings import RelaySettings, TableSettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import CompactSettings, LandSettings
@@ -75,6 +75,7 @@ def _tables() -> dict[str, str]:
         "contract": _table(("rule", "a running service"), _rules()),
         "settings of both": _settings(describe_settings(ServiceSettings)),
         "settings of the relay": _settings(row for row in describe_settings(RelaySettings) if row.name not in common),
+        "settings of a table": _table(("name", "default", "meaning"), _settings_of_a_table()),
         "settings of the checker": _settings(
             row for row in describe_settings(CheckerSettings) if row.name not in common
         ),
@@ -113,6 +114,12 @@ def _settings(settings: Iterable[DescribedSetting]) -> str:
         for row in settings
     )
     return _table(("in the file", "option", "in the environment", "default", "unit or words", "meaning"), rows)
+
+
+def _settings_of_a_table() -> Iterator[tuple[str, str, str]]:
+    for name, field in TableSettings.model_fields.items():
+        default = "none" if field.default is None or field.default_factory else field.default or "none"
+        yield f"`{field.alias or name}`", str(default), field.description or ""
 
 
 def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:

@@ -1,4 +1,4 @@
-"""Rows of a foreign table as rows of a message table. Pure.
+"""Rows of a foreign table as rows of a message table (R59). Pure.
 
 A row of any content becomes one: what cannot be a message has an error, and pre-flight discards it.
 """
@@ -14,6 +14,9 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import ANY_PARTITION, Header
 from relay.layouts.foreign_layout import Layout
 from relay.tables.rows import Row
+
+MAX_BYTES = 65_000_000
+"""Key, value and headers of a row that can be delivered. The content of a larger one is not read."""
 
 MAX_ID_BYTES = 200
 """An id is in the header `outbox-origin` of its record."""
@@ -49,7 +52,7 @@ class ForeignRow(NamedTuple):
         xmin: The local transaction that wrote it, modulo 2**32.
         is_beyond: Whether that local transaction has further rows behind the window.
         id: Its id.
-        size: Bytes of key, value and headers, with 300 for the rest. The content of a row of more than 65 MB is NULL.
+        size: Bytes of key, value and headers, with 300 for the rest. Above `MAX_BYTES` the content is NULL.
         read_ms: The database's time, ms since 1970.
         topic: Value of the column that chooses the topic.
         group: Producer group.
@@ -74,6 +77,18 @@ class ForeignRow(NamedTuple):
     partition: int | None
     timestamp: int | None
     placed: Sequence[str | None]
+
+
+def deliverable(found: Sequence[ForeignRow]) -> tuple[list[ForeignRow], list[ForeignRow]]:
+    """Return the rows that can be delivered or discarded, and those that stay in their table (R60).
+
+    A row whose content was not read stays, because no copy of it could be kept. Its local transaction stays with it.
+
+    Args:
+        found: Rows of a window.
+    """
+    largest = {row.xmin for row in found if row.size > MAX_BYTES}
+    return [row for row in found if row.xmin not in largest], [row for row in found if row.xmin in largest]
 
 
 class RowReader:
@@ -127,7 +142,7 @@ class RowReader:
         )
 
     def message(self, id_: str) -> str:
-        """Return the transaction id in the message id of a row: the row's id, or a UUID made of it."""
+        """Return the transaction id in the message id of a row: the row's id, or a UUID made of it (R59)."""
         return id_ if self._is_uuid else str(uuid.uuid5(self._incarnation, id_))
 
     def _headers(self, found: ForeignRow) -> Sequence[Header]:

@@ -1,6 +1,7 @@
 """The SQL of a foreign table, made of its layout and of the types of its columns.
 
-Each expression is total: no content of a row makes a statement fail, so that no row stops others. All names are quoted.
+Each expression is total: no content of a row makes a statement fail, so that no row stops others (R60). All names are
+quoted.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from outbox._rules.qualified_name import QualifiedName
 from outbox.settings import TableNames
 from relay.layouts.foreign_layout import Layout
 from relay.tables.foreign_columns import ID_ARRAYS, TIMES
+from relay.tables.foreign_rows import MAX_BYTES
 
-MAX_BYTES = 65_000_000
-"""Key, value and headers of a row that can be delivered. The content of a larger one is not read."""
-
-LOOKAHEAD = 40_000
+LOOKAHEAD = 10_000
 """Rows behind a window among which the rest of its local transactions is looked for."""
 
 # `behind` makes whole transactions of a window that is cut; there is no index on xmin. Columns are qualified: a bare
@@ -28,10 +27,10 @@ _WINDOW: LiteralString = (
     " WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids})) ORDER BY {order} LIMIT %(rows)s),"
     " sums AS (SELECT place, sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(place), 0) AS place FROM sums WHERE total <= %(bytes)s OR place = 1),"
-    " behind AS MATERIALIZED (SELECT t.xmin::text AS writer FROM {table} AS t"
+    " behind AS MATERIALIZED (SELECT t.xmin AS writer FROM {table} AS t"
     " WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids})) ORDER BY {order}"
     " OFFSET (SELECT place FROM cut) LIMIT {lookahead})"
-    " SELECT t.xmin::text::bigint, t.xmin::text IN (SELECT writer FROM behind), {id}::text, {size},"
+    " SELECT t.xmin::text::bigint, t.xmin IN (SELECT writer FROM behind), {id}::text, {size},"
     " CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint), {topic}, {group}, {key}, {value}, {headers},"
     " {partition}, {timestamp}, {placed} FROM {table} AS t WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids}))"
     " ORDER BY {order} LIMIT (SELECT place FROM cut)"
@@ -53,8 +52,9 @@ _DELETE: LiteralString = "DELETE FROM {table} AS t USING"
 _MARK: LiteralString = "UPDATE {table} AS t SET {mark} = {now} FROM"
 
 _FIGURES: LiteralString = (
-    "SELECT (SELECT {id}::text FROM {table} AS t WHERE {waits} ORDER BY {order} LIMIT 1),"
-    " (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {waits} LIMIT 100000) AS found)"
+    "SELECT first.id, first.age, (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {waits} LIMIT 100000) AS found)"
+    " FROM (SELECT {id}::text AS id, CAST({age} AS float) AS age FROM {table} AS t WHERE {waits}"
+    " ORDER BY {order} LIMIT 1) AS first"
 )
 
 
@@ -64,7 +64,8 @@ class ForeignStatements(NamedTuple):
     Args:
         window: Reads committed rows that wait.
         move: Takes a step of the progress.
-        figures: Returns the id of the first row that waits, and how many wait, up to 100,000.
+        figures: Returns the id of the first row that waits, its age (s) if the order column is a time, and how many
+            rows wait, up to 100,000; nothing if none waits.
     """
 
     window: sql.Composed
@@ -122,6 +123,7 @@ def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: 
         "mark": sql.Identifier(mark or id_),
         "now": sql.SQL("statement_timestamp()" if type_ in TIMES else "true"),
         "lookahead": sql.Literal(LOOKAHEAD),
+        "age": _age(layout.order, types),
     }
 
 
@@ -169,6 +171,14 @@ def _milliseconds(column: str, types: Mapping[str, str]) -> sql.Composable:
     return sql.SQL(
         "CASE WHEN isfinite({0}) THEN CAST(extract(epoch FROM {0}) * 1000 AS bigint) WHEN {0} IS NOT NULL THEN -1 END"
     ).format(_column(column))
+
+
+def _age(order: str, types: Mapping[str, str]) -> sql.Composable:
+    if types[order] != "timestamptz":
+        return sql.SQL("NULL")
+    return sql.SQL("CASE WHEN isfinite({0}) THEN extract(epoch FROM clock_timestamp() - {0}) END").format(
+        _column(order)
+    )
 
 
 def _size(layout: Layout, types: Mapping[str, str]) -> sql.Composable:

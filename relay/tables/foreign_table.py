@@ -1,4 +1,4 @@
-"""A foreign table as its owner uses it: rows that the application's own INSERT has made."""
+"""A foreign table as its owner uses it: rows that the application's own INSERT has made (R59, R60)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from outbox._postgres.foreign_source import ForeignSource
 from outbox.errors import ConfigurationError
 from relay.settings import TableSettings
 from relay.tables.foreign_columns import TableFacts, check_fits, has_index
-from relay.tables.foreign_rows import MAX_ID_BYTES, ForeignRow, RowId, RowReader
-from relay.tables.foreign_statements import MAX_BYTES, ForeignStatements, make_statements, waiting_rows
+from relay.tables.foreign_rows import MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
+from relay.tables.foreign_statements import ForeignStatements, make_statements, waiting_rows
 from relay.tables.owned_table import OwnedTable, Step, Window
 from relay.tables.table_progress import Progress
 
@@ -66,7 +66,7 @@ class ForeignTable(OwnedTable):
         self._mark = settings.mark_column if settings.after == "mark" else ""
         self._statements: ForeignStatements | None = None
         self._reader: RowReader | None = None
-        self._left: list[str] = []  # ids of rows that are too large to be read
+        self._left: list[str] = []  # ids of rows that are too large to be read; they stay
         self._first, self._first_at = "", 0.0
 
     def try_own(self) -> bool:
@@ -157,21 +157,16 @@ class ForeignTable(OwnedTable):
         """
         cursor = self._connection.cursor(binary=True)
         parameters = {"rows": rows, "bytes": size, "skip": _array([*map(str, skip), *self._left])}
-        found = self._without_largest([ForeignRow(*row) for row in cursor.execute(self._ready().window, parameters)])
+        read = [ForeignRow(*row) for row in cursor.execute(self._ready().window, parameters)]
         failpoint("relay.table_read")
+        found, left = deliverable(read)
+        for row in left:
+            log.error("Row left in its table: it is too large", source=self._name, row=row.id, bytes=row.size)
+        self._left += [row.id for row in left]
         if not found or self._reader is None:
             return Window((), frozenset(), 0)
         beyond = frozenset(row.xmin for row in found if row.is_beyond)
         return Window([*self._reader.rows(found)], beyond, found[0].read_ms)
-
-    def _without_largest(self, found: Sequence[ForeignRow]) -> list[ForeignRow]:
-        """Leave local transactions with a row in the table that no topic takes, and no copy could keep."""
-        largest = {row.xmin for row in found if row.size > MAX_BYTES}
-        for row in found:
-            if row.xmin in largest:
-                self._left.append(row.id)
-                log.error("Row left in its table: it is too large", source=self._name, row=row.id, bytes=row.size)
-        return [row for row in found if row.xmin not in largest]
 
     def move(self, before: Progress, step: Step) -> Progress:
         """Take a step in one durable transaction: delete or mark what was delivered, name the next batch.
@@ -198,11 +193,18 @@ class ForeignTable(OwnedTable):
         return self._take(self._ready().move, parameters, before, step)
 
     def figures(self) -> tuple[float, int]:
-        """Return for how long the first row is the first one (s), and how many rows wait, up to 100,000."""
-        first, count = self._connection.execute(self._ready().figures).fetchone() or (None, 0)
+        """Return the age of the oldest row (s), and how many rows wait, up to 100,000.
+
+        Without a time in the order column, the age is the time for which the first row has been the first one.
+        """
+        found = self._connection.execute(self._ready().figures).fetchone()
+        if found is None:
+            self._first = ""
+            return 0.0, 0
+        first, age, count = found
         if first != self._first:
-            self._first, self._first_at = first or "", time.monotonic()
-        return (time.monotonic() - self._first_at if first is not None else 0.0), int(count)
+            self._first, self._first_at = first, time.monotonic()
+        return max(float(age or 0), time.monotonic() - self._first_at), int(count)
 
     def _ready(self) -> ForeignStatements:
         if self._statements is None:

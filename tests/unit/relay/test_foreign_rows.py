@@ -14,7 +14,7 @@ from relay.batching.topic_gate import Gate, GatePolicy
 from relay.layouts.foreign_layout import Layout, make_layout
 from relay.state.message_transaction import Transaction
 from relay.tables.admission import Admission
-from relay.tables.foreign_rows import MAX_ID_BYTES, ForeignRow, RowReader
+from relay.tables.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
 from relay.tables.rows import ids, records, transactions
 
 INCARNATION = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
@@ -86,6 +86,13 @@ def test_mapped_row_has_what_its_columns_have() -> None:
         ("list", '[1, "ü"]'.encode()),
     ]
     assert (record.partition, record.timestamp, record.key, record.value) == (2, MS + 1, None, None)
+
+
+def test_row_too_large_stays_with_its_local_transaction() -> None:
+    rows = [row("1", 1), row("2", 2, size=MAX_BYTES + 1, value=None), row("3", 1), row("4", 2)]
+    found, left = deliverable(rows)
+    assert [one.id for one in found] == ["1", "3"]
+    assert [one.id for one in left] == ["2", "4"]
 
 
 @pytest.mark.parametrize(

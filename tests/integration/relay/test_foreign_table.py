@@ -215,3 +215,21 @@ def test_a_table_that_does_not_fit_stops_its_source_alone(shop: Site, change: st
     service = relay(shop, BIGINT)
     wait_until(lambda: error in service.output(), explain=shop.logs)
     assert service.running
+
+
+def test_a_discarded_row_of_a_table_without_marks_is_put_back_with_its_id(shop: Site) -> None:
+    """The statement is that of docs/foreign_tables.md."""
+    BIGINT.create(shop)
+    table = BIGINT.table(shop)
+    insert(shop, BIGINT, "nowhere", "one")
+    relay(shop, BIGINT, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500")
+    wait_until(lambda: len(discarded(shop)) == 1, explain=shop.logs)
+    shop.create_topics("nowhere")
+    execute(
+        shop,
+        f"WITH back AS (DELETE FROM {shop.name}_discarded RETURNING *) INSERT INTO {table} OVERRIDING SYSTEM VALUE"
+        f" SELECT event.* FROM back, json_populate_record(NULL::{table}, back.content) AS event ORDER BY back.id",
+    )
+    (found,) = shop.wait_visible(1, "nowhere")
+    assert (found.key, found.value) == (b"one", b"1")
+    assert dict(found.headers)["outbox-origin"] == f"{SOURCE}/1".encode()

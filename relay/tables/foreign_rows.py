@@ -16,7 +16,7 @@ from relay.layouts.foreign_layout import Layout
 from relay.tables.rows import Row
 
 MAX_BYTES = 65_000_000
-"""Key, value and headers of a row that can be delivered. The content of a larger one is not read."""
+"""Of a row that can be delivered, or copied. The content of a larger one is not read."""
 
 MAX_ID_BYTES = 200
 """An id is in the header `outbox-origin` of its record."""
@@ -52,7 +52,7 @@ class ForeignRow(NamedTuple):
         xmin: The local transaction that wrote it, modulo 2**32.
         is_beyond: Whether that local transaction has further rows behind the window.
         id: Its id.
-        size: Bytes of key, value and headers, with 300 for the rest. Above `MAX_BYTES` the content is NULL.
+        size: Bytes of its content. Above `MAX_BYTES` key, value and headers are NULL.
         read_ms: The database's time, ms since 1970.
         topic: Value of the column that chooses the topic.
         group: Producer group.

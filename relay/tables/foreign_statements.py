@@ -17,6 +17,9 @@ from relay.layouts.foreign_layout import Layout
 from relay.tables.foreign_columns import ID_ARRAYS, TIMES
 from relay.tables.foreign_rows import MAX_BYTES
 
+_STRINGS = frozenset({"bytea", "text", "varchar"})
+"""Types whose values have a length that is known without reading them."""
+
 LOOKAHEAD = 10_000
 """Rows behind a window among which the rest of its local transactions is looked for."""
 
@@ -88,7 +91,7 @@ def make_statements(
     parts = _parts(layout, name, types, mark)
     settle = sql.SQL(_MARK if mark else _DELETE).format(**parts)
     return ForeignStatements(
-        sql.SQL(_WINDOW).format(**parts, **_contents(layout, types)),
+        sql.SQL(_WINDOW).format(**parts, **_contents(layout, types, mark)),
         sql.SQL(_MOVE).format(
             **parts,
             settle=settle,
@@ -127,8 +130,8 @@ def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: 
     }
 
 
-def _contents(layout: Layout, types: Mapping[str, str]) -> dict[str, sql.Composable]:
-    size = _size(layout, types)
+def _contents(layout: Layout, types: Mapping[str, str], mark: str) -> dict[str, sql.Composable]:
+    size = _size(layout, types, whole=not mark)
     bounded = {role: _bounded(size, _bytes(layout.column(role), types)) for role in ("key", "value")}
     headers = layout.column("headers")
     placed = sql.SQL("CAST(ARRAY[{}] AS text[])").format(sql.SQL(", ").join(_text(name) for name, _ in layout.placed))
@@ -181,16 +184,24 @@ def _age(order: str, types: Mapping[str, str]) -> sql.Composable:
     )
 
 
-def _size(layout: Layout, types: Mapping[str, str]) -> sql.Composable:
-    columns = [column for role in ("key", "value", "headers") if (column := layout.column(role))]
-    columns += [column for column, _ in layout.placed]
-    lengths = [
-        sql.SQL("coalesce(octet_length({})::bigint, 0)").format(
-            _column(column) if types[column] == "bytea" else _text(column)
-        )
-        for column in columns
-    ]
+def _size(layout: Layout, types: Mapping[str, str], *, whole: bool) -> sql.Composable:
+    """Return the bytes of what is read of a row, or of the whole row if it may be copied."""
+    read = {column for role in ("key", "value", "headers") if (column := layout.column(role))}
+    read |= {column for column, _ in layout.placed}
+    lengths = [_length(column, types) for column in sorted(read)]
+    if whole:
+        lengths += [_length(column, types) for column in sorted(set(types) - read) if types[column] in _STRINGS]
+        lengths += [
+            sql.SQL("coalesce(pg_column_size({})::bigint, 0)").format(_column(column))
+            for column in sorted(set(types) - read)
+            if types[column] not in _STRINGS
+        ]
     return sql.SQL("({} + 300)").format(sql.SQL(" + ").join(lengths))
+
+
+def _length(column: str, types: Mapping[str, str]) -> sql.Composable:
+    string = _column(column) if types[column] in _STRINGS else _text(column)
+    return sql.SQL("coalesce(octet_length({})::bigint, 0)").format(string)
 
 
 def _bounded(size: sql.Composable, expression: sql.Composable) -> sql.Composable:

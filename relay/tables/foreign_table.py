@@ -31,12 +31,16 @@ _LOCK: LiteralString = (  # of the foreign table itself; NULL: it does not exist
 _DISCARDED: LiteralString = "SELECT row_id, content, reason, detail FROM {discarded} LIMIT 0"
 
 _KIND: LiteralString = (
-    "SELECT oid, relkind::text, relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"  # NULL: no such table
+    "SELECT oid, CASE WHEN relkind = 'r' AND relhassubclass THEN 'children' ELSE relkind::text END,"
+    " relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"  # NULL: no such table
 )
 _TYPES: LiteralString = (
     "SELECT a.attname, b.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
     " JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END"
     " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped"
+)
+_CACHE: LiteralString = (
+    "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
 )
 _INDEXES: LiteralString = (
     "SELECT a.attname, i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnotnull,"
@@ -121,6 +125,10 @@ class ForeignTable(OwnedTable):
         facts = check_fits(name, self._layout, self._facts(), self._mark)
         if not has_index(self._layout, facts, self._mark):
             log.warning("Foreign table has no index for its order", source=self._name, create=self._index(facts))
+        if self._connection.execute(_CACHE, (self._quoted(), self._layout.order)).fetchone() is not None:
+            log.warning(
+                "Foreign table has no order: its sequence has a cache", source=self._name, column=self._layout.order
+            )
         return facts
 
     def _index(self, facts: TableFacts) -> str:

@@ -53,10 +53,10 @@ class Kind:
 
     def table(self, site: Site) -> str:
         """Return the name of its table."""
-        return f"{site.name}_{self.id}_{self.after}"
+        return f"{site.name}_{self.layout}_{self.id}_{self.after}"
 
-    def create(self, site: Site) -> None:
-        """Create the table, its index, and what the relay needs beside it."""
+    def create(self, site: Site, prefix: str = "") -> None:
+        """Create the table, its index, and what the relay needs beside it, with another prefix than the site's name."""
         table = self.table(site)
         text = _DEBEZIUM if self.layout == "debezium" else _MAPPING
         order = {"debezium": "place, id", "mapping": "event_id" if self.id == "bigint" else "written_at, event_id"}
@@ -65,7 +65,7 @@ class Kind:
             run(connection, text.format(table=table, type=_IDS[self.id], mark="sent"))
             where = waits[self.layout] if self.after == "mark" else ""
             run(connection, f"CREATE INDEX ON {table} ({order[self.layout]}) {where}")
-            ForeignSource(TableNames("public", site.name), QualifiedName("public", table)).create(connection)
+            ForeignSource(TableNames("public", prefix or site.name), QualifiedName("public", table)).create(connection)
 
     def settings(self, site: Site) -> dict[str, Any]:
         """Return the settings of a table source."""
@@ -122,7 +122,12 @@ KINDS = [
 
 def relay_settings(settings: dict[str, Any], **more: str) -> dict[str, str | None]:
     """Return the variables of a relay that delivers from one foreign table."""
-    return {"OUTBOX_TABLES": json.dumps({SOURCE: settings}), "OUTBOX_BATCH_MESSAGES": "50", **more}
+    return variables({SOURCE: settings}, **more)
+
+
+def variables(tables: dict[str, dict[str, Any]], **more: str) -> dict[str, str | None]:
+    """Return the variables of a relay that delivers from foreign tables."""
+    return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
 
 
 def run(connection: psycopg.Connection[Any], statement: str, *values: Any) -> list[Any]:

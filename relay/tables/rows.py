@@ -94,8 +94,9 @@ def _transaction(group: str, rows: Sequence[Row]) -> Transaction:
 
 
 def _half(transaction_id: str, row: Row) -> Half:
+    if row.error:
+        return Half(row.id, row.started_us // 1_000, row.key, row.value, (), None, row.error)
     try:
-        _check_message(row)
         _check_target(row.topic, row.partition, row.group)
         headers = _headers(row) if row.header_names or row.header_values else ()
         options = NO_OPTIONS if row.timestamp is None else _options(row.timestamp)
@@ -104,11 +105,6 @@ def _half(transaction_id: str, row: Row) -> Half:
     which, position = (row.message, 0) if row.message else (transaction_id, row.id)
     control = HalfControl(row.topic, row.partition, which, position, row.group, Truth.ROW, options)
     return Half(row.id, row.started_us // 1_000, row.key, row.value, headers, control)
-
-
-def _check_message(row: Row) -> None:
-    if row.error:
-        raise ProtocolError(row.error)
 
 
 @lru_cache(maxsize=4_096)

@@ -1,6 +1,7 @@
 """R60: a row whose content is too large to be read stays in its table.
 
-Without it the row is delivered without its content, and deleted.
+Without it the row is delivered without its content, and deleted: consumers read a tombstone, and the content of the
+message is lost.
 """
 
 from __future__ import annotations

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from checker.rules.breaker import Policy
 from outbox._service.settings import (
+    Database,
     Former,
     Milliseconds,
     PostgresSettings,
-    SecretFile,
     ServiceSettings,
     Unit,
-    read_secret,
     refuse_ours,
 )
 from outbox.settings import TableNames
@@ -32,13 +31,10 @@ Durability = Literal["production", "development"]
 Switch = Literal["on", "off"]
 
 
-class DatabaseSettings(BaseModel):
+class DatabaseSettings(Database):
     """One database and the producer groups that write to it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)  # a misspelt `read_only` must not let the checker write
-
     dsn: SecretStr | None = Field(None, description="Connection string of the checker's role.")
-    dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
     groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
@@ -52,24 +48,12 @@ class DatabaseSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if (self.dsn is None) == (self.dsn_file is None):
-            raise ValueError("give either dsn or dsn_file")
         if self.read_only and self.synchronous_standby:
             raise ValueError(
                 "read_only and synchronous_standby exclude each other: without a write of its own the checker cannot "
                 "see that a row was replicated"
             )
         return self
-
-    def connection_string(self) -> str:
-        """How to connect, as it is at this moment.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or is empty.
-        """
-        if self.dsn_file is None:
-            return self.dsn.get_secret_value() if self.dsn else ""
-        return read_secret("dsn_file", self.dsn_file)
 
     def tables(self) -> TableNames:
         """Where the callback tables are."""

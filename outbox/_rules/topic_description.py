@@ -23,7 +23,8 @@ class TopicDescription:
             not asked for. Where it may not even describe the topic, the rest is empty.
         under_min_isr: Number of its partitions with fewer in-sync replicas than `min.insync.replicas`. They refuse
             records that are sent with acks=all.
-        writable: Whether each partition has a leader and so many in-sync replicas; empty if that was not asked for.
+        writable: Whether each partition has a leader and `min.insync.replicas` in-sync replicas; empty if that was not
+            asked for.
         of_channel: Whether it has the name of a channel's topic and that channel exists; only `describe_targets` sets
             it.
     """

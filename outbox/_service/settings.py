@@ -305,18 +305,13 @@ class PostgresSettings(LayeredSettings):
         return TableNames(self.table_schema, self.table_prefix)
 
 
-class TableSettings(BaseModel):
-    """One message table that the relay delivers from."""
+class Database(BaseModel):
+    """A database and how to connect to it, as a table of a TOML file names it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)  # a misspelt setting must not take its default
 
-    dsn: SecretStr | None = Field(None, description="Connection string of the relay's role. No transaction pooler.")
+    dsn: SecretStr | None = Field(None, description="Connection string of the service's role.")
     dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
-    table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
-    table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
-    keep_settled_ms: Milliseconds = Field(
-        86_400_000, ge=0, description="Age up to which the evidence of delivered messages is kept."
-    )
 
     @model_validator(mode="after")
     def _one_dsn(self) -> Self:
@@ -333,6 +328,17 @@ class TableSettings(BaseModel):
         if self.dsn_file is None:
             return self.dsn.get_secret_value() if self.dsn else ""
         return read_secret("dsn_file", self.dsn_file)
+
+
+class TableSettings(Database):
+    """One message table that the relay delivers from."""
+
+    dsn: SecretStr | None = Field(None, description="Connection string of the relay's role. No transaction pooler.")
+    table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
+    table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
+    keep_settled_ms: Milliseconds = Field(
+        86_400_000, ge=0, description="Age up to which the evidence of delivered messages is kept."
+    )
 
     def names(self) -> TableNames:
         """Return where the message table is."""

@@ -68,7 +68,7 @@ class Admission:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many rows wait for earlier halves that no further ones are read."""
+        """Whether more rows wait than may. The next ones are not read until some are released."""
         return len(self._waiting_ids) > WAITING_MAX
 
     def behind_halves(self) -> int:

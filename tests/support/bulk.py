@@ -81,7 +81,7 @@ def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
 
 
 def _drafts(outbox: Outbox, messages: Iterable[Message], each: int) -> list[Draft]:
-    """Transactions of so many messages."""
+    """Return transactions of `each` messages."""
     return [_draft(outbox, some) for some in _batched(messages, each)]
 
 

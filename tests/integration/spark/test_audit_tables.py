@@ -41,7 +41,7 @@ _COPIES = {
     Verdict.DISCARDED: f"INSERT INTO {{site.discarded}} {_NAMES} id, reason, detail)"
     + _COPY.format(columns="row, 'TOPIC_MISSING', 'by hand'"),
 }
-"""Rows of messages that nobody has published, in local transactions that began when another one did."""
+"""Rows without a publication, in local transactions that began when another one did."""
 
 
 def checker(site: Site) -> str:

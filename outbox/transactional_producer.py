@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox._failpoints import failpoint
 from outbox._listener.server import CheckServer
-from outbox._publish.sender import HalfRecord
 from outbox._publish.tracing import with_trace
 from outbox._publish.validation import PlannedHalf, refuse
 from outbox._publish.waiting import Budget
@@ -24,10 +23,11 @@ from outbox.errors import PublishFailed, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionListener
 from outbox.message import Message
 from outbox.outbox import Outbox
-from outbox.protocol.half import HalfControl, HalfOptions, Truth
+from outbox.protocol.half import ANY_PARTITION, HalfControl, HalfOptions, OutgoingHeaders, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
 from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
 from outbox.recorder import CommitOutcome
 
 log = logging.getLogger("outbox")
@@ -203,12 +203,12 @@ class TransactionalProducer:
             self._end(_ENDS[state], transaction_id, place, Positions.first(1), offset)
         return TransactionSendResult(half.message_id, transaction_id, state, place.partition, offset)
 
-    def _store(self, half: HalfRecord, transaction_id: str, budget: Budget) -> tuple[HalfPlace, int]:
+    def _store(self, half: Record, transaction_id: str, budget: Budget) -> tuple[HalfPlace, int]:
         """Send the half and wait for its acknowledgement; return its topic, partition and offset."""
         place = self._sender.half_place(half.key, transaction_id)
         began = time.monotonic()
         try:
-            (offset,) = self._sender.send_halves(place.partition, [half], budget)
+            (offset,) = self._sender.send_halves([replace(half, partition=place.partition)], budget)
             self._sender.require_same_topic(place, [offset])
         except PublishFailed as error:
             # The half may be stored, at an unknown offset: the rollback marker lists no position.
@@ -224,12 +224,15 @@ class TransactionalProducer:
         entry = OpEntry(kind, transaction_id, place.topic_id, place.partition, positions, offset, offset)
         self._sender.send_op(entry)
 
-    def _half(self, message: Message, transaction_id: str) -> HalfRecord:
+    def _half(self, message: Message, transaction_id: str) -> Record:
+        """Return the half of a message; its half partition is chosen later."""
         options = HalfOptions(timestamp=message.timestamp, immunity=message.immunity_ms())
         control = HalfControl(
             message.topic, message.partition, transaction_id, 0, self._settings.group, Truth.LISTENER, options
         )
-        return HalfRecord(message.key_bytes(), message.value_bytes(), [*control.encode(), *message.header_list()])
+        topic = self._settings.channel.half_topic
+        headers: OutgoingHeaders = [*control.encode(), *message.header_list()]
+        return Record(topic, ANY_PARTITION, message.key_bytes(), message.value_bytes(), headers)
 
     # --- start and close ----------------------------------------------------------------------------------------
 

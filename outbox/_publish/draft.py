@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-from outbox._publish.sender import HalfRecord
 from outbox._publish.validation import PlannedHalf
 from outbox._receipts.receipt import Receipt, Watcher
 from outbox._receipts.transaction_end import TransactionEnd
 from outbox.errors import MessageRefused
 from outbox.message import Message
-from outbox.protocol.half import HalfOptions, Truth, control_headers
+from outbox.protocol.half import ANY_PARTITION, HalfOptions, OutgoingHeaders, Truth, control_headers
 from outbox.protocol.positions import MAX_POSITION, Positions
+from outbox.protocol.record import Record
 
 MAX_BYTES = 64_000_000
 """Maximum size of the messages of one transaction."""
@@ -93,42 +93,49 @@ class Draft:
         """Whether there are messages that `take_unsent()` has not returned."""
         return len(self._messages) > self._sent
 
-    def planned(self, message: Message, group: str) -> PlannedHalf:
+    def planned(self, message: Message, group: str, topic: str) -> PlannedHalf:
         """Return the largest half that a message could have.
 
         Args:
             message: A message that is not added yet.
             group: Producer group.
+            topic: Half topic.
         """
         ordering_key = self.ordering_key if self._messages else message.key_bytes()
-        make = partial(self._largest_half, message, group, ordering_key)
+        make = partial(self._largest_half, message, group, topic, ordering_key)
         return PlannedHalf(make, group, Truth.ROW, ordering_key, len(self._messages) + 1)
 
-    def _largest_half(self, message: Message, group: str, ordering_key: bytes | None) -> HalfRecord:
+    def _largest_half(self, message: Message, group: str, topic: str, ordering_key: bytes | None) -> Record:
         options = partial(_options, _LONGEST_ID, ordering_key)
-        return self._half(MAX_POSITION, message, group, ordering_key, options)
+        headers = self._headers(MAX_POSITION, message, group, ordering_key, options)
+        return Record(topic, ANY_PARTITION, message.key_bytes(), message.value_bytes(), headers)
 
-    def take_unsent(self, group: str, incarnation: str) -> list[tuple[int, HalfRecord]]:
+    def take_unsent(self, group: str, incarnation: str, topic: str, partition: int) -> list[tuple[int, Record]]:
         """Return positions and halves of the messages that were not returned before.
 
         Args:
             group: Producer group.
             incarnation: Incarnation of the database with the callback table.
+            topic: Half topic.
+            partition: Half partition of the transaction.
         """
         taken, self._sent = self._messages[self._sent :], len(self._messages)
         ordering_key = self.ordering_key
         options = cache(partial(_options, incarnation, ordering_key))
-        return [(position, self._half(position, message, group, ordering_key, options)) for position, message in taken]
+        halves = []
+        for position, message in taken:
+            headers = self._headers(position, message, group, ordering_key, options)
+            halves.append((position, Record(topic, partition, message.key_bytes(), message.value_bytes(), headers)))
+        return halves
 
-    def _half(
+    def _headers(
         self, position: int, message: Message, group: str, ordering_key: bytes | None, options: _Options
-    ) -> HalfRecord:
-        key = message.key_bytes()
-        encoded = options(key == ordering_key, message.timestamp, message.immunity_ms())
+    ) -> OutgoingHeaders:
+        encoded = options(message.key_bytes() == ordering_key, message.timestamp, message.immunity_ms())
         control = control_headers(
             message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, encoded
         )
-        return HalfRecord(key, message.value_bytes(), [*control, *message.header_list()])
+        return [*control, *message.header_list()]
 
 
 _Options = Callable[[bool, int | None, int | None], bytes]

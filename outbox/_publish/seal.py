@@ -154,7 +154,8 @@ class Seal:
         return receipt
 
     def _refuse(self, message: Message, budget: Budget) -> None:
-        refuse(message, self.draft.planned(message, self._settings.group), self._sender, budget)
+        planned = self.draft.planned(message, self._settings.group, self._settings.channel.half_topic)
+        refuse(message, planned, self._sender, budget)
 
     def acknowledged_half(self) -> tuple[int, int]:
         """Wait until the last early half is stored (RocketMQ runs the local transaction only then).
@@ -221,11 +222,12 @@ class Seal:
         incarnation = self._open(eager=eager)
         if not self._sent:
             self._sending_since = time.monotonic()
-        for position, half in self.draft.take_unsent(self._settings.group, incarnation):
+        topic, partition = self._settings.channel.half_topic, self._place.partition
+        for position, half in self.draft.take_unsent(self._settings.group, incarnation, topic, partition):
             self._sent.append(
                 position
             )  # before it is sent, so that a rollback marker covers it even after an interruption
-            self._sender.produce_half(self._place.partition, half, self._acks, budget)
+            self._sender.produce_half(half, self._acks, budget)
         self._failed = False
 
     def _acknowledged(self, budget: Budget) -> list[int]:

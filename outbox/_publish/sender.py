@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -17,22 +16,14 @@ from outbox._publish.cluster_connection import Connection
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import OutboxError, PublishFailed
-from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op
 from outbox.protocol.partitioner import half_partition
+from outbox.protocol.record import Record
 
 log = logging.getLogger("outbox")
 
 _FULL_QUEUE_SECONDS = 0.005
-
-
-class HalfRecord(NamedTuple):
-    """A half message as it is produced."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: OutgoingHeaders
 
 
 class Sender(Connection):
@@ -95,12 +86,11 @@ class Sender(Connection):
         """Return a collector for the acknowledgements of one transaction."""
         return Acks(self)
 
-    def produce_half(self, partition: int, half: HalfRecord, acks: Acks, budget: Budget) -> None:
+    def produce_half(self, half: Record, acks: Acks, budget: Budget) -> None:
         """Produce a half, without waiting for its acknowledgement.
 
         Args:
-            partition: Half partition of the transaction.
-            half: The half.
+            half: The half, with its half topic and partition.
             acks: Collects the acknowledgement.
             budget: Time to wait while the client's queue is full.
 
@@ -111,7 +101,7 @@ class Sender(Connection):
         report = acks.expect()
         produced = False
         try:
-            while not (produced := self._produced(partition, half, report, budget)) and not budget.is_spent:
+            while not (produced := self._produced(half, report, budget)) and not budget.is_spent:
                 budget.pause(_FULL_QUEUE_SECONDS)  # the polling thread empties the queue
         finally:
             if not produced:
@@ -123,13 +113,13 @@ class Sender(Connection):
                 "Try again, or raise queue.buffering.max.messages."
             )
 
-    def _produced(self, partition: int, half: HalfRecord, report: Report, budget: Budget) -> bool:
+    def _produced(self, half: Record, report: Report, budget: Budget) -> bool:
         """Return whether the client's queue accepted a half."""
         self.connect(budget)
         producer = self._live_producer()
-        topic = self._settings.channel.half_topic
+        at = half.timestamp
         try:
-            producer.produce(topic, half.value, half.key, partition, report, None, 0, half.headers)
+            producer.produce(half.topic, half.value, half.key, half.partition, report, None, at, half.headers)
         except BufferError:
             return False
         except KafkaException as error:
@@ -139,11 +129,10 @@ class Sender(Connection):
             ) from error
         return True
 
-    def send_halves(self, partition: int, halves: Sequence[HalfRecord], budget: Budget | None = None) -> list[int]:
+    def send_halves(self, halves: Sequence[Record], budget: Budget | None = None) -> list[int]:
         """Produce halves and wait for all acknowledgements.
 
         Args:
-            partition: Half partition of the transaction.
             halves: Halves in the order of their positions.
             budget: Time to wait; None: `publish_timeout_seconds`, blocking the thread.
 
@@ -156,7 +145,7 @@ class Sender(Connection):
         budget = budget or self.budget()
         acks = self.acks()
         for half in halves:
-            self.produce_half(partition, half, acks, budget)
+            self.produce_half(half, acks, budget)
         return acks.offsets(budget)
 
     def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER, *, connect: bool = True) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from outbox._kafka.channel import ChannelDescription
-from outbox._publish.sender import HalfRecord, Sender
+from outbox._publish.sender import Sender
 from outbox._publish.waiting import Budget
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import MessageRefused, TransactionsRejected
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, Truth
 from outbox.protocol.names import Channel, is_internal_topic
+from outbox.protocol.record import Record
 from outbox.protocol.size import (
     check_record_size,
     discard_record_size,
@@ -35,7 +36,7 @@ class PlannedHalf(NamedTuple):
         messages: Number of messages of the transaction, with this one.
     """
 
-    make: Callable[[], HalfRecord]
+    make: Callable[[], Record]
     group: str
     truth: Truth
     ordering_key: bytes | None
@@ -131,10 +132,11 @@ def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) 
 def _refuse_large_half(planned: PlannedHalf, channel: ChannelDescription, max_half_bytes: int) -> None:
     """Refuse a half that is too large for the half topic, or for another internal topic that may receive it."""
     half, group = planned.make(), planned.group
-    _require_fit(planned, "half message", record_size(*half), channel.half, max_half_bytes)
-    _require_fit(planned, "half message in an envelope", discard_record_size(*half), channel.discard)
+    content = half.key, half.value, half.headers
+    _require_fit(planned, "half message", record_size(*content), channel.half, max_half_bytes)
+    _require_fit(planned, "half message in an envelope", discard_record_size(*content), channel.discard)
     if planned.truth is Truth.LISTENER:
-        _require_fit(planned, "check request", check_record_size(*half, group), channel.check)
+        _require_fit(planned, "check request", check_record_size(*content, group), channel.check)
     manifest = manifest_record_size(planned.messages, planned.ordering_key, group)
     _require_fit(planned, f"manifest of a transaction of {planned.messages} messages", manifest, channel.discard)
 

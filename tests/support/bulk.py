@@ -111,8 +111,9 @@ def _send(
 ) -> Iterator[tuple[Draft, int, int]]:
     """Each draft with the offsets of its first and last half."""
     for some in _batched(drafts, AT_ONCE):
-        halves = [half for draft in some for _, half in draft.take_unsent(outbox.settings.group, incarnation)]
-        offsets = iter(outbox._sender.send_halves(partition, halves))
+        group, topic = outbox.settings.group, outbox.settings.channel.half_topic
+        halves = [half for draft in some for _, half in draft.take_unsent(group, incarnation, topic, partition)]
+        offsets = iter(outbox._sender.send_halves(halves))
         for draft in some:
             own = list(islice(offsets, len(draft)))
             yield draft, own[0], own[-1]

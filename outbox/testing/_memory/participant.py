@@ -115,7 +115,7 @@ class MemoryPart:
         """
         del early
         message = with_trace(message)
-        planned = self.draft.planned(message, self._group)
+        planned = self.draft.planned(message, self._group, self._sender.channel_names.half_topic)
         refuse(message, planned, self._sender, self._sender.budget(self._connection.waiting))
         if self._memory.publication_fails():
             self._fail_publication()

@@ -20,12 +20,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused, Outbox, PublishFailed, TransactionsRejected, UsageError
-from outbox._publish.sender import HalfRecord
 from outbox._publish.waiting import Budget
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.testing import read_committed
 from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
@@ -289,8 +289,8 @@ def test_a_half_whose_acknowledgement_is_lost_is_rolled_back(site: Site, monkeyp
     with site.outbox() as outbox:
         send = outbox._sender.send_halves
 
-        def lose(partition: int, halves: Sequence[HalfRecord], budget: Budget) -> list[int]:
-            send(partition, halves, budget)
+        def lose(halves: Sequence[Record], budget: Budget) -> list[int]:
+            send(halves, budget)
             site.relay()
             wait_until(lambda: bool(read_committed(site.kafka(), [site.channel.check_topic])), explain=site.logs)
             raise PublishFailed("the acknowledgement got lost")

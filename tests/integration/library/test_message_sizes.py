@@ -45,8 +45,8 @@ def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
     draft.add(first)
 
     def half_size(value: int) -> int:
-        planned = draft.planned(Message(topic, bytes(value), b"k"), shop.outbox.settings.group)
-        return record_size(*planned.make())
+        half = draft.planned(Message(topic, bytes(value), b"k"), shop.outbox.settings.group, "shop.half").make()
+        return record_size(half.key, half.value, half.headers)
 
     room = next(value for value in range(half_limit, 0, -1) if half_size(value) <= half_limit)
     with shop.session() as session:

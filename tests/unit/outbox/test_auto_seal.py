@@ -18,7 +18,6 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._publish.acks import Acks
 from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement
 from outbox._publish.seal import Sealer
-from outbox._publish.sender import HalfRecord
 from outbox._publish.waiting import BLOCKING, Budget
 from outbox._rules.circuit_states import CircuitState
 from outbox._rules.half_place import HalfPlace
@@ -26,6 +25,7 @@ from outbox._table.message_insert import LaneInsert
 from outbox.protocol.identifiers import auto_transaction_id, is_table_id, make_transaction_id, table_transaction_id
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.partitioner import half_partition, lane_number
+from outbox.protocol.record import Record
 from outbox.recorder import FallbackReason, NoRecorder
 from outbox.settings import Settings, TableNames
 from tests.support.harness import NoWatcher
@@ -69,9 +69,9 @@ class Scripted(AutoSender):
     def require_same_topic(self, place: HalfPlace, offsets: Sequence[int]) -> None:
         """Accept it."""
 
-    def produce_half(self, partition: int, half: HalfRecord, acks: Acks, budget: Budget) -> None:
+    def produce_half(self, half: Record, acks: Acks, budget: Budget) -> None:
         """Keep the half."""
-        del partition, half, budget
+        del half, budget
         report, offset = acks.expect(), len(self.halves)
         answer: Any = type("Report", (), {"offset": lambda _: offset})()
         self.halves.append(lambda: report(None, answer))

@@ -26,7 +26,7 @@ def _half(message: Message) -> HalfControl:
     """What a relay reads."""
     draft = Draft(TRANSACTION, Mock())
     draft.add(message)
-    ((_, half),) = draft.take_unsent("orders", INCARNATION)
+    ((_, half),) = draft.take_unsent("orders", INCARNATION, "shop.half", 0)
     return parse_half([(name, value if isinstance(value, bytes) else None) for name, value in half.headers])
 
 

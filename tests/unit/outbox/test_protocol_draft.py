@@ -6,8 +6,8 @@ import pytest
 
 from outbox import Message, MessageRefused
 from outbox._publish.draft import MAX_BYTES, Draft
-from outbox._publish.sender import HalfRecord
 from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, parse_half
+from outbox.protocol.record import Record
 from tests.support.harness import NoWatcher
 from tests.support.protocol_documents import INCARNATION, TRANSACTION
 from tests.support.protocol_strategies import consumed
@@ -20,12 +20,12 @@ def draft(*messages: Message) -> Draft:
     return found
 
 
-def control(half: HalfRecord) -> HalfControl:
+def control(half: Record) -> HalfControl:
     return parse_half(consumed(half.headers))
 
 
-def halves(found: Draft) -> list[HalfRecord]:
-    return [half for _, half in found.take_unsent("shop", INCARNATION)]
+def halves(found: Draft) -> list[Record]:
+    return [half for _, half in found.take_unsent("shop", INCARNATION, "shop.half", 0)]
 
 
 def controls(found: Draft) -> list[HalfControl]:

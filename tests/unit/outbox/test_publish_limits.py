@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from outbox import Message, MessageRefused
 from outbox._kafka.channel import ChannelDescription
 from outbox._publish.draft import Draft
-from outbox._publish.sender import HalfRecord, Sender
+from outbox._publish.sender import Sender
 from outbox._publish.validation import PlannedHalf, refuse
 from outbox._publish.waiting import BLOCKING, Budget
 from outbox._rules.topic_description import TopicDescription
 from outbox.message import HeadersInput
 from outbox.protocol.discard import DiscardReason
-from outbox.protocol.half import Truth, parse_half
+from outbox.protocol.half import ANY_PARTITION, Truth, parse_half
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
@@ -74,7 +74,7 @@ def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discar
 def accepted(draft: Draft, message: Message, to: Sender) -> bool:
     """Publish a message if it is not refused, and return whether it was accepted."""
     try:
-        refuse(message, draft.planned(message, "shop"), to, BUDGET)
+        refuse(message, draft.planned(message, "shop", "shop.half"), to, BUDGET)
     except MessageRefused:
         return False
     draft.add(message)
@@ -84,7 +84,7 @@ def accepted(draft: Draft, message: Message, to: Sender) -> bool:
 def stored(draft: Draft) -> Transaction:
     """Return the transaction of a draft as the relay has it once it is decided COMMIT."""
     transaction = Transaction(TRANSACTION, "shop", Truth.ROW, None, None, 0)
-    for offset, (position, half) in enumerate(draft.take_unsent("shop", INCARNATION)):
+    for offset, (position, half) in enumerate(draft.take_unsent("shop", INCARNATION, "shop.half", 3)):
         found = some.consumed(half.headers)
         transaction.add(position, Half(offset, NOW, half.key, half.value, tuple(found), parse_half(found)))
     count = len(transaction.halves)
@@ -141,8 +141,8 @@ def test_halves_of_accepted_messages_fit_internal_topics(
     real = topic("orders", AMPLE)
     draft = Draft(TRANSACTION, NoWatcher())
     draft.add(Message("orders", None, ordering_key))
-    half = draft.planned(message, "shop").make()
-    limit = record_size(*half) * (2 if which == "discard" else 1) + distance
+    half = draft.planned(message, "shop", "shop.half").make()
+    limit = record_size(half.key, half.value, half.headers) * (2 if which == "discard" else 1) + distance
     if not accepted(draft, message, sender(real, **{which: limit})):
         return
     transaction = stored(draft)
@@ -157,9 +157,9 @@ def test_halves_of_accepted_messages_fit_internal_topics(
 
 def test_half_of_listener_that_exceeds_check_topic_is_refused() -> None:
     message = Message("orders", bytes(1_000), "k")
-    half = HalfRecord(message.key_bytes(), message.value_bytes(), [])
+    half = Record("shop.half", ANY_PARTITION, message.key_bytes(), message.value_bytes(), [])
     planned = PlannedHalf(lambda: half, "shop", Truth.LISTENER, b"k", 1)
-    limit = check_record_size(*half, "shop")
+    limit = check_record_size(half.key, half.value, half.headers, "shop")
     refuse(message, planned, sender(topic("orders", AMPLE), check=limit), BUDGET)
     with pytest.raises(MessageRefused, match=rf"check request.*{CHANNEL.check_topic}.*at most {limit - 1} "):
         refuse(message, planned, sender(topic("orders", AMPLE), check=limit - 1), BUDGET)
@@ -172,7 +172,7 @@ def test_refusal_names_size_and_limit_with_headers(number: int, size: int) -> No
     found = real_record_size(None, bytes(1_000), message.header_list(), "shop")
     draft = Draft(TRANSACTION, NoWatcher())
     with pytest.raises(MessageRefused, match=f"would have {found} bytes.*at most {found - 1} "):
-        refuse(message, draft.planned(message, "shop"), sender(topic("orders", found - 1)), BUDGET)
+        refuse(message, draft.planned(message, "shop", "shop.half"), sender(topic("orders", found - 1)), BUDGET)
 
 
 def test_message_to_topic_of_channel_is_refused() -> None:

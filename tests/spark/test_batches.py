@@ -84,6 +84,7 @@ def test_a_write_that_fails_leaves_nothing_visible(landing: Landing) -> None:
     assert len(landing.places()) == 3
 
 
+@pytest.mark.long
 def test_a_batch_of_aborted_records_only_has_a_manifest_and_no_rows(landing: Landing) -> None:
     landing.land(0)
     assert Manifest.parse(landing.manifest(0).read_text()).rows == 0

@@ -586,6 +586,7 @@ def test_a_history_that_is_right_has_no_findings() -> None:
 # --- what cannot be known
 
 
+@pytest.mark.long
 def test_what_may_have_been_purged_cannot_be_proven() -> None:
     history = History()
     purged, kept = history.delivered(), history.delivered()

@@ -249,7 +249,9 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
 
 # --- mode auto --------------------------------------------------------------------------------------------------------
 
-_THREADS, _KEYS = 8, 20
+_THREADS, _KEYS = 8, 200
+"""So many keys that each has pauses in which none of its rows waits, however slow the relay is."""
+
 _STEADY_SECONDS, _STOPPED_SECONDS = 4.0, 10.0
 
 

@@ -30,14 +30,14 @@ from tests.support.servers import Servers
 from tests.support.shop import Shop
 
 
-@pytest.fixture(scope="module")
-def audited(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
-    """A site on which everything went right."""
+@pytest.fixture
+def audited(servers: Servers, tmp_path: Path) -> Iterator[Audited]:
+    """A site on which everything went right, for one test: some tests spoil theirs."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         site.create("orders", "stock")
         site.relay(extra=QUICK)
         site.checker(extra=QUICK)
-        made = Audited(site, tmp_path_factory.mktemp("audits"))
+        made = Audited(site, tmp_path)
         made.tell()
         yield made
 

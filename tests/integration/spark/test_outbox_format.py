@@ -247,6 +247,7 @@ def _batch(site: Site) -> list[tuple[int, int]]:
     return sorted((row.partition, row.offset) for row in read(site, "halves").collect())
 
 
+@pytest.mark.long
 def test_an_open_kafka_transaction_ends_what_is_read_until_it_is_over(site: Site, tmp_path: Path) -> None:
     register(session())
     site.create(partitions=1)
@@ -264,6 +265,7 @@ def test_an_open_kafka_transaction_ends_what_is_read_until_it_is_over(site: Site
     assert _batch(site) == _stream(site, tmp_path) == [(0, 0), (0, 1), (0, 3)]
 
 
+@pytest.mark.long
 def test_partitions_that_are_new_are_read_from_their_beginning(site: Site, tmp_path: Path) -> None:
     register(session())
     site.create(partitions=1)

@@ -170,6 +170,7 @@ def test_a_dry_run_writes_nothing(replaying: Replaying) -> None:
     assert replaying.site.channel.replay_ledger_topic not in replaying.site.admin.list_topics(timeout=10).topics
 
 
+@pytest.mark.long
 def test_what_a_replay_has_sent_and_was_landed_is_not_sent_again_by_the_way(replaying: Replaying) -> None:
     orders = replaying.site.topic("orders")
     sent = landed(orders, 1, headers=[("outbox-replay", b"earlier")])

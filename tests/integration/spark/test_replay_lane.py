@@ -86,6 +86,7 @@ def _status(service: Service) -> str:
         return file.read()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outcome", ["committed", "aborted"])
 def test_a_commit_in_doubt_is_looked_up(
     shared: Site,

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from outbox._kafka.client_log import logged
-from outbox._kafka.connection_causes import UNKNOWN_CAUSE, ExplainingAdmin, cause_of, forget_causes
+from outbox._kafka.connection_causes import NO_ANSWER, UNKNOWN_CAUSE, ExplainingAdmin, cause_of, forget_causes
 from outbox._kafka.forks import creation
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable
@@ -33,12 +33,6 @@ _FRESH = {"topic.metadata.refresh.interval.ms": 1_000}
 died gets no answer for minutes, although the others are up."""
 
 _DESCRIBE = "DESCRIBE"
-
-_UNREACHABLE = {
-    KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
-    KafkaError._TRANSPORT,  # noqa: SLF001 - as above
-    KafkaError.REQUEST_TIMED_OUT,
-}
 
 
 def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,7 +353,7 @@ def refused(what: str, error: KafkaException, why: tuple[str, str] | None = None
         why: The cause that the client reported, and what to do about it.
     """
     cause: KafkaError = error.args[0]
-    if cause.code() in _UNREACHABLE:
+    if cause.code() in NO_ANSWER:
         reason, advice = why or (cause.str(), UNKNOWN_CAUSE)
         return KafkaUnreachable(f"Kafka does not answer ({what}: {reason}). {advice}.")
     advice = "; check the rights of this client" if "AUTHORIZATION" in cause.name() else ""

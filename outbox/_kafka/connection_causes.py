@@ -21,6 +21,22 @@ _ADVICE = {
 
 UNKNOWN_CAUSE = "Start Kafka, or correct bootstrap.servers, the network or the credentials"
 
+NO_ANSWER = frozenset(
+    {
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001 - as above
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - as above
+        KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - as above
+        KafkaError._RESOLVE,  # noqa: SLF001 - as above
+        KafkaError._WAIT_COORD,  # noqa: SLF001 - as above
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Codes of a request that no broker answered; with any other code, one did."""
+
 _KEPT = 50
 _STATE = re.compile(r" \(after \d+ms in state [^()]*\)$")
 

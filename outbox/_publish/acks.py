@@ -11,19 +11,12 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, Message
 
+from outbox._kafka.connection_causes import NO_ANSWER
 from outbox._publish.waiting import Budget, Notify
 from outbox.errors import PublishFailed
 
 Report = Callable[[KafkaError | None, Message], None]
 """Handles a delivery report of librdkafka."""
-
-_TOO_LATE = frozenset(
-    {
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
-        KafkaError._TIMED_OUT,  # noqa: SLF001 - as above
-        KafkaError._TRANSPORT,  # noqa: SLF001 - as above
-    }
-)
 
 
 class Witness(Protocol):
@@ -76,7 +69,7 @@ class Acks:
                 return  # cancelled: a signal handler raised after produce() had queued the half (R47)
             if error is not None:
                 self.error = f"{error.name()}: {error.str()}"
-                self._too_late = self._too_late or error.code() in _TOO_LATE
+                self._too_late = self._too_late or error.code() in NO_ANSWER
             elif offset is None or offset < 0:
                 self.error = "a half was acknowledged without an offset"
             else:

@@ -8,6 +8,7 @@ ROWS ?= 25000
 MINUTES ?= 10
 SEED ?= 0
 SECONDS_DOWN ?= 300
+BLOAT_ROWS ?= 10000000
 HALVES ?= 100000
 KILLS ?= 40
 WORKERS ?= 5
@@ -18,7 +19,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Tests start hundreds of Python processes; without cached byte code each compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock dist hooks clean
+.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage bloat land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock dist hooks clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +72,9 @@ torture-document: setup ## Make docs/torture.md from the reports that are kept (
 
 outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000 wait for it, and see all decided afterwards
 	$(BIN)/python -m tests.torture.outage --seconds $(SECONDS_DOWN) --halves $(HALVES)
+
+bloat: setup ## Let BLOAT_ROWS=10000000 rows pass through a message table, and see that it does not grow (about half an hour)
+	$(BIN)/python -m tests.torture.bloat --rows $(BLOAT_ROWS)
 
 land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times for each sink, and check that each record landed once (SEED=7)
 	$(BIN)/python -m tests.land_torture --kills $(KILLS) --seed $(SEED)

@@ -1,0 +1,257 @@
+"""`python -m tests.torture.bloat`: how large a message table becomes while very many rows pass through it.
+
+Rows are inserted and delivered. Then the same goes on while a transaction elsewhere in the database stays open, so that
+vacuum can remove none of the deleted rows, and once more after that transaction has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, LiteralString
+
+import psycopg
+import typer
+from psycopg import sql
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.environment import environment
+from outbox._postgres.message_table import MessageTable
+from stack import Stack
+from tests.support.harness import Site, wait_until
+from tests.support.signals import end_in_order
+
+ROWS = 10_000_000
+LIMIT = 2.0
+"""How much larger than after the first tenth the table may be at the end."""
+
+_ROWS_OF_A_TRANSACTION = 200
+_WAITING_MAX = 50_000
+"""Writers pause while more rows wait, as an application does whose relay is only just fast enough."""
+
+_LOOK_SECONDS = 0.5
+_PATIENCE_SECONDS = 600.0
+
+_INSERT: LiteralString = (
+    "INSERT INTO {table} (producer_group, topic, key, value)"
+    " SELECT 'bloat', {topic}, convert_to(n::text, 'UTF8'), convert_to(repeat('x', 256), 'UTF8')"
+    " FROM generate_series(1, %s) n"
+)
+_SIZES: LiteralString = (
+    "SELECT (SELECT count(*) FROM {table}), pg_table_size({name}), pg_indexes_size({name}),"
+    " pg_total_relation_size({evidence})"
+)
+_PROVEN: LiteralString = "SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM {evidence}, unnest(ids) r"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of the tables at one moment.
+
+    Args:
+        delivered: Rows that were delivered before it.
+        waiting: Rows in the message table.
+        table_bytes: The message table with its TOAST table, bytes.
+        index_bytes: Its indexes, bytes.
+        evidence_bytes: The evidence of delivered messages, with its indexes, bytes.
+    """
+
+    delivered: int
+    waiting: int
+    table_bytes: int
+    index_bytes: int
+    evidence_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one part of the run did.
+
+    Args:
+        name: What was special about it.
+        rows: Rows that were inserted and delivered.
+        seconds: From its first insert until the table was empty.
+        end: The sizes at its end.
+    """
+
+    name: str
+    rows: int
+    seconds: float
+    end: Size
+
+    @property
+    def per_second(self) -> float:
+        """Rows inserted and delivered per second."""
+        return self.rows / self.seconds
+
+
+@dataclass(slots=True)
+class BloatResult:
+    """What came of the run.
+
+    Args:
+        rows: Rows of the first two phases together.
+        phases: The parts of the run, in their order.
+        wrong: What must not be, one sentence each.
+        environment: Machine, versions, command and commit.
+    """
+
+    rows: int
+    phases: list[Phase] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def judge(self) -> None:
+        """Compare the end of the second phase with the end of the first."""
+        first, second = self.phases[0].end, self.phases[1].end
+        for what in ("table_bytes", "index_bytes"):
+            before, after = getattr(first, what), getattr(second, what)
+            if after > LIMIT * before:
+                self.wrong.append(
+                    f"{what} is {after:,} after {second.delivered:,} rows, {before:,} after {first.delivered:,}"
+                )
+
+
+class _Traffic:
+    """Inserts rows by plain SQL while a relay delivers them.
+
+    Args:
+        site: The site, with a message table and a relay.
+        say: Takes lines about the progress.
+    """
+
+    def __init__(self, site: Site, say: Say) -> None:
+        self._site, self._say = site, say
+        names = site.tables
+        identifier = sql.Identifier(names.schema, names.message)
+        evidence = sql.Identifier(names.schema, names.delivered)
+        name = sql.Literal(identifier.as_string())
+        topic = sql.Literal(site.topic("orders"))
+        self._insert = sql.SQL(_INSERT).format(table=identifier, topic=topic)
+        self._sizes = sql.SQL(_SIZES).format(table=identifier, name=name, evidence=sql.Literal(evidence.as_string()))
+        self._proven = sql.SQL(_PROVEN).format(evidence=evidence)
+        self._inserted = 0
+        self._room = threading.Event()
+
+    def run(self, name: str, rows: int) -> Phase:
+        """Insert rows and wait until all are delivered; return how long that took, and the sizes at its end."""
+        began = time.monotonic()
+        end = self._inserted + rows
+        writer = threading.Thread(target=self._write, args=(rows,))
+        self._room.set()
+        writer.start()
+        size = self._look()
+        while size.delivered < end:
+            if time.monotonic() > began + _PATIENCE_SECONDS * max(1, rows / 1_000_000):
+                raise TimeoutError(f"{end - size.delivered:,} rows were not delivered\n{self._site.logs()}")
+            time.sleep(_LOOK_SECONDS)
+            size = self._look()
+        writer.join()
+        phase = Phase(name, rows, time.monotonic() - began, size)
+        self._say(f"{name}: {rows:,} rows, {phase.per_second:,.0f}/s, table {size.table_bytes:,} bytes")
+        return phase
+
+    def _write(self, rows: int) -> None:
+        with psycopg.connect(self._site.postgres_url) as connection:
+            for first in range(0, rows, _ROWS_OF_A_TRANSACTION):
+                self._room.wait()
+                some = min(_ROWS_OF_A_TRANSACTION, rows - first)
+                connection.execute(self._insert, (some,))
+                connection.commit()
+                self._inserted += some
+
+    def _look(self) -> Size:
+        before = self._inserted  # read first: a row is counted as delivered only if it is surely gone
+        with self._site.connect() as connection:
+            row = connection.execute(self._sizes).fetchone()
+        waiting, table, index, evidence = map(int, row or (0, 0, 0, 0))
+        (self._room.set if waiting < _WAITING_MAX else self._room.clear)()
+        return Size(max(0, before - waiting), waiting, table, index, evidence)
+
+    def proven(self) -> int:
+        """Return the number of delivered messages by their evidence."""
+        with self._site.connect() as connection:
+            row = connection.execute(self._proven).fetchone()
+        return int(row[0]) if row else 0
+
+
+@contextmanager
+def _open_transaction(site: Site) -> Iterator[None]:
+    """Keep a transaction open whose snapshot holds vacuum back."""
+    with psycopg.connect(site.postgres_url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM pg_class")
+        yield
+        connection.rollback()
+
+
+def bloat(rows: int, say: Say) -> BloatResult:
+    """Start everything, let rows pass through a message table, and return its sizes; nothing is left running.
+
+    Args:
+        rows: Rows of the first two phases; each of the other two has a tenth of them.
+        say: Takes lines about the progress.
+
+    Raises:
+        TimeoutError: Rows were not delivered in time; with the ends of the logs.
+    """
+    with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        site.create("orders")
+        with site.connect() as connection:
+            MessageTable(site.tables).create(connection)
+        tables = {"bloat": {"dsn": site.postgres_url, "table_prefix": site.name}}
+        relay = site.relay(extra={"OUTBOX_TABLES": json.dumps(tables)})
+        wait_until(lambda: "Table source taken over" in relay.output(), explain=site.logs)
+        traffic, result, tenth = _Traffic(site, say), BloatResult(rows, environment=environment(stack)), rows // 10
+        result.phases.append(traffic.run("the first tenth", tenth))
+        result.phases.append(traffic.run("the other nine tenths", rows - tenth))
+        with _open_transaction(site):
+            result.phases.append(traffic.run("a transaction stays open", tenth))
+        result.phases.append(traffic.run("after its end", tenth))
+        result.judge()
+        inserted, proven = sum(phase.rows for phase in result.phases), traffic.proven()
+        if proven != inserted:
+            result.wrong.append(f"{inserted:,} rows were inserted, {proven:,} are proven delivered")
+    return result
+
+
+def _table(result: BloatResult) -> Table:
+    table = Table(
+        "phase", "rows", "rows/s", "table, MB", "indexes, MB", "evidence, MB", title="size of a message table"
+    )
+    for phase in result.phases:
+        sizes = (phase.end.table_bytes, phase.end.index_bytes, phase.end.evidence_bytes)
+        figures = (f"{size / 1e6:,.1f}" for size in sizes)
+        table.add_row(phase.name, f"{phase.rows:,}", f"{phase.per_second:,.0f}", *figures)
+    return table
+
+
+def main(
+    rows: Annotated[int, typer.Option(min=10, help="Rows of the first two phases.")] = ROWS,
+    report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/bloat.json"),
+) -> None:
+    """Let very many rows pass through a message table; ends with 2 if it grew, or if rows are not proven delivered."""
+    end_in_order()
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    result = bloat(rows, console.print)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(json.dumps(asdict(result), indent=2) + "\n")
+    console.print(_table(result))
+    for sentence in result.wrong:
+        console.print(f"wrong: {sentence}")
+    console.print(f"report: {report}")
+    if result.wrong:
+        raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,12 +1,15 @@
-"""Many messages in one transaction, beside a bare producer."""
+"""Many messages in one transaction: of half mode beside a bare producer, of table mode beside COPY."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from confluent_kafka import Producer
+from psycopg import sql
 from sqlalchemy.orm import Session
 
 from benchmarks.application import Application
@@ -16,6 +19,12 @@ from outbox.protocol.half import ANY_PARTITION, HalfControl, HalfOptions, Header
 from tests.support.harness import Site
 
 MESSAGES = 1_000
+_ROW_TRANSACTIONS = 10
+"""Of each run in table mode: one alone takes some 10 ms, which is less than the machine's noise."""
+
+_COPY = sql.SQL(
+    "COPY {} (producer_group, topic, partition, timestamp, key, value, header_names, header_values) FROM STDIN"
+)
 
 
 def measure_bulk(site: Site, application: Application, rounds: int) -> list[Figure]:
@@ -41,6 +50,57 @@ def measure_bulk(site: Site, application: Application, rounds: int) -> list[Figu
             Target("ratio", "at least", 0.5),
         )
     ]
+
+
+def measure_bulk_rows(site: Site, application: Application, rounds: int) -> list[Figure]:
+    """Measure `publish_many()` of a thousand messages in table mode, beside COPY of the same rows to the same table.
+
+    Args:
+        site: Where; no relay runs, and each run's rows are removed after it.
+        application: Warm.
+        rounds: How often both run, in turn.
+    """
+    table = sql.Identifier(site.tables.schema, site.tables.message)
+    runs = {
+        "copy": partial(_row_transactions, application, partial(_copy, application, _COPY.format(table))),
+        "publish_many": partial(_row_transactions, application, partial(_publish_rows, application)),
+    }
+    with site.connect() as connection:
+        remove = partial(connection.execute, sql.SQL("TRUNCATE {}").format(table))
+        found = interleave(runs, rounds, remove, warm=True)
+    return [
+        Figure(
+            "table_publish_many_vs_copy",
+            f"publish_many() of {MESSAGES:,} messages in table mode, until COMMIT returns",
+            "messages/s",
+            "COPY of the same rows",
+            found["publish_many"],
+            found["copy"],
+            Target("ratio", "at least", 0.9),
+        )
+    ]
+
+
+def _row_transactions(application: Application, tell: Callable[[Session], object]) -> float:
+    began = time.perf_counter()
+    for _ in range(_ROW_TRANSACTIONS):
+        with Session(application.engine) as session, session.begin():
+            application.update(session, 0)
+            tell(session)
+    return _ROW_TRANSACTIONS * MESSAGES / (time.perf_counter() - began)
+
+
+def _publish_rows(application: Application, session: Session) -> None:
+    messages = (application.message(str(number).encode()) for number in range(MESSAGES))
+    application.table_outbox.publish_many(session, messages)
+
+
+def _copy(application: Application, statement: sql.Composed, session: Session) -> None:
+    driver: Any = session.connection().connection.driver_connection
+    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        for number in range(MESSAGES):
+            key = str(number).encode()
+            copy.write_row(("orders", application.topic, -1, None, key, application.payload, ["type"], [b"changed"]))
 
 
 def _publish(application: Application) -> float:

@@ -14,32 +14,43 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from sqlalchemy import Engine, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine
 
 from examples.flights import places
-from examples.flights.application import GROUP, TOPICS, flight_table, make_engine, metadata
+from examples.flights.application import TOPICS, make_engine, metadata
 from examples.flights.auditing import Window, keep_report, load_window
 from examples.flights.chart import draw_chart
-from examples.flights.kills import Application, load_kills
-from examples.flights.plan import make_plan
-from examples.flights.reconcile import Reconciliation, reconcile
+from examples.flights.diary import diaries_of
+from examples.flights.kafka_outage import KafkaOutage, load_span
+from examples.flights.kills import Application, Kill, load_kills
+from examples.flights.modes import Mode, part_of
+from examples.flights.plan import PlannedTransaction, make_plan
+from examples.flights.printing import show
+from examples.flights.reconcile import reconcile
+from examples.flights.side_by_side import ModeFigures, Ways, figures_of, ways_of
 from examples.flights.summary import Summary
 from outbox import TableNames
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn
+from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit, guarded
 from outbox.protocol.names import Channel
 from outbox.testing import settled
 from stack import Stack
 
 QUIET_SECONDS = 120.0
+OUTAGE_AFTER = 1 / 3
+"""Share of the transactions after which Kafka is stopped; what is left is work for the time after it, too."""
+
+PRINT_SECONDS = 5.0
+"""Between two lines of progress where there is no terminal."""
+
 SETTINGS = {
     "OUTBOX_PROFILE": "development",
     "OUTBOX_TRANSACTION_TIMEOUT_MS": "2000",
@@ -55,7 +66,7 @@ Folder = Annotated[Path, typer.Option(help="Where results go.")]
 
 @app.callback(invoke_without_command=True)
 def demo(context: typer.Context, rows: Rows = "25000", folder: Folder = Path("build/demo")) -> None:
-    """Run everything: servers, relay, checker, application, kills, Spark, audit, reconciliation."""
+    """Run everything: servers, relay, checker, application, kills, an outage, Spark, audit, reconciliation."""
     if context.invoked_subcommand is None:
         guarded(lambda: _everything(rows, folder))
 
@@ -92,13 +103,15 @@ def _everything(rows: str, folder: Path) -> None:
         stack = cleanup.enter_context(Stack())
         servers = {"OUTBOX_BOOTSTRAP_SERVERS": stack.bootstrap_servers, "OUTBOX_POSTGRES_URL": stack.postgres_url}
         environ = {**os.environ, **SETTINGS, **servers}
-        _say(f"Kafka on {stack.bootstrap_servers}; creating channel, callback table and topics")
+        _say(f"Kafka on {stack.bootstrap_servers}; creating channel, tables and topics")
         create_channel(_kafka(environ), Channel(), replication=1)
         with connect_dsn(stack.postgres_url, autocommit=True) as connection:
             CallbackTable(TableNames()).create(connection)
-        for service in ("relay", "checker"):
-            cleanup.enter_context(_service(service, folder, environ))
-        _publish(rows, folder, environ)
+            MessageTable(TableNames()).create(connection)
+        tables = {"OUTBOX_TABLES": json.dumps({"flights": {"dsn": stack.postgres_url}})}
+        cleanup.enter_context(_service("relay", folder, {**environ, **tables}))
+        cleanup.enter_context(_service("checker", folder, environ))
+        _publish(rows, folder, environ, KafkaOutage(stack.kafka, _say))
         _land(folder, environ)
         audited = _audit(folder, environ)
         _reconcile(folder, environ)
@@ -118,7 +131,7 @@ def _service(name: str, folder: Path, environ: Mapping[str, str]) -> Iterator[No
         process.wait(30)
 
 
-def _publish(rows: str, folder: Path, environ: Mapping[str, str]) -> None:
+def _publish(rows: str, folder: Path, environ: Mapping[str, str], outage: KafkaOutage | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     engine = make_engine(environ["OUTBOX_POSTGRES_URL"])
     metadata.create_all(engine)
@@ -126,19 +139,34 @@ def _publish(rows: str, folder: Path, environ: Mapping[str, str]) -> None:
     window = Window.begin()
     plan = make_plan(None if rows == "all" else int(rows))
     _say(f"{sum(len(transaction.flights) for transaction in plan):,} flights in {len(plan):,} local transactions")
-    application = Application(rows, len(plan), folder, {**environ, "OUTBOX_GROUP": GROUP})
+    _run_application(rows, plan, folder, environ, outage)
+    _wait(lambda: _is_settled(engine, environ), QUIET_SECONDS, "the relay has not settled everything")
+    window.end().save(folder / "window.json")
+
+
+def _run_application(
+    rows: str, plan: list[PlannedTransaction], folder: Path, environ: Mapping[str, str], outage: KafkaOutage | None
+) -> None:
+    parts = {mode: len(part_of(plan, mode)) for mode in Mode}
+    application = Application(rows, parts, folder, environ)
     try:
         with _progress() as progress:
-            _watch(application, engine, len(plan), progress)
+            _watch(application, make_engine(environ["OUTBOX_POSTGRES_URL"]), parts, progress, outage)
+        if outage is not None:
+            outage.end().save(folder / "outage.json")
     finally:
         application.stop()
     application.save(folder / "kills.json")
-    (folder / "rolled_back.json").write_text(json.dumps(application.rolled_back()))
     _say(
         f"the application is done; {len(application.kills)} of its processes were killed; waiting until all is settled"
     )
-    _wait(lambda: settled(_kafka(environ), Channel()), QUIET_SECONDS, "the relay has not settled everything")
-    window.end().save(folder / "window.json")
+
+
+def _is_settled(engine: Engine, environ: Mapping[str, str]) -> bool:
+    try:
+        return settled(_kafka(environ), Channel()) and not places.rows_wait(engine)
+    except KafkaException:  # after an outage Kafka holds offsets back until a transaction that was open is ended
+        return False
 
 
 def _create_topics(environ: Mapping[str, str]) -> None:
@@ -152,29 +180,42 @@ def _create_topics(environ: Mapping[str, str]) -> None:
         future.result(30)
 
 
-def _watch(application: Application, engine: Engine, transactions: int, progress: Progress) -> None:
-    committed = progress.add_task("committed or rolled back", total=transactions)
+def _watch(
+    application: Application,
+    engine: Engine,
+    parts: Mapping[Mode, int],
+    progress: Progress,
+    outage: KafkaOutage | None,
+) -> None:
+    bars = {mode: progress.add_task(f"{mode} mode", total=total) for mode, total in parts.items()}
     killed = progress.add_task("processes killed")
-    printed = time.monotonic()
-    while application.watch():
-        finished = _committed(engine) + application.rolled_back()
-        progress.update(committed, completed=finished)
+    total, printed = sum(parts.values()), time.monotonic()
+    at_work = True
+    while at_work:
+        at_work = application.watch()
+        finished = _finished(application, engine)
+        for mode, bar in bars.items():
+            progress.update(bar, completed=finished[mode])
         progress.update(killed, completed=len(application.kills))
-        if not console.is_terminal and time.monotonic() - printed > 5:  # noqa: PLR2004 - a line every 5 s is enough
+        if not console.is_terminal and time.monotonic() - printed > PRINT_SECONDS:
             printed = time.monotonic()
-            _say(f"{finished:,} of {transactions:,} transactions, {len(application.kills)} processes killed")
+            modes = ", ".join(f"{mode} {count:,}" for mode, count in finished.items())
+            killed_so_far = len(application.kills)
+            _say(f"{sum(finished.values()):,} of {total:,} transactions ({modes}), {killed_so_far} processes killed")
+        if outage is not None and sum(finished.values()) >= total * OUTAGE_AFTER:
+            outage.begin()
         time.sleep(0.5)
-    progress.update(committed, completed=_committed(engine) + application.rolled_back())
+
+
+def _finished(application: Application, engine: Engine) -> dict[Mode, int]:
+    """Transactions that committed, or were rolled back on purpose, by mode."""
+    committed, rolled_back = places.committed_in(engine), application.rolled_back()
+    return {mode: committed[mode] + rolled_back[mode] for mode in Mode}
 
 
 def _progress() -> Progress:
     columns = (TextColumn("{task.description:>24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal)
-
-
-def _committed(engine: Engine) -> int:
-    with Session(engine) as session:
-        return session.scalar(select(func.count(flight_table.c.transaction.distinct()))) or 0
 
 
 def _land(folder: Path, environ: Mapping[str, str]) -> None:
@@ -205,46 +246,39 @@ def _reconcile(folder: Path, environ: Mapping[str, str]) -> None:
     told = places.told_in(engine)
     kills = load_kills(folder / "kills.json")
     landed = places.landed_rows(folder / "landed")
+    visible = places.visible_records(_kafka(environ))
     summary = Summary(
         len(told),
-        _committed(engine),
-        json.loads((folder / "rolled_back.json").read_text()),
+        _modes(folder, engine, kills, ways_of(visible)),
+        load_span(folder / "outage.json"),
         places.decided_by_checker(_kafka(environ), Channel()),
         kills,
-        places.states(environ["OUTBOX_POSTGRES_URL"], [kill.transaction_id for kill in kills]),
-        reconcile(told, places.visible_on(_kafka(environ))),
+        places.committed_attempts(engine, [kill.attempt for kill in kills]),
+        reconcile(told, places.seen_in(visible)),
         reconcile(told, places.landed_in(landed)),
     )
     (folder / "summary.json").write_text(json.dumps(summary.as_json(), indent=2) + "\n")
     picture = folder / "departures.png"
     draw_chart(landed, picture)
-    _show(summary)
+    show(summary, console)
     console.print(f"chart: {picture}\nfigures: {folder / 'summary.json'}")
     if not summary.clean:
         raise SystemExit(Exit.FINDINGS)
 
 
-def _show(summary: Summary) -> None:
-    table = Table("place", "messages", "lost", "duplicated", "phantom", "out of order", title="reconciliation")
-    table.add_row("Postgres (truth)", f"{summary.told:,}", "", "", "", "")
-    table.add_row("real topics, read_committed", *_cells(summary.visible))
-    table.add_row("landed by Spark", *_cells(summary.landed))
-    console.print(table)
-    kills = Table("killed", "times", "outcome", title="application processes killed")
-    for step, outcomes in summary.kills_by_step().items():
-        words = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != "kills")
-        kills.add_row(step, str(outcomes["kills"]), words)
-    console.print(kills)
-    decided = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.decided.items()))
-    console.print(
-        f"{summary.committed:,} transactions committed, {summary.rolled_back:,} rolled back; "
-        f"{summary.decided.total()} decided by check-back ({decided})"
-    )
-
-
-def _cells(place: Reconciliation) -> list[str]:
-    counts = [len(place.lost), len(place.doubled), len(place.phantom), len(place.out_of_order)]
-    return [f"{place.seen:,}", *(f"[{'red' if count else 'green'}]{count}[/]" for count in counts)]
+def _modes(folder: Path, engine: Engine, kills: list[Kill], ways: Ways) -> dict[Mode, ModeFigures]:
+    committed, outage = places.committed_in(engine), load_span(folder / "outage.json")
+    return {
+        mode: figures_of(
+            mode,
+            committed[mode],
+            sum(kill.mode is mode for kill in kills),
+            diaries_of(folder, mode),
+            ways,
+            outage,
+        )
+        for mode in Mode
+    }
 
 
 def _kafka(environ: Mapping[str, str]) -> dict[str, str]:

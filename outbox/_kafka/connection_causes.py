@@ -35,7 +35,7 @@ NO_ANSWER = frozenset(
         KafkaError.BROKER_NOT_AVAILABLE,
     }
 )
-"""Codes of a request that no broker answered; with any other code, one did."""
+"""Codes of a request without an answer: no broker replied, or the one that did could not reach another in time."""
 
 _KEPT = 50
 _STATE = re.compile(r" \(after \d+ms in state [^()]*\)$")

@@ -18,14 +18,15 @@ from typing import Annotated, Any, LiteralString
 
 import psycopg
 import typer
-from psycopg import sql
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.environment import environment
+from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
 from stack import Stack
 from tests.support.harness import Site, wait_until
+from tests.support.message_rows import create, relay_settings
 from tests.support.signals import end_in_order
 
 ROWS = 10_000_000
@@ -40,15 +41,15 @@ _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
 
 _INSERT: LiteralString = (
-    "INSERT INTO {table} (producer_group, topic, key, value)"
-    " SELECT 'bloat', {topic}, convert_to(n::text, 'UTF8'), convert_to(repeat('x', 256), 'UTF8')"
-    " FROM generate_series(1, %s) n"
+    "INSERT INTO {message} (producer_group, topic, key, value)"
+    " SELECT 'bloat', %(topic)s, convert_to(n::text, 'UTF8'), convert_to(repeat('x', 256), 'UTF8')"
+    " FROM generate_series(1, %(rows)s) n"
 )
 _SIZES: LiteralString = (
-    "SELECT (SELECT count(*) FROM {table}), pg_table_size({name}), pg_indexes_size({name}),"
-    " pg_total_relation_size({evidence})"
+    "SELECT (SELECT count(*) FROM {message}), pg_table_size(%(message)s::regclass),"
+    " pg_indexes_size(%(message)s::regclass), pg_total_relation_size(%(delivered)s::regclass)"
 )
-_PROVEN: LiteralString = "SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM {evidence}, unnest(ids) r"
+_PROVEN: LiteralString = "SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM {delivered}, unnest(ids) r"
 
 Say = Callable[[str], None]
 
@@ -125,20 +126,13 @@ class _Traffic:
     """Inserts rows by plain SQL while a relay delivers them.
 
     Args:
-        site: The site, with a message table and a relay.
+        site: The site, with a relay.
+        table: Its message table.
         say: Takes lines about the progress.
     """
 
-    def __init__(self, site: Site, say: Say) -> None:
-        self._site, self._say = site, say
-        names = site.tables
-        identifier = sql.Identifier(names.schema, names.message)
-        evidence = sql.Identifier(names.schema, names.delivered)
-        name = sql.Literal(identifier.as_string())
-        topic = sql.Literal(site.topic("orders"))
-        self._insert = sql.SQL(_INSERT).format(table=identifier, topic=topic)
-        self._sizes = sql.SQL(_SIZES).format(table=identifier, name=name, evidence=sql.Literal(evidence.as_string()))
-        self._proven = sql.SQL(_PROVEN).format(evidence=evidence)
+    def __init__(self, site: Site, table: MessageTable, say: Say) -> None:
+        self._site, self._table, self._say = site, table, say
         self._inserted = 0
         self._room = threading.Event()
 
@@ -146,13 +140,15 @@ class _Traffic:
         """Insert rows and wait until all are delivered; return how long that took, and the sizes at its end."""
         began = time.monotonic()
         end = self._inserted + rows
-        writer = threading.Thread(target=self._write, args=(rows,))
+        writer = threading.Thread(target=self._write, args=(rows,), daemon=True)
         self._room.set()
         writer.start()
         size = self._look()
         while size.delivered < end:
             if time.monotonic() > began + _PATIENCE_SECONDS * max(1, rows / 1_000_000):
                 raise TimeoutError(f"{end - size.delivered:,} rows were not delivered\n{self._site.logs()}")
+            if not writer.is_alive() and self._inserted < end:
+                raise RuntimeError(f"the writer ended after {self._inserted:,} of {end:,} rows")
             time.sleep(_LOOK_SECONDS)
             size = self._look()
         writer.join()
@@ -161,18 +157,21 @@ class _Traffic:
         return phase
 
     def _write(self, rows: int) -> None:
+        insert, topic = self._table.compose(_INSERT), self._site.topic("orders")
         with psycopg.connect(self._site.postgres_url) as connection:
             for first in range(0, rows, _ROWS_OF_A_TRANSACTION):
                 self._room.wait()
                 some = min(_ROWS_OF_A_TRANSACTION, rows - first)
-                connection.execute(self._insert, (some,))
+                connection.execute(insert, {"topic": topic, "rows": some})
                 connection.commit()
                 self._inserted += some
 
     def _look(self) -> Size:
+        tables = self._site.tables
+        names = {"message": self._table.full_name, "delivered": written(tables.schema, tables.delivered)}
         before = self._inserted  # read first: a row is counted as delivered only if it is surely gone
         with self._site.connect() as connection:
-            row = connection.execute(self._sizes).fetchone()
+            row = connection.execute(self._table.compose(_SIZES), names).fetchone()
         waiting, table, index, evidence = map(int, row or (0, 0, 0, 0))
         (self._room.set if waiting < _WAITING_MAX else self._room.clear)()
         return Size(max(0, before - waiting), waiting, table, index, evidence)
@@ -180,7 +179,7 @@ class _Traffic:
     def proven(self) -> int:
         """Return the number of delivered messages by their evidence."""
         with self._site.connect() as connection:
-            row = connection.execute(self._proven).fetchone()
+            row = connection.execute(self._table.compose(_PROVEN)).fetchone()
         return int(row[0]) if row else 0
 
 
@@ -203,15 +202,18 @@ def bloat(rows: int, say: Say) -> BloatResult:
 
     Raises:
         TimeoutError: Rows were not delivered in time; with the ends of the logs.
+        RuntimeError: The writer failed.
     """
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create("orders")
-        with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
-        tables = {"bloat": {"dsn": site.postgres_url, "table_prefix": site.name}}
-        relay = site.relay(extra={"OUTBOX_TABLES": json.dumps(tables)})
+        table = create(site)
+        relay = site.relay(extra=relay_settings(site, OUTBOX_BATCH_MESSAGES="5000"))
         wait_until(lambda: "Table source taken over" in relay.output(), explain=site.logs)
-        traffic, result, tenth = _Traffic(site, say), BloatResult(rows, environment=environment(stack)), rows // 10
+        traffic, result, tenth = (
+            _Traffic(site, table, say),
+            BloatResult(rows, environment=environment(stack)),
+            rows // 10,
+        )
         result.phases.append(traffic.run("the first tenth", tenth))
         result.phases.append(traffic.run("the other nine tenths", rows - tenth))
         with _open_transaction(site):

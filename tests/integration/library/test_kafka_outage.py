@@ -250,7 +250,7 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
 # --- mode auto --------------------------------------------------------------------------------------------------------
 
 _THREADS, _KEYS = 8, 200
-"""So many keys that each has pauses in which none of its rows waits, however slow the relay is."""
+"""Enough keys that some have no waiting row, even with a slow relay; otherwise the circuit would stay half-open."""
 
 _STEADY_SECONDS, _STOPPED_SECONDS = 4.0, 10.0
 

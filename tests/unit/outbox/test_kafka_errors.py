@@ -1,4 +1,4 @@
-"""What an error of Kafka means to the user: nobody answered, or a broker refused."""
+"""What an error of Kafka means to the user: no broker answered, or one refused."""
 
 from __future__ import annotations
 

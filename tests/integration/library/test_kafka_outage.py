@@ -111,9 +111,6 @@ _TIMEOUT = 1.0
 _OUTAGE_SECONDS = 40.0
 """Longer than the library relies on a description of a topic (30 s)."""
 
-_QUICK = 0.1
-"""s: how long an answer takes at most during the outage, on a machine that needs half of it for a read before it."""
-
 
 @dataclass
 class Answers:
@@ -133,6 +130,10 @@ class Answers:
         """Return the time (s) that this share of those took at most."""
         times = sorted(seconds for seconds, _ in self.between(start, end))
         return times[min(len(times) - 1, int(len(times) * share))]
+
+    def waited(self, start: float, end: float, seconds: float) -> list[float]:
+        """Return the times (s) of those that took at least so long."""
+        return [took for took, _ in self.between(start, end) if took >= seconds]
 
     def figures(self, start: float, end: float) -> str:
         """Return the number, the percentiles of the times and the statuses of those."""
@@ -203,7 +204,7 @@ async def _until_written(writes: Answers, since: float) -> float:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """100 ms are asserted beside reads before the outage: a machine that needs longer for them has twice that time."""
+    """No read waits for Kafka, and after the first time-out no write does; the times are printed."""
     reads, writes = Answers(), Answers()
 
     async def scenario(stack: Stack, path: str) -> tuple[float, float, float, float]:
@@ -242,15 +243,17 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
     assert {status for _, status in reads.between(0.0, float("inf"))} == {200}
     assert {status for _, status in writes.between(failed, resumed)} == {503}
     assert {status for _, status in writes.between(0.0, float("inf"))} <= {201, 503}
-    limit = max(_QUICK, 2 * reads.percentile(0.99, begun, paused))
-    assert reads.percentile(0.99, paused, resumed) < limit, "reads go on"
-    assert writes.percentile(0.99, failed, resumed) < limit, "writes are refused, they do not wait"
+    assert not reads.waited(paused, resumed, _TIMEOUT), "reads go on"
+    assert not writes.waited(failed, resumed, _TIMEOUT), "writes are refused, they do not wait"
 
 
 # --- mode auto --------------------------------------------------------------------------------------------------------
 
 _THREADS, _KEYS = 8, 200
 """Enough keys that some have no waiting row, even with a slow relay; otherwise the circuit would stay half-open."""
+
+_FALLBACK_SECONDS = 0.25
+"""The default of `fallback_after_ms`: a transaction that waits for Kafka takes at least that."""
 
 _STEADY_SECONDS, _STOPPED_SECONDS = 4.0, 10.0
 
@@ -322,7 +325,6 @@ def test_outage_of_kafka_is_invisible_in_mode_auto(capsys: pytest.CaptureFixture
             back = time.monotonic()
             wait_until(lambda: len(site.halves()) > 0 and waiting(site) < 100, explain=site.logs)
         wait_empty(site)
-        before, during = (orders.kept.percentile(0.99, *span) for span in ((paused - 3, paused), (paused, resumed)))
         with capsys.disabled():
             print(  # noqa: T201 - the figures are a result
                 f"\nbefore the outage: {orders.kept.figures(paused - 3, paused)}",
@@ -333,4 +335,5 @@ def test_outage_of_kafka_is_invisible_in_mode_auto(capsys: pytest.CaptureFixture
         assert not orders.errors
         assert circuits.opened.is_set()
         assert_exactly(site, "orders")
-        assert during <= max(3 * before, 0.1), "they do not wait"
+        waited = orders.kept.waited(paused, resumed, _FALLBACK_SECONDS)
+        assert len(waited) <= len(orders.kept.between(paused, resumed)) / 50, f"few wait for Kafka: {waited}"

@@ -20,6 +20,7 @@ from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
+from outbox.protocol.identifiers import table_transaction_id
 from relay.tables.rows import Row
 
 CONNECT_SECONDS = 5
@@ -51,6 +52,10 @@ _WINDOW: LiteralString = (
 _BEYOND: LiteralString = (
     "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), ARRAY(SELECT DISTINCT xid::text::bigint"
     " FROM {message} WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s)"
+)
+_TRANSACTIONS: LiteralString = (
+    "SELECT id, xid::text::bigint, {started} FROM {message} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
+    " UNION ALL SELECT id, xid::text::bigint, {started} FROM {discarded} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
 )
 _MOVE: LiteralString = (
     "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS bigint[])"
@@ -228,6 +233,15 @@ class SourceTable:
         parameters = {"xids": sorted({str(row.xid) for row in found}), "last": found[-1].id}
         now, beyond = self._connection.execute(self._beyond, parameters).fetchone() or (0, ())
         return Window(found, frozenset(beyond), now)
+
+    def transaction_ids(self, ids: Sequence[int]) -> dict[int, str]:
+        """Return the transaction ids of those of some rows that wait or are discarded, by row id.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+        rows = self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": _array(ids)})
+        return {id_: table_transaction_id(xid, started_us) for id_, xid, started_us in rows}
 
     def move(self, before: Progress, step: Step) -> Progress:
         """Take a step in one durable transaction: delete what was delivered, name the next batch.

@@ -73,6 +73,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.records: list[tuple[str, bytes | None]] = []
+        self.partition = partition_of(ID, 50)
 
     def write(self, *states: int | bytes | None, of: str = ID) -> None:
         """Write states of a transactional id: a status, a whole value, or a tombstone."""
@@ -80,7 +81,7 @@ class Coordinator:
 
     def reader(self, _kafka: object, topic: str, partition: int, _group: str, isolation: str) -> Coordinator:
         """Stands in for an `OffsetReader`."""
-        assert (topic, partition, isolation) == (TOPIC, partition_of(ID, 50), "read_uncommitted")
+        assert (topic, partition, isolation) == (TOPIC, self.partition, "read_uncommitted")
         return self
 
     def bounds(self) -> tuple[int, int]:
@@ -334,3 +335,20 @@ def test_producer_is_closed_after_an_end_that_failed(coordinator: Coordinator, d
     with pytest.raises(UndecidedError):
         _end()
     deliveries[ID].close.assert_called_once_with()
+
+
+def test_source_without_progress_is_ended_as_decided(
+    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
+) -> None:
+    """The first transaction of a table source commits its progress; it writes to no topic of the channel."""
+    owner = Checkpointed.table_source(CHANNEL, "shop")
+    coordinator.partition = partition_of(owner.transactional_id, 50)
+    coordinator.write(PREPARE_COMMIT, EMPTY, of=owner.transactional_id)
+    end_hanging({}, Mock(), CHANNEL, owner, lambda _progress: Mock(), "decide")
+    (call,) = deliveries[owner.transactional_id].end_hanging.call_args_list
+    assert call.args[0] is None
+    assert call.kwargs["is_committed"]
+    with pytest.raises(UnsafeError, match=r"table source shop at offset none .* committed and is lost"):
+        refuse_undone_end({}, owner, None, "decide")
+    refuse_undone_end({}, owner, TopicPartition(*owner.place, 4, "incarnation"), "decide")
+    assert group.offsets.keys() >= {owner.note}

@@ -11,12 +11,15 @@ from checker.operator.options import UNITS, OperatorSettings
 from outbox._operations.source_report import ROWS, Condition, SourceReport, SourceReporter
 from outbox._rules.waiting_rows import Waits
 from outbox._service.output import print_entry
+from outbox._service.settings import TableSettings
+from outbox.errors import ConfigurationError
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
     Condition.HALTED: "waits for `outbox table resume`",
     Condition.NO_OWNER: "waits for a relay",
     Condition.UNREACHABLE: "",
+    Condition.FOREIGN: "",
 }
 """What rows wait for that nothing else keeps."""
 
@@ -29,7 +32,16 @@ def report_tables(settings: OperatorSettings, unreachable: str = "") -> list[Sou
         unreachable: Why Kafka is not asked; empty: it is.
     """
     reporter = SourceReporter(settings.connection(), settings.channel_names(), unreachable)
-    return [reporter.report(name, table.names(), table.connection_string()) for name, table in settings.tables.items()]
+    return [_report(reporter, name, table) for name, table in settings.tables.items()]
+
+
+def _report(reporter: SourceReporter, source: str, table: TableSettings) -> SourceReport:
+    """Return the state of a source; of a foreign table nothing is read."""
+    try:
+        names = table.message_names()
+    except ConfigurationError as error:
+        return SourceReport(source, table.message_table, Condition.FOREIGN, str(error))
+    return reporter.report(source, names, table.connection_string())
 
 
 def table_fields(found: SourceReport) -> dict[str, Any]:

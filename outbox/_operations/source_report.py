@@ -39,6 +39,7 @@ class Condition(enum.StrEnum):
     HALTED = "halted"
     NO_OWNER = "no owner"
     UNREACHABLE = "unreachable"
+    FOREIGN = "not read"
 
 
 @dataclass

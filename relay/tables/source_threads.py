@@ -26,9 +26,11 @@ from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
 from relay.settings import RelaySettings
 from relay.tables.admission import Admission
+from relay.tables.foreign_table import ForeignTable
 from relay.tables.half_order import HalfOrder
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.owned_table import OwnedTable
 from relay.tables.source_table import SourceTable
 from relay.tables.table_source import TableSource
 
@@ -116,7 +118,7 @@ class _SourceThread(threading.Thread):
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
     def _own(self) -> None:
-        table = SourceTable.connect(self._source, self._settings)
+        table = self._connect()
         try:
             while not table.try_own():
                 if self.stop.wait(OWNER_SECONDS):
@@ -125,7 +127,11 @@ class _SourceThread(threading.Thread):
         finally:
             table.close()
 
-    def _serve(self, table: SourceTable) -> None:
+    def _connect(self) -> OwnedTable:
+        kind = ForeignTable if self._settings.is_foreign else SourceTable
+        return kind.connect(self._source, self._settings)
+
+    def _serve(self, table: OwnedTable) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         with (
             closing(KafkaProgress(settings.connection(), channel, self._source)) as kafka,
@@ -137,11 +143,11 @@ class _SourceThread(threading.Thread):
                 self._deliver(table, delivery, kafka, halves)
 
     def _deliver(
-        self, table: SourceTable, delivery: TransactionalDelivery, kafka: KafkaProgress, halves: HalfProgressReader
+        self, table: OwnedTable, delivery: TransactionalDelivery, kafka: KafkaProgress, halves: HalfProgressReader
     ) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
-        admission = Admission(gate, channel, HalfOrder(self._cluster.channel.partitions))
+        admission = Admission(gate, channel, HalfOrder(self._cluster.channel.partitions), table.origin_bytes)
         lookup = TopicLookup(admission, gate, self._cluster.topics, NoHangingTransactions(), self._feedback.refusals)
         source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()

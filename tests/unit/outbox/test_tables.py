@@ -10,11 +10,14 @@ import pytest
 from confluent_kafka import Message
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
+from typer.testing import CliRunner
 
+from outbox._cli.table import app
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
+from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
 from outbox.settings import TableNames
@@ -117,6 +120,30 @@ def test_the_name_of_a_role_is_quoted() -> None:
 def test_names_that_postgres_would_read_otherwise_are_refused(role: str) -> None:
     with pytest.raises(ConfigurationError, match="name one role"):
         CallbackTable(NAMES).checker_grant(role)
+
+
+def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
+    options = ["sql", "--table-prefix", "events", "--message-table", "public.Events", "--relay-role", "one"]
+    found = CliRunner().invoke(app, options)
+    assert found.exit_code == 0, found.output
+    assert 'CREATE TABLE IF NOT EXISTS "public"."events_source"' in found.stdout
+    assert 'GRANT SELECT, DELETE ON "public"."Events" TO "one"' in found.stdout
+    assert "events_message" not in found.stdout
+    marked = CliRunner().invoke(app, [*options, "--mark-column", "sent"])
+    assert 'GRANT SELECT, UPDATE ("sent") ON "public"."Events" TO "one"' in marked.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--message-table", "events"], "'events' has no schema"),
+        (["--message-table", "public.events", "--mark-column", 'a"b'], "is not a name of a schema, table or column"),
+    ],
+)
+def test_names_of_a_foreign_table_are_checked(options: list[str], error: str) -> None:
+    found = CliRunner().invoke(app, ["sql", *options])
+    assert found.exit_code == Exit.CONFIGURATION
+    assert error in " ".join(found.output.split())
 
 
 @pytest.mark.parametrize("group", ["", "x" * 256, "a\0b"])

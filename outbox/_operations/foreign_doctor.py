@@ -1,0 +1,43 @@
+"""The doctor's examination of a foreign table: that it is there, and the relay's progress beside it is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import LiteralString
+
+from outbox._operations.finding import Finding
+from outbox._operations.table_connection import table_connection
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.source_statements import source_name
+from outbox.errors import ConfigurationError
+
+_EXISTS: LiteralString = "SELECT to_regclass(%s) IS NOT NULL"
+_BELONGS: LiteralString = "SELECT name, to_jsonb(s) ->> 'message_table' FROM {source} AS s WHERE id = 0"
+
+
+def examine_foreign(source: str, foreign: ForeignSource, dsn: str) -> Iterator[Finding]:
+    """Yield what is found. Whether the table can be delivered, the relay examines when it takes it over.
+
+    Args:
+        source: Name of the table source.
+        foreign: The foreign table, and what belongs to it.
+        dsn: Connection string.
+    """
+    what, names = f"table source {source}", foreign.names
+    create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
+    places = {foreign.full_name: (foreign.table, "correct message_table")}
+    places |= {foreign.full_source: ((names.schema, names.source), create)}
+    try:
+        with table_connection(source, names, dsn) as connection:
+            for full_name, (place, fix) in places.items():
+                if connection.execute(_EXISTS, (source_name(*place),)).fetchone() != (True,):
+                    yield Finding(what, f"table {full_name} does not exist in this database", fix)
+                    return
+            owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
+    except ConfigurationError as error:
+        yield Finding(what, str(error), "correct the settings of the table, or the rights of this role")
+        return
+    if owner not in {None, (source, foreign.full_name)}:
+        yield Finding(what, f"{foreign.full_source} has the progress of {owner}", f"set a table_prefix, then {create}")
+        return
+    yield Finding(what, "", f"foreign table {foreign.full_name}: is there; its rows are not examined")

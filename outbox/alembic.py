@@ -189,10 +189,8 @@ def include_name(
         A function that returns False for these tables and True for any other name.
     """
     names = TableNames(schema, prefix)
-    messages = {names.message, names.discarded, names.source}
-    ours = {names.transaction, names.meta, names.fence, *messages, InboxTable(names).name}
 
     def include(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
-        return kind != "table" or name not in ours or parents.get("schema_name") not in {None, schema}
+        return kind != "table" or not names.owns(parents.get("schema_name") or schema, name or "")
 
     return include

@@ -181,9 +181,25 @@ class TableNames:
         return f"{self.prefix}_source"
 
     @property
+    def inbox(self) -> str:
+        """Name of the inbox table."""
+        return f"{self.prefix}_inbox"
+
+    @property
     def publish_function(self) -> str:
         """Name of the SQL function that publishes a message in table mode."""
         return f"{self.prefix}_publish"
+
+    def owns(self, schema: str, table: str) -> bool:
+        """Return whether a table with these names is the outbox's own.
+
+        Args:
+            schema: Its schema.
+            table: Its name.
+        """
+        callback = (self.transaction, self.meta, self.fence)
+        messages = (self.message, self.discarded, self.delivered, self.source)
+        return schema == self.schema and table in {*callback, *messages, self.inbox}
 
 
 @dataclass(frozen=True, slots=True)

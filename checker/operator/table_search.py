@@ -50,7 +50,7 @@ class TableSearch:
                 with table_connection(source, names, settings.connection_string()) as connection:
                     self._look(source, MessageTable(names), connection)
             except ConfigurationError as error:
-                self._found.unread.append((f"message table of source {source}", str(error)))
+                self._found.unread.append((f"table of source {source}", str(error)))
         return self._rows
 
     def _look(self, source: str, table: MessageTable, connection: psycopg.Connection) -> None:

@@ -9,17 +9,17 @@ from rich.console import Console
 
 from checker.operator.options import UNITS, OperatorSettings
 from outbox._operations.source_report import ROWS, Condition, SourceReport, SourceReporter
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.message_table import MessageTable
 from outbox._rules.waiting_rows import Waits
 from outbox._service.output import print_entry
 from outbox._service.settings import TableSettings
-from outbox.errors import ConfigurationError
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
     Condition.HALTED: "waits for `outbox table resume`",
     Condition.NO_OWNER: "waits for a relay",
     Condition.UNREACHABLE: "",
-    Condition.FOREIGN: "",
 }
 """What rows wait for that nothing else keeps."""
 
@@ -32,16 +32,11 @@ def report_tables(settings: OperatorSettings, unreachable: str = "") -> list[Sou
         unreachable: Why Kafka is not asked; empty: it is.
     """
     reporter = SourceReporter(settings.connection(), settings.channel_names(), unreachable)
-    return [_report(reporter, name, table) for name, table in settings.tables.items()]
+    return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
 
 
-def _report(reporter: SourceReporter, source: str, table: TableSettings) -> SourceReport:
-    """Return the state of a source; of a foreign table nothing is read."""
-    try:
-        names = table.message_names()
-    except ConfigurationError as error:
-        return SourceReport(source, table.message_table, Condition.FOREIGN, str(error))
-    return reporter.report(source, names, table.connection_string())
+def _table(settings: TableSettings) -> MessageTable | ForeignSource:
+    return settings.foreign_source() if settings.is_foreign else MessageTable(settings.names())
 
 
 def table_fields(found: SourceReport) -> dict[str, Any]:
@@ -54,7 +49,7 @@ def table_fields(found: SourceReport) -> dict[str, Any]:
         "why": found.why or None,
         "owner_pid": found.owner.pid if found.owner else None,
         "owner_address": found.owner.address if found.owner else None,
-        "rows": found.rows if found.now_ms else None,
+        "rows": found.rows if found.now_ms and found.is_counted else None,
         "more_rows": found.rows >= ROWS,
         "age_ms": found.oldest_ms,
         "batch": progress.batch if progress else None,
@@ -93,17 +88,24 @@ def _head(found: SourceReport) -> str:
 def _details(found: SourceReport) -> Iterator[str]:
     yield found.why
     if found.now_ms:
-        more = " or more" if found.rows >= ROWS else ""
-        oldest = "" if found.oldest_ms is None else f", the oldest {age(found.oldest_ms)} old"
-        yield f"{found.table}: {found.rows} row{'' if found.rows == 1 else 's'}{more}{oldest}; {_progress(found)}"
+        yield f"{found.table}: {_rows(found)}; {_progress(found)}"
     for one in found.waiting:
         why = f"{one.why}: {one.detail}" if one.why is not Waits.NEXT else _NEXT[found.condition]
         yield f"{one.rows} for {one.topic}, {age(_age_ms(found, one.started_us))}: {why}"
     if found.discarded:
         counts = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
-        yield f"discarded: {counts}; see `outbox discarded list`"
+        where = "`outbox discarded list`" if found.is_counted else "docs/foreign_tables.md"
+        yield f"discarded: {counts}; see {where}"
     for problem in found.problems:
         yield f"not read: {problem}"
+
+
+def _rows(found: SourceReport) -> str:
+    if not found.is_counted:
+        return "a foreign table, whose rows are not counted"
+    more = " or more" if found.rows >= ROWS else ""
+    oldest = "" if found.oldest_ms is None else f", the oldest {age(found.oldest_ms)} old"
+    return f"{found.rows} row{'' if found.rows == 1 else 's'}{more}{oldest}"
 
 
 def _progress(found: SourceReport) -> str:

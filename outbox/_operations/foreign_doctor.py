@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import LiteralString
 
 from outbox._operations.finding import Finding
+from outbox._operations.source_report import Condition, SourceReporter
 from outbox._operations.table_connection import table_connection
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.source_statements import source_name
@@ -15,13 +16,14 @@ _EXISTS: LiteralString = "SELECT to_regclass(%s) IS NOT NULL"
 _BELONGS: LiteralString = "SELECT name, to_jsonb(s) ->> 'message_table' FROM {source} AS s WHERE id = 0"
 
 
-def examine_foreign(source: str, foreign: ForeignSource, dsn: str) -> Iterator[Finding]:
+def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
     """Yield what is found. Whether the table can be delivered, the relay examines when it takes it over.
 
     Args:
         source: Name of the table source.
         foreign: The foreign table, and what belongs to it.
         dsn: Connection string.
+        reporter: Compares the progress with that in Kafka.
     """
     what, names = f"table source {source}", foreign.names
     create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
@@ -40,4 +42,10 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str) -> Iterator[F
     if owner not in {None, (source, foreign.full_name)}:
         yield Finding(what, f"{foreign.full_source} has the progress of {owner}", f"set a table_prefix, then {create}")
         return
-    yield Finding(what, "", f"foreign table {foreign.full_name}: is there; its rows are not examined")
+    found = reporter.report(source, foreign, dsn)
+    for problem in found.problems:
+        yield Finding(what, f"not read: {problem}", "correct it, and run this again")
+    if found.condition is Condition.HALTED:
+        yield Finding(what, f"halted: {found.why}", "see docs/foreign_tables.md, 'A source that stops'")
+    else:
+        yield Finding(what, "", f"{found.condition}, foreign table {found.table}; its rows are not examined")

@@ -33,6 +33,7 @@ from pydantic_settings import (
 )
 
 from outbox._kafka.topic_contract import Contract, contract_of
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.foreign_layout import After, Layout, LayoutName, make_layout
 from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.logs import LIBRDKAFKA
@@ -365,7 +366,10 @@ class TableSettings(Database):
                     f"{', '.join(sorted(given))} is for a foreign table. Set layout to debezium or mapping."
                 )
             return self
-        self.foreign_name()
+        try:
+            self.foreign_source()
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
         self.foreign_layout()
         check_name(self.mark_column)
         if self.after == "delete" and "mark_column" in self.model_fields_set:
@@ -379,15 +383,16 @@ class TableSettings(Database):
         """Return whether the application made the table."""
         return self.layout != "outbox"
 
-    def foreign_name(self) -> QualifiedName:
-        """Return the name of the foreign table.
+    def foreign_source(self) -> ForeignSource:
+        """Return the foreign table, with what the relay needs beside it.
 
         Raises:
-            ValueError: It is not valid.
+            ValueError: The name of the foreign table is missing, or not valid.
+            ConfigurationError: A name of the relay's tables is not valid, or is that of the foreign table.
         """
         if not self.message_table:
             raise ValueError(f"layout is {self.layout} and message_table is missing. Name the table as schema.table.")
-        return QualifiedName.parse(self.message_table)
+        return ForeignSource(self.names(), QualifiedName.parse(self.message_table))
 
     def foreign_layout(self) -> Layout:
         """Return which column of the foreign table holds what.

@@ -29,7 +29,7 @@ class TableFacts:
     """What the catalog has of a table.
 
     Args:
-        kind: `r` for a table, `p` for a partitioned one; views, tables with children and others have another.
+        kind: `r` for a table, `p` for a partitioned one; views, partitions, tables with children have another.
         persistence: `p` if it is logged.
         types: Names of the types of its columns, domains resolved.
         unique: Columns that have a unique index of their own and are not null.
@@ -59,7 +59,8 @@ def check_fits(table: str, layout: Layout, facts: TableFacts | None, mark: str) 
         raise ConfigurationError(f"Table {table} does not exist in this database. Correct message_table.")
     if facts.kind not in {"r", "p"}:
         raise ConfigurationError(
-            f"{table} is a view, or has child tables. Set message_table to the table into which rows are inserted."
+            f"{table} is a view or a partition, or has child tables. Set message_table to the table into which the "
+            "application inserts."
         )
     if facts.persistence != "p":
         raise ConfigurationError(f"Table {table} loses its rows in a crash. Run ALTER TABLE {table} SET LOGGED.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from outbox._rules.foreign_layout import Layout
@@ -17,9 +17,6 @@ from relay.tables.rows import Row
 
 MAX_BYTES = 65_000_000
 """Of a row that can be delivered, or copied. The content of a larger one is not read."""
-
-ORIGIN = "foreign:"
-"""Before the source's name in the header `outbox-origin`: no evidence proves such a record, so no audit judges it."""
 
 MAX_ID_BYTES = 200
 """An id is in the header `outbox-origin` of its record."""
@@ -82,16 +79,19 @@ class ForeignRow(NamedTuple):
     placed: Sequence[str | None]
 
 
-def deliverable(found: Sequence[ForeignRow]) -> tuple[list[ForeignRow], list[ForeignRow]]:
+def deliverable(
+    found: Sequence[ForeignRow], left_writers: Collection[int] = ()
+) -> tuple[list[ForeignRow], list[ForeignRow]]:
     """Return the rows that can be delivered or discarded, and those that stay in their table (R60).
 
     A row whose content was not read stays, because no copy of it could be kept. Its local transaction stays with it.
 
     Args:
         found: Rows of a window.
+        left_writers: Local transactions of which rows of earlier windows have stayed.
     """
-    largest = {row.xmin for row in found if row.size > MAX_BYTES}
-    return [row for row in found if row.xmin not in largest], [row for row in found if row.xmin in largest]
+    stay = {*left_writers, *(row.xmin for row in found if row.size > MAX_BYTES)}
+    return [row for row in found if row.xmin not in stay], [row for row in found if row.xmin in stay]
 
 
 class RowReader:
@@ -166,7 +166,7 @@ def parsed_headers(text: str) -> list[Header]:
     """Return the headers of a JSON object: text as it is, null without a value, anything else as JSON.
 
     Raises:
-        ProtocolError: It is no JSON object, or has text that is not Unicode.
+        ProtocolError: It is no JSON object, or has text that is not Unicode, or a name that Kafka's client would cut.
     """
     try:
         found = json.loads(text)
@@ -176,6 +176,8 @@ def parsed_headers(text: str) -> list[Header]:
         raise ProtocolError(f"its headers cannot be read: {error}") from None
     if pairs is None:
         raise ProtocolError(f"its headers are {text[:80]}, not a JSON object")
+    if any("\0" in name for name, _ in headers):
+        raise ProtocolError("the name of a header has a NUL, where Kafka's client would cut it")
     return headers
 
 

@@ -42,14 +42,19 @@ _WINDOW: LiteralString = (
 _MOVE: LiteralString = (
     "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS text[])"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(expected)s RETURNING batch),"
-    " gone AS ({settle} moved WHERE {id} = ANY (CAST(%(gone)s AS {ids}))),"
+    " gone AS ({settle} moved WHERE {id} = ANY (CAST(%(gone)s AS {ids})) RETURNING {id} AS id, {settled} AS settled),"
     " refused AS ({settle} moved, unnest(CAST(%(refused)s AS {ids}), CAST(%(reasons)s AS text[]),"
     " CAST(%(details)s AS text[])) AS r (id, reason, detail) WHERE {id} = r.id"
-    " RETURNING {id}::text AS row_id, {copy} AS content, r.reason AS reason, r.detail AS detail),"
+    " RETURNING {id} AS id, {settled} AS settled, {copy} AS content, r.reason AS reason, r.detail AS detail),"
     " kept AS (INSERT INTO {discarded} (row_id, content, reason, detail)"
-    " SELECT row_id, content, reason, detail FROM refused)"
-    " SELECT batch FROM moved"
+    " SELECT id::text, content, reason, detail FROM refused),"
+    " settled AS (SELECT id FROM gone WHERE settled UNION ALL SELECT id FROM refused WHERE settled)"
+    " SELECT CASE WHEN (SELECT count(*) FROM settled) = %(count)s THEN batch"
+    " WHEN EXISTS (SELECT FROM {table} AS t WHERE {waits} AND {id} <> ALL (SELECT id FROM settled)"
+    " AND ({id} = ANY (CAST(%(gone)s AS {ids})) OR {id} = ANY (CAST(%(refused)s AS {ids})))) THEN batch / 0"
+    " ELSE batch END FROM moved"
 )
+"""A row that was delivered and remains, because of a trigger, would be delivered again: the statement fails (R59)."""
 
 _DELETE: LiteralString = "DELETE FROM {table} AS t USING"
 _MARK: LiteralString = "UPDATE {table} AS t SET {mark} = {now} FROM"
@@ -124,6 +129,7 @@ def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: 
         "order": sql.SQL(", ").join(map(_column, order)),
         "waits": waiting_rows(_column(mark), type_) if mark else sql.SQL("true"),
         "mark": sql.Identifier(mark or id_),
+        "settled": sql.SQL("NOT ({})").format(waiting_rows(_column(mark), type_)) if mark else sql.SQL("true"),
         "now": sql.SQL("statement_timestamp()" if type_ in TIMES else "true"),
         "lookahead": sql.Literal(LOOKAHEAD),
         "age": _age(layout.order, types),

@@ -11,12 +11,12 @@ import structlog
 from psycopg import sql
 
 from outbox._failpoints import failpoint
-from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.source_progress import Progress
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
+from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.tables.foreign_columns import TableFacts, check_fits, has_index
-from relay.tables.foreign_rows import MAX_ID_BYTES, ORIGIN, ForeignRow, RowId, RowReader, deliverable
+from relay.tables.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
 from relay.tables.foreign_statements import ForeignStatements, make_statements, waiting_rows
 from relay.tables.owned_table import OwnedTable, Step, Window, open_session
 
@@ -31,7 +31,8 @@ _LOCK: LiteralString = (  # of the foreign table itself; NULL: it does not exist
 _DISCARDED: LiteralString = "SELECT row_id, content, reason, detail FROM {discarded} LIMIT 0"
 
 _KIND: LiteralString = (
-    "SELECT oid, CASE WHEN relkind = 'r' AND relhassubclass THEN 'children' ELSE relkind::text END,"
+    "SELECT oid, CASE WHEN relispartition THEN 'partition' WHEN relkind = 'r' AND relhassubclass THEN 'children'"
+    " ELSE relkind::text END,"
     " relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"  # NULL: no such table
 )
 _TYPES: LiteralString = (
@@ -61,16 +62,17 @@ class ForeignTable(OwnedTable):
         connection: In autocommit.
     """
 
-    origin_bytes = MAX_ID_BYTES + len(ORIGIN)
+    origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
         super().__init__(name, settings.names(), connection)
-        self._source = ForeignSource(settings.names(), settings.foreign_name())
+        self._source = settings.foreign_source()
         self._layout = settings.foreign_layout()
         self._mark = settings.mark_column if settings.after == "mark" else ""
         self._statements: ForeignStatements | None = None
         self._reader: RowReader | None = None
-        self._left: list[str] = []  # ids of rows that are too large to be read; they stay
+        self._left: list[str] = []  # ids of rows that stay: they are too large to be read, or of such a transaction
+        self._left_writers: set[int] = set()
         self._first, self._first_at = "", 0.0
 
     @classmethod
@@ -90,7 +92,7 @@ class ForeignTable(OwnedTable):
     @property
     def origin(self) -> str:
         """Return what the origin header of a record has before the row's id: the name of a foreign source."""
-        return f"{ORIGIN}{self.name}"
+        return f"{FOREIGN_ORIGIN}{self.name}"
 
     def try_own(self) -> bool:
         """Return whether this session has become the owner, of the source and of the table; it asks without waiting.
@@ -186,10 +188,12 @@ class ForeignTable(OwnedTable):
         parameters = {"rows": rows, "bytes": size, "skip": _array([*map(str, skip), *self._left])}
         read = [ForeignRow(*row) for row in cursor.execute(self._ready().window, parameters)]
         failpoint("relay.table_read")
-        found, left = deliverable(read)
+        found, left = deliverable(read, self._left_writers)
         for row in left:
-            log.error("Row left in its table: it is too large", source=self.name, row=row.id, bytes=row.size)
+            why = "it is too large" if row.size > MAX_BYTES else "a row of its local transaction is too large"
+            log.error("Row left in its table", source=self.name, row=row.id, bytes=row.size, why=why)
         self._left += [row.id for row in left]
+        self._left_writers |= {row.xmin for row in left}
         if not found or self._reader is None:
             return Window((), frozenset(), 0)
         beyond = frozenset(row.xmin for row in found if row.is_beyond)
@@ -204,6 +208,7 @@ class ForeignTable(OwnedTable):
 
         Raises:
             UnsafeError: Another process changed the progress. Nothing was written.
+            ConfigurationError: A row remains that should go. Nothing was written.
             psycopg.Error: The database does not answer.
         """
         parameters = {
@@ -213,11 +218,18 @@ class ForeignTable(OwnedTable):
             "delivered": step.delivered,
             "ids": _array(map(str, step.ids)),
             "gone": _array(map(str, step.gone)),
+            "count": len(step.gone) + len(step.refused),
             "refused": _array(str(refusal.id) for refusal in step.refused),
             "reasons": [refusal.reason for refusal in step.refused],
             "details": [refusal.detail for refusal in step.refused],
         }
-        return self._take(self._ready().move, parameters, before, step)
+        try:
+            return self._take(self._ready().move, parameters, before, step)
+        except psycopg.errors.DivisionByZero as error:
+            raise ConfigurationError(
+                f"A trigger of table {self._source.full_name} keeps rows that were delivered or discarded. The source "
+                "stops, or it would deliver them again. Drop the trigger."
+            ) from error
 
     def purge(self) -> bool:
         """Return False: a foreign table has no evidence."""

@@ -6,14 +6,15 @@ message is lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from relay.tables.foreign_rows import ForeignRow, deliverable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _all(found: Sequence[ForeignRow]) -> tuple[list[ForeignRow], list[ForeignRow]]:
+def _all(found: Sequence[ForeignRow], left_writers: Collection[int] = ()) -> tuple[list[ForeignRow], list[ForeignRow]]:
     """Let all rows go."""
+    del left_writers
     return list(found), []
 
 

@@ -62,7 +62,7 @@ def test_mapping_names_each_column() -> None:
     settings = table(**COMMON, layout="mapping", columns=columns, after="mark")
     layout = settings.foreign_layout()
     assert (layout.order, layout.topic, layout.id_header) == ("written_at", ROUTED, "")
-    assert settings.foreign_name() == QualifiedName("public", "outbox_events")
+    assert settings.foreign_source().table == QualifiedName("public", "outbox_events")
     assert settings.mark_column == "delivered_at"
 
 
@@ -78,6 +78,12 @@ def test_mapping_names_each_column() -> None:
         ),
         ({**MAPPING, "message_table": 'public.e"; DROP'}, "is not a name of a schema, table or column"),
         ({**MAPPING, "message_table": "public.a.b"}, "'a.b' is not a name"),
+        (
+            {**MAPPING, "message_table": "public.outbox_message"},
+            "is a name of the outbox's own tables with prefix outbox",
+        ),
+        ({**MAPPING, "table_prefix": "Outbox"}, "Table prefix 'Outbox' is not valid"),
+        ({**MAPPING, "keep_settled_ms": 5}, "keep_settled_ms is given, and a foreign table has no evidence"),
         ({**MAPPING, "layout": "other"}, "Input should be 'outbox', 'debezium' or 'mapping'"),
         ({**MAPPING, "after": "keep"}, "Input should be 'delete' or 'mark'"),
         ({**MAPPING, "mark_column": "sent"}, "mark_column is given and rows are deleted. Set after to mark"),

@@ -39,7 +39,7 @@ def test_table_that_fits_is_accepted() -> None:
     ("facts", "error"),
     [
         (None, r"Table public.events does not exist in this database\. Correct message_table"),
-        (replace(FACTS, kind="v"), "public.events is a view, or has child tables"),
+        (replace(FACTS, kind="v"), "public.events is a view or a partition, or has child"),
         (replace(FACTS, persistence="u"), r"Run ALTER TABLE public.events SET LOGGED"),
         (replace(FACTS, types={}), r"Table public.events has no column 'id' \(id\)"),
         (

@@ -94,6 +94,9 @@ def test_row_too_large_stays_with_its_local_transaction() -> None:
     found, left = deliverable(rows)
     assert [one.id for one in found] == ["1", "3"]
     assert [one.id for one in left] == ["2", "4"]
+    found, left = deliverable([row("5", 2), row("6", 3)], {2})
+    assert [one.id for one in found] == ["6"]
+    assert [one.id for one in left] == ["5"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,7 @@ def test_row_too_large_stays_with_its_local_transaction() -> None:
         (row(headers='{"a": "\\ud800"}'), "its headers cannot be read"),
         (row(headers='{"\\ud800": 1}'), "its headers cannot be read"),
         (row(headers='{"outbox-id": "x"}'), "header outbox-id is reserved"),
+        (row(headers='{"outbox-id\\u0000": "x"}'), "the name of a header has a NUL"),
         (row(headers=f'{{"a": {"[" * 100_000}{"]" * 100_000}}}'), "its headers cannot be read"),
         (row("x" * (MAX_ID_BYTES + 1)), "its id has 201 bytes, more than 200"),
     ],

@@ -13,7 +13,11 @@ from outbox._postgres.source_statements import source_name
 from outbox.errors import ConfigurationError
 
 _EXISTS: LiteralString = "SELECT to_regclass(%s) IS NOT NULL"
-_BELONGS: LiteralString = "SELECT name, to_jsonb(s) ->> 'message_table' FROM {source} AS s WHERE id = 0"
+_IS_FOREIGN: LiteralString = (
+    "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'message_table'"
+    " AND NOT attisdropped)"
+)
+_BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
 
 
 def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
@@ -27,20 +31,25 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
     """
     what, names = f"table source {source}", foreign.names
     create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
-    places = {foreign.full_name: (foreign.table, "correct message_table")}
-    places |= {foreign.full_source: ((names.schema, names.source), create)}
+    place, other = source_name(names.schema, names.source), "set another table_prefix"
+    looks = (
+        (_EXISTS, source_name(*foreign.table), f"table {foreign.full_name} does not exist", "correct message_table"),
+        (_EXISTS, place, f"table {foreign.full_source} does not exist", create),
+        (_IS_FOREIGN, place, f"table {foreign.full_source} is not that of a foreign table", other),
+    )
     try:
         with table_connection(source, names, dsn) as connection:
-            for full_name, (place, fix) in places.items():
-                if connection.execute(_EXISTS, (source_name(*place),)).fetchone() != (True,):
-                    yield Finding(what, f"table {full_name} does not exist in this database", fix)
+            for look, table, problem, fix in looks:
+                if connection.execute(look, (table,)).fetchone() != (True,):
+                    yield Finding(what, problem, fix)
                     return
             owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
     except ConfigurationError as error:
         yield Finding(what, str(error), "correct the settings of the table, or the rights of this role")
         return
     if owner not in {None, (source, foreign.full_name)}:
-        yield Finding(what, f"{foreign.full_source} has the progress of {owner}", f"set a table_prefix, then {create}")
+        of = "source {!r} and table {}".format(*owner)
+        yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
         return
     found = reporter.report(source, foreign, dsn)
     for problem in found.problems:

@@ -129,17 +129,17 @@ class ForeignTable(OwnedTable):
 
     def _begin(self) -> Sequence[Any]:
         compose = self._source.compose
-        try:
-            with self._explained():
+        with self._explained():
+            try:
                 self._connection.execute("SET row_security = off")  # a hidden row would never be delivered
                 self._connection.execute(compose(_BEGIN), (self.name, self._source.full_name))
                 self._connection.execute(compose(_DISCARDED))
                 return self._connection.execute(compose(_PROGRESS)).fetchone() or ()
-        except psycopg.errors.UndefinedColumn as error:
-            raise ConfigurationError(
-                f"The tables {self._names.source} and {self._names.discarded} are not those of a foreign table. "
-                "Set a table_prefix of its own, and run `outbox table create --message-table` with it."
-            ) from error
+            except psycopg.errors.UndefinedColumn as error:
+                raise ConfigurationError(
+                    f"The tables {self._names.source} and {self._names.discarded} are not those of a foreign table. "
+                    "Set a table_prefix of its own, and run `outbox table create --message-table` with it."
+                ) from error
 
     def _check(self) -> TableFacts:
         name = self._source.full_name

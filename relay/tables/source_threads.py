@@ -128,8 +128,9 @@ class _SourceThread(threading.Thread):
             table.close()
 
     def _connect(self) -> OwnedTable:
-        kind = ForeignTable if self._settings.is_foreign else SourceTable
-        return kind.connect(self._source, self._settings)
+        if self._settings.is_foreign:
+            return ForeignTable.connect(self._source, self._settings)
+        return SourceTable.connect(self._source, self._settings)
 
     def _serve(self, table: OwnedTable) -> None:
         settings, channel = self._cluster.settings, self._cluster.channel.channel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,8 +138,3 @@ def run(connection: psycopg.Connection[Any], statement: str, *values: Any) -> li
 def count(connection: psycopg.Connection[Any], statement: str) -> int:
     """Return the number that a query gives."""
     return int(run(connection, statement)[0][0])
-
-
-def is_uuid(text: str) -> bool:
-    """Return whether a text is a UUID."""
-    return str(uuid.UUID(text)) == text

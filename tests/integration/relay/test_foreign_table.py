@@ -10,6 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._rules.qualified_name import QualifiedName
+from outbox.settings import TableNames
 from outbox.testing import VisibleRecord, read_committed
 from tests.support.foreign_tables import KINDS, Kind, relay_settings, run, variables
 from tests.support.harness import Service, Site, wait_until
@@ -101,7 +104,7 @@ def test_rows_of_debezium_are_routed_as_its_event_router_does(shop: Site) -> Non
     assert (first.partition, first.key, (first.value or b"").decode()) == (1, b"42", stored)
     assert first.headers[:2] == (("id", str(id_).encode()), ("eventType", b"Made"))
     assert first.message_id == f"{id_}/0"
-    assert dict(first.headers)["outbox-origin"] == f"{SOURCE}/{id_}".encode()
+    assert dict(first.headers)["outbox-origin"] == f"foreign:{SOURCE}/{id_}".encode()
     assert (second.partition, second.key, second.value) == (2, b"42", None)
 
 
@@ -196,6 +199,50 @@ def test_rows_of_one_local_transaction_become_visible_together(shop: Site) -> No
     assert_exactly(shop, "orders")
 
 
+def test_two_sources_never_deliver_one_table(shop: Site) -> None:
+    BIGINT.create(shop)
+    names = TableNames("public", f"{shop.name}_other")
+    with shop.connect() as connection:
+        ForeignSource(names, QualifiedName("public", BIGINT.table(shop))).create(connection)
+    first = relay(shop, BIGINT)
+    insert(shop, BIGINT, "orders", "one")
+    shop.wait_visible(1, "orders")
+    other = shop.relay(extra=variables({"other": {**BIGINT.settings(shop), "table_prefix": names.prefix}}))
+    wait_until(lambda: "Relay started" in other.output(), explain=shop.logs)
+    for _ in range(20):
+        insert(shop, BIGINT, "orders", "one", "two")
+        BIGINT.wait_empty(shop)
+    assert_exactly(shop, "orders")
+    assert "Table source taken over" not in other.output()
+    first.terminate()
+    insert(shop, BIGINT, "orders", "one")
+    BIGINT.wait_empty(shop)
+    assert_exactly(shop, "orders")
+
+
+KEEPS = {
+    BIGINT: "BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keep()",
+    MARKED: "BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keep()",
+}
+
+
+@pytest.mark.parametrize("kind", KEEPS, ids=str)
+def test_a_trigger_that_keeps_delivered_rows_stops_the_source(shop: Site, kind: Kind) -> None:
+    kind.create(shop)
+    table = kind.table(shop)
+    body = "BEGIN IF TG_OP = 'DELETE' THEN RETURN NULL; END IF; NEW.sent = NULL; RETURN NEW; END"
+    execute(shop, f"CREATE FUNCTION {table}_keep() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+    execute(shop, f"CREATE TRIGGER keep {KEEPS[kind].format(table=table)}")
+    insert(shop, kind, "orders", "one")
+    service = relay(shop, kind)
+    shop.wait_visible(1, "orders")
+    wait_until(lambda: "keeps rows that were delivered or discarded" in service.output(), explain=shop.logs)
+    insert(shop, kind, "orders", "one")
+    execute(shop, f"DROP TRIGGER keep ON {table}")
+    kind.wait_empty(shop)
+    assert_exactly(shop, "orders")
+
+
 BROKEN = {
     "missing": ("DROP TABLE {table}", "does not exist in this database. Correct message_table"),
     "column": ("ALTER TABLE {table} DROP COLUMN body", "has no column 'body' (value)"),
@@ -241,4 +288,4 @@ def test_a_discarded_row_of_a_table_without_marks_is_put_back_with_its_id(shop: 
     )
     (found,) = shop.wait_visible(1, "nowhere")
     assert (found.key, found.value) == (b"one", b"1")
-    assert dict(found.headers)["outbox-origin"] == f"{SOURCE}/1".encode()
+    assert dict(found.headers)["outbox-origin"] == f"foreign:{SOURCE}/1".encode()

@@ -340,23 +340,39 @@ class TableSettings(Database):
     """One message table, or foreign table, that the relay delivers from."""
 
     dsn: SecretStr | None = Field(None, description="Connection string of the relay's role. No transaction pooler.")
-    table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
-    table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
+    table_schema: str = Field(
+        "public",
+        alias="schema",
+        description="Schema of the message table; of a foreign table, of what the relay keeps beside it.",
+    )
+    table_prefix: str = Field(
+        "outbox", description="Prefix of the names of these tables; each foreign table needs its own."
+    )
     keep_settled_ms: Milliseconds = Field(
         86_400_000, ge=0, description="Age up to which the evidence of delivered messages is kept."
     )
     layout: LayoutName = Field(
-        "outbox", description="Columns of the message table. Others than outbox: docs/foreign_tables.md."
+        "outbox",
+        description="Columns of the table. debezium and mapping are for foreign tables (docs/foreign_tables.md).",
     )
-    message_table: str = Field("", description="Schema and name of a table that the application made.")
-    after: After = Field("delete", description="What the relay does with a row that was delivered.")
-    mark_column: str = Field("delivered_at", description="With after=mark: the column that is set.")
-    columns: dict[str, str] = Field(default_factory=dict, description="Columns by what they hold.")
+    message_table: str = Field("", description="Of a foreign table: its schema and name, with a dot between.")
+    after: After = Field("delete", description="Of a foreign table: what the relay does with a delivered row.")
+    mark_column: str = Field("delivered_at", description="With after=mark: the column that the relay sets.")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="Of a foreign table: names of its columns, by what they hold."
+    )
     topic: str = Field(
-        "", description="Real topic; ${routedByValue} in it is replaced by the value of the column topic."
+        "",
+        description="Of a foreign table: the real topic; ${routedByValue} in it is the value of the column topic.",
     )
-    group: str = Field("", description="Producer group of the rows. Default: the name of the source.")
-    additional_placement: str = Field("", description="As Debezium's table.fields.additional.placement.")
+    group: str = Field(
+        "",
+        description="Of a foreign table: the producer group. Default: the column group, else the name of the source.",
+    )
+    additional_placement: str = Field(
+        "",
+        description="Of a foreign table: columns for headers, as in Debezium's table.fields.additional.placement.",
+    )
 
     @model_validator(mode="after")
     def _fits_layout(self) -> Self:

@@ -12,11 +12,10 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.names import Channel
 from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
-from relay.state.message_transaction import Transaction
 from relay.tables.admission import Admission
 from relay.tables.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
 from relay.tables.half_order import HalfOrder
-from relay.tables.rows import ids, records, transactions
+from relay.tables.rows import RowTransaction, ids, records, transactions
 
 INCARNATION = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
 MS = 1_700_000_000_123
@@ -32,7 +31,7 @@ def row(id_: str = "7", xmin: int = 1, **more: object) -> ForeignRow:
     return made._replace(**more)  # type: ignore[arg-type]
 
 
-def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "int8") -> list[Transaction]:
+def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "int8") -> list[RowTransaction]:
     """The transactions of rows."""
     return transactions(RowReader(layout, "shop", id_type, INCARNATION).rows(rows))
 

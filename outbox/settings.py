@@ -201,6 +201,22 @@ class TableNames:
         messages = (self.message, self.discarded, self.delivered, self.source)
         return schema == self.schema and table in {*callback, *messages, self.inbox}
 
+    def check_foreign(self, schema: str, table: str) -> None:
+        """Refuse a foreign table that has a name of the outbox's own tables.
+
+        Args:
+            schema: Its schema.
+            table: Its name.
+
+        Raises:
+            ConfigurationError: It has one.
+        """
+        if self.owns(schema, table):
+            raise ConfigurationError(
+                f"{schema}.{table} is a name of the outbox's own tables with prefix {self.prefix}. Name the table that "
+                "the application made, or set another table_prefix."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

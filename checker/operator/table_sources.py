@@ -36,7 +36,8 @@ def report_tables(settings: OperatorSettings, unreachable: str = "") -> list[Sou
 
 
 def _table(settings: TableSettings) -> MessageTable | ForeignSource:
-    return settings.foreign_source() if settings.is_foreign else MessageTable(settings.names())
+    names = settings.names()
+    return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
 
 
 def table_fields(found: SourceReport) -> dict[str, Any]:

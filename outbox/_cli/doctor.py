@@ -14,6 +14,7 @@ from outbox._operations.foreign_doctor import examine_foreign
 from outbox._operations.source_report import SourceReporter
 from outbox._operations.table_doctor import TableDoctor
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._service.findings import show_findings
 from outbox._service.output import Json
 from outbox.errors import ConfigurationError
@@ -42,7 +43,8 @@ def _tables(settings: DoctorSettings) -> Iterator[Finding]:
     for source, table in settings.tables.items():
         if table.is_foreign:
             reporter = SourceReporter(kafka, channel)
-            yield from examine_foreign(source, table.foreign_source(), table.connection_string(), reporter)
+            foreign = ForeignSource(table.names(), table.foreign_name())
+            yield from examine_foreign(source, foreign, table.connection_string(), reporter)
             continue
         yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel)
 

@@ -10,7 +10,6 @@ from psycopg import sql
 
 from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._rules.qualified_name import QualifiedName
-from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 
 # Apart from the tables of a message table of ours, so that neither changes for the other.
@@ -52,11 +51,7 @@ class ForeignSource:
     """
 
     def __init__(self, names: TableNames, table: QualifiedName) -> None:
-        if names.owns(*table):
-            raise ConfigurationError(
-                f"{'.'.join(table)} is a name of the outbox's own tables with prefix {names.prefix}. Name the table "
-                "that the application made, or set another table_prefix."
-            )
+        names.check_foreign(*table)
         self.names = names
         self.table = table
         self._names = {

@@ -33,8 +33,7 @@ from pydantic_settings import (
 )
 
 from outbox._kafka.topic_contract import Contract, contract_of
-from outbox._postgres.foreign_source import ForeignSource
-from outbox._rules.foreign_layout import After, Layout, LayoutName, make_layout
+from outbox._postgres.foreign_layout import After, Layout, LayoutName, make_layout
 from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.logs import LIBRDKAFKA
 from outbox._service.redaction import is_connection_string
@@ -383,7 +382,7 @@ class TableSettings(Database):
                 )
             return self
         try:
-            self.foreign_source()
+            self.names().check_foreign(*self.foreign_name())
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         self.foreign_layout()
@@ -399,16 +398,15 @@ class TableSettings(Database):
         """Return whether the application made the table."""
         return self.layout != "outbox"
 
-    def foreign_source(self) -> ForeignSource:
-        """Return the foreign table, with what the relay needs beside it.
+    def foreign_name(self) -> QualifiedName:
+        """Return the name of the foreign table.
 
         Raises:
-            ValueError: The name of the foreign table is missing, or not valid.
-            ConfigurationError: A name of the relay's tables is not valid, or is that of the foreign table.
+            ValueError: It is missing, or not valid.
         """
         if not self.message_table:
             raise ValueError(f"layout is {self.layout} and message_table is missing. Name the table as schema.table.")
-        return ForeignSource(self.names(), QualifiedName.parse(self.message_table))
+        return QualifiedName.parse(self.message_table)
 
     def foreign_layout(self) -> Layout:
         """Return which column of the foreign table holds what.

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
-from outbox._rules.foreign_layout import Layout
+from outbox._postgres.foreign_layout import Layout
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import ANY_PARTITION, Header
 from relay.tables.rows import Row

@@ -11,6 +11,7 @@ import structlog
 from psycopg import sql
 
 from outbox._failpoints import failpoint
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.source_progress import Progress
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
@@ -66,7 +67,7 @@ class ForeignTable(OwnedTable):
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
         super().__init__(name, settings.names(), connection)
-        self._source = settings.foreign_source()
+        self._source = ForeignSource(settings.names(), settings.foreign_name())
         self._layout = settings.foreign_layout()
         self._mark = settings.mark_column if settings.after == "mark" else ""
         self._statements: ForeignStatements | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from outbox._rules.foreign_layout import ROUTED
+from outbox._postgres.foreign_layout import ROUTED
 from outbox._rules.qualified_name import QualifiedName
 from outbox._service.settings import TableSettings
 from outbox.protocol.errors import ProtocolError
@@ -62,7 +62,7 @@ def test_mapping_names_each_column() -> None:
     settings = table(**COMMON, layout="mapping", columns=columns, after="mark")
     layout = settings.foreign_layout()
     assert (layout.order, layout.topic, layout.id_header) == ("written_at", ROUTED, "")
-    assert settings.foreign_source().table == QualifiedName("public", "outbox_events")
+    assert settings.foreign_name() == QualifiedName("public", "outbox_events")
     assert settings.mark_column == "delivered_at"
 
 

@@ -5,10 +5,12 @@ Import this module in `env.py`. Then write in a migration:
     def upgrade() -> None:
         op.create_outbox_tables(application_roles=["shop"], checker_roles=["outbox_checker"])
         op.create_outbox_messages(application_roles=["shop"], relay_roles=["outbox_relay"])  # for table mode
+        op.create_outbox_foreign_source("public.events", prefix="events", relay_roles=["outbox_relay"])  # foreign table
         op.create_outbox_inbox(consumer_roles=["shop"])
 
     def downgrade() -> None:
         op.drop_outbox_inbox()
+        op.drop_outbox_foreign_source("public.events", prefix="events")
         op.drop_outbox_messages()
         op.drop_outbox_tables()
 
@@ -27,8 +29,11 @@ from sqlalchemy import text
 
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import all_statements
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
+from outbox._rules.qualified_name import QualifiedName
+from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 
 
@@ -36,6 +41,8 @@ from outbox.settings import TableNames
 @Operations.register_operation("drop_outbox_tables")
 @Operations.register_operation("create_outbox_messages")
 @Operations.register_operation("drop_outbox_messages")
+@Operations.register_operation("create_outbox_foreign_source")
+@Operations.register_operation("drop_outbox_foreign_source")
 @Operations.register_operation("create_outbox_inbox")
 @Operations.register_operation("drop_outbox_inbox")
 class OutboxTables(MigrateOperation):
@@ -130,6 +137,50 @@ class OutboxTables(MigrateOperation):
         operations.invoke(cls(MessageTable(TableNames(schema, prefix)).drop_statements()))
 
     @classmethod
+    def create_outbox_foreign_source(
+        cls,
+        operations: Operations,
+        message_table: str,
+        schema: str = "public",
+        prefix: str = "outbox",
+        relay_roles: Sequence[str] = (),
+        mark_column: str = "",
+    ) -> None:
+        """Create the two tables that the relay needs beside a foreign table, which itself remains as it is.
+
+        Args:
+            operations: Alembic's operations.
+            message_table: Schema and name of the foreign table, with a dot between.
+            schema: Schema of the two tables.
+            prefix: Prefix of their names; each foreign table needs its own.
+            relay_roles: Roles that get the privileges for the relay, on the foreign table too.
+            mark_column: Column of the foreign table that the relay sets; empty: it deletes delivered rows.
+
+        Raises:
+            ConfigurationError: A name is not valid.
+        """
+        source = _foreign(schema, prefix, message_table)
+        grants = [grant for role in relay_roles for grant in source.relay_grants(role, mark_column)]
+        operations.invoke(cls([*source.statements(), *all_statements(grants)]))
+
+    @classmethod
+    def drop_outbox_foreign_source(
+        cls, operations: Operations, message_table: str, schema: str = "public", prefix: str = "outbox"
+    ) -> None:
+        """Drop the two tables beside a foreign table, which itself remains. Discarded rows are lost.
+
+        Args:
+            operations: Alembic's operations.
+            message_table: Schema and name of the foreign table, with a dot between.
+            schema: Schema of the two tables.
+            prefix: Prefix of their names.
+
+        Raises:
+            ConfigurationError: A name is not valid.
+        """
+        operations.invoke(cls(_foreign(schema, prefix, message_table).drop_statements()))
+
+    @classmethod
     def create_outbox_inbox(
         cls,
         operations: Operations,
@@ -166,6 +217,13 @@ class OutboxTables(MigrateOperation):
         operations.invoke(cls(InboxTable(TableNames(schema, prefix)).drop_statements()))
 
 
+def _foreign(schema: str, prefix: str, message_table: str) -> ForeignSource:
+    try:
+        return ForeignSource(TableNames(schema, prefix), QualifiedName.parse(message_table))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
 @Operations.implementation_for(OutboxTables)
 def _execute(operations: Operations, tables: OutboxTables) -> None:
     context = operations.get_context()
@@ -189,10 +247,8 @@ def include_name(
         A function that returns False for these tables and True for any other name.
     """
     names = TableNames(schema, prefix)
-    messages = {names.message, names.discarded, names.source}
-    ours = {names.transaction, names.meta, names.fence, *messages, InboxTable(names).name}
 
     def include(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
-        return kind != "table" or name not in ours or parents.get("schema_name") not in {None, schema}
+        return kind != "table" or not names.owns(parents.get("schema_name") or schema, name or "")
 
     return include

@@ -181,9 +181,41 @@ class TableNames:
         return f"{self.prefix}_source"
 
     @property
+    def inbox(self) -> str:
+        """Name of the inbox table."""
+        return f"{self.prefix}_inbox"
+
+    @property
     def publish_function(self) -> str:
         """Name of the SQL function that publishes a message in table mode."""
         return f"{self.prefix}_publish"
+
+    def owns(self, schema: str, table: str) -> bool:
+        """Return whether a table with these names is the outbox's own.
+
+        Args:
+            schema: Its schema.
+            table: Its name.
+        """
+        callback = (self.transaction, self.meta, self.fence)
+        messages = (self.message, self.discarded, self.delivered, self.source)
+        return schema == self.schema and table in {*callback, *messages, self.inbox}
+
+    def check_foreign(self, schema: str, table: str) -> None:
+        """Refuse a foreign table that has a name of the outbox's own tables.
+
+        Args:
+            schema: Its schema.
+            table: Its name.
+
+        Raises:
+            ConfigurationError: It has one.
+        """
+        if self.owns(schema, table):
+            raise ConfigurationError(
+                f"{schema}.{table} is a name of the outbox's own tables with prefix {self.prefix}. Name the table that "
+                "the application made, or set another table_prefix."
+            )
 
 
 @dataclass(frozen=True, slots=True)

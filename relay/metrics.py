@@ -125,13 +125,15 @@ TABLE_BEHIND_HALVES = Gauge(
 )
 TABLE_ROWS = Gauge(
     "outbox_relay_table_rows",
-    "Rows of a table source that are not delivered, estimated by the range of their ids",
+    "Rows of a table source that are not delivered, estimated by the range of their ids; of a foreign table, up to "
+    "100,000",
     ["source"],
     registry=REGISTRY,
 )
 TABLE_OLDEST_SECONDS = Gauge(
     "outbox_relay_table_oldest_seconds",
-    "Age of the oldest row of a table source, by the database's clock; 0: none",
+    "Age of the oldest row of a table source, by the database's clock; 0: none. Of a foreign table whose order column "
+    "has no time: for how long the first row has been the first one",
     ["source"],
     registry=REGISTRY,
 )

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 from outbox.protocol.identifiers import UUID_LENGTH, UUID_PATTERN
 from outbox.protocol.names import (
+    FOREIGN_ORIGIN,
     FORMAT_VERSION,
     MESSAGE_ID_HEADER,
     ORIGIN_HEADER,
@@ -33,7 +34,8 @@ OUTBOX_COLUMNS = (
 )
 """The relay's headers.
 
-In table mode `origin_offset` is the id of the row; there is no position and no half partition.
+In table mode `origin_offset` is the id of the row; there is no position and no half partition. A row of a foreign table
+has an id of any type, which is in the header only: its `origin_offset` is null, too.
 """
 
 OUTBOX_NAMES = tuple(column.split()[0] for column in OUTBOX_COLUMNS.split(", "))
@@ -48,6 +50,7 @@ _MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,4}}\z"
 _TABLE_MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,18}}\z"
 _GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
 _ORIGIN = r"\A(?:[0-9]{1,9}|[a-z][a-z0-9_-]{0,62})/[0-9]{1,18}\z"
+_FOREIGN_ORIGIN = rf"\A{FOREIGN_ORIGIN}[a-z][a-z0-9_-]{{0,62}}/(?s:.{{1,200}})\z"
 _HALF = rf"\A{FORMAT_VERSION};({UUID_PATTERN}/[0-9]{{1,4}})\z"
 _HALF_GROUP = r"\A([A-Za-z0-9._-]{1,200});(?:row|listener)\z"
 _LAST_DAY = "9999-12-31"
@@ -113,6 +116,11 @@ def is_table_origin(origin: Column) -> Column:
     return origin >= "a"
 
 
+def is_foreign_origin(origin: Column) -> Column:
+    """Whether the value of an origin header, null included, names a row of a foreign table."""
+    return f.coalesce(_as_text(origin).rlike(_FOREIGN_ORIGIN), f.lit(False))
+
+
 def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
     # Header values get columns of their own first, so that each is looked up once.
     names = {"_id": MESSAGE_ID_HEADER, "_group": PRODUCER_GROUP_HEADER, "_origin": ORIGIN_HEADER}
@@ -120,7 +128,7 @@ def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
         names["_half"] = TRANSACTION_HEADER
     found = records.select("*", *(header_value(header).alias(name) for name, header in names.items()))
     origin = _matching("_origin", _ORIGIN)
-    of_table = is_table_origin(f.coalesce(origin, f.lit("")))
+    of_table = is_table_origin(f.coalesce(origin, f.lit(""))) | is_foreign_origin(f.col("_origin"))
     message_id = f.when(of_table, _matching("_id", _TABLE_MESSAGE_ID)).otherwise(_matching("_id", _MESSAGE_ID))
     group = _matching("_group", _GROUP)
     if internal:
@@ -146,7 +154,9 @@ def _problem() -> Column:
     malformed = {
         HeaderProblem.MALFORMED_ID: present[0] & f.col("message_id").isNull(),
         HeaderProblem.MALFORMED_GROUP: present[1] & f.col("producer_group").isNull(),
-        HeaderProblem.MALFORMED_ORIGIN: present[2] & f.col("origin_offset").isNull(),
+        HeaderProblem.MALFORMED_ORIGIN: present[2]
+        & f.col("origin_offset").isNull()
+        & ~is_foreign_origin(f.col("_origin")),
         HeaderProblem.INCOMPLETE: (present[0] != present[1]) | (present[1] != present[2]),
     }
     return f.coalesce(*(f.when(found, f.lit(str(problem))) for problem, found in malformed.items()))
@@ -158,7 +168,11 @@ def _among(topics: Collection[str]) -> Column:
 
 def _text(column: str) -> Column:
     """Bytes as text; null if they are not UTF-8."""
-    return f.try_validate_utf8(f.col(column).cast("string"))
+    return _as_text(f.col(column))
+
+
+def _as_text(value: Column) -> Column:
+    return f.try_validate_utf8(value.cast("string"))
 
 
 def _matching(column: str, pattern: str) -> Column:

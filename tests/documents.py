@@ -15,8 +15,8 @@ import spark_jobs.watching.metrics
 from checker.settings import CheckerSettings
 from outbox._kafka.topic_contract import STOPS, WARNS, Rule
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import ServiceSettings
-from outbox._service.settings_help import DescribedSetting, describe_settings
+from outbox._service.settings import ServiceSettings, TableSettings
+from outbox._service.settings_help import DescribedSetting, describe_field, describe_settings
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
@@ -75,6 +75,9 @@ def _tables() -> dict[str, str]:
         "contract": _table(("rule", "a running service"), _rules()),
         "settings of both": _settings(describe_settings(ServiceSettings)),
         "settings of the relay": _settings(row for row in describe_settings(RelaySettings) if row.name not in common),
+        "settings of a table source": _table(
+            ("in the file", "default", "unit or words", "meaning"), _settings_of_a_table_source()
+        ),
         "settings of the checker": _settings(
             row for row in describe_settings(CheckerSettings) if row.name not in common
         ),
@@ -113,6 +116,12 @@ def _settings(settings: Iterable[DescribedSetting]) -> str:
         for row in settings
     )
     return _table(("in the file", "option", "in the environment", "default", "unit or words", "meaning"), rows)
+
+
+def _settings_of_a_table_source() -> Iterator[tuple[str, str, str, str]]:
+    for name, field in TableSettings.model_fields.items():
+        row = describe_field(name, field)
+        yield f"`{field.alias or name}`", row.default, row.unit, row.meaning.replace("|", "\\|")
 
 
 def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:

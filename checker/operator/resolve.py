@@ -23,7 +23,7 @@ from checker.operator.table_search import TableSearch
 from checker.operator.timeline import Findings
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
-from outbox._service.exit_codes import Exit
+from outbox._service.exit_codes import Exit, warn
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, utc
 from outbox.errors import UsageError
 from outbox.protocol.op import OpKind
@@ -113,7 +113,9 @@ def _id(transaction: str) -> str:
 
 
 def _refuse_rows(settings: ResolveSettings, transaction_id: str, manner: _Manner) -> None:
-    """Refuse to decide a transaction of table mode, with its state.
+    """Refuse to decide a transaction of table mode, with its state; name the tables that are not read.
+
+    A row that is not read is never decided: it has no half, and only what has one is.
 
     Raises:
         SystemExit: It is one.
@@ -121,6 +123,8 @@ def _refuse_rows(settings: ResolveSettings, transaction_id: str, manner: _Manner
     found = Findings(transaction_id)
     rows = TableSearch(None, settings.channel_names(), found).search(settings.tables)
     if not rows.applies:
+        for place, why in found.unread:
+            warn(f"not searched: {place}: {why}")
         return
     state, sentence = conclude_rows(found, rows)
     document = {

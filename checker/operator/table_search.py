@@ -41,15 +41,16 @@ class TableSearch:
 
     def search(self, tables: Mapping[str, TableSettings]) -> RowFindings:
         """Look into all tables; note each database that does not answer."""
-        if born_ms(self._found.transaction_id) is None:  # ids of table mode are UUIDs of version 7
-            return self._rows
+        is_ours = born_ms(self._found.transaction_id) is not None  # ids of table mode are UUIDs of version 7
         for source, settings in tables.items():
-            names = settings.names()
+            if not (is_ours or settings.is_foreign):
+                continue
             try:
+                names = settings.message_names()
                 with table_connection(source, names, settings.connection_string()) as connection:
                     self._look(source, MessageTable(names), connection)
             except ConfigurationError as error:
-                self._found.unread.append((f"message table of source {source}", str(error)))
+                self._found.unread.append((f"table of source {source}", str(error)))
         return self._rows
 
     def _look(self, source: str, table: MessageTable, connection: psycopg.Connection) -> None:

@@ -9,8 +9,11 @@ from rich.console import Console
 
 from checker.operator.options import UNITS, OperatorSettings
 from outbox._operations.source_report import ROWS, Condition, SourceReport, SourceReporter
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.message_table import MessageTable
 from outbox._rules.waiting_rows import Waits
 from outbox._service.output import print_entry
+from outbox._service.settings import TableSettings
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
@@ -29,7 +32,12 @@ def report_tables(settings: OperatorSettings, unreachable: str = "") -> list[Sou
         unreachable: Why Kafka is not asked; empty: it is.
     """
     reporter = SourceReporter(settings.connection(), settings.channel_names(), unreachable)
-    return [reporter.report(name, table.names(), table.connection_string()) for name, table in settings.tables.items()]
+    return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
+
+
+def _table(settings: TableSettings) -> MessageTable | ForeignSource:
+    names = settings.names()
+    return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
 
 
 def table_fields(found: SourceReport) -> dict[str, Any]:
@@ -42,7 +50,7 @@ def table_fields(found: SourceReport) -> dict[str, Any]:
         "why": found.why or None,
         "owner_pid": found.owner.pid if found.owner else None,
         "owner_address": found.owner.address if found.owner else None,
-        "rows": found.rows if found.now_ms else None,
+        "rows": found.rows if found.now_ms and found.is_counted else None,
         "more_rows": found.rows >= ROWS,
         "age_ms": found.oldest_ms,
         "batch": progress.batch if progress else None,
@@ -81,17 +89,24 @@ def _head(found: SourceReport) -> str:
 def _details(found: SourceReport) -> Iterator[str]:
     yield found.why
     if found.now_ms:
-        more = " or more" if found.rows >= ROWS else ""
-        oldest = "" if found.oldest_ms is None else f", the oldest {age(found.oldest_ms)} old"
-        yield f"{found.table}: {found.rows} row{'' if found.rows == 1 else 's'}{more}{oldest}; {_progress(found)}"
+        yield f"{found.table}: {_rows(found)}; {_progress(found)}"
     for one in found.waiting:
         why = f"{one.why}: {one.detail}" if one.why is not Waits.NEXT else _NEXT[found.condition]
         yield f"{one.rows} for {one.topic}, {age(_age_ms(found, one.started_us))}: {why}"
     if found.discarded:
         counts = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
-        yield f"discarded: {counts}; see `outbox discarded list`"
+        where = "`outbox discarded list`" if found.is_counted else "docs/foreign_tables.md"
+        yield f"discarded: {counts}; see {where}"
     for problem in found.problems:
         yield f"not read: {problem}"
+
+
+def _rows(found: SourceReport) -> str:
+    if not found.is_counted:
+        return "a foreign table, whose rows are not counted"
+    more = " or more" if found.rows >= ROWS else ""
+    oldest = "" if found.oldest_ms is None else f", the oldest {age(found.oldest_ms)} old"
+    return f"{found.rows} row{'' if found.rows == 1 else 's'}{more}{oldest}"
 
 
 def _progress(found: SourceReport) -> str:

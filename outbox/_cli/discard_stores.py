@@ -254,7 +254,7 @@ class TableStore:
 
     @contextmanager
     def _table(self, *, writes: bool = False) -> Iterator[DiscardedTable]:
-        names, dsn = self._settings.names(), self._settings.connection_string()
+        names, dsn = self._settings.message_names(), self._settings.connection_string()
         with table_connection(self.source, names, dsn, writes=writes) as opened:
             yield DiscardedTable(MessageTable(names), opened)
 

@@ -10,8 +10,11 @@ from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
 from outbox._operations.doctor import examine_database, examine_kafka, examine_versions
 from outbox._operations.finding import Finding
+from outbox._operations.foreign_doctor import examine_foreign
+from outbox._operations.source_report import SourceReporter
 from outbox._operations.table_doctor import TableDoctor
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._service.findings import show_findings
 from outbox._service.output import Json
 from outbox.errors import ConfigurationError
@@ -38,6 +41,11 @@ def _tables(settings: DoctorSettings) -> Iterator[Finding]:
     """Yield what is found of the relay's message tables."""
     kafka, channel = connection(settings), settings.channel_names()
     for source, table in settings.tables.items():
+        if table.is_foreign:
+            reporter = SourceReporter(kafka, channel)
+            foreign = ForeignSource(table.names(), table.foreign_name())
+            yield from examine_foreign(source, foreign, table.connection_string(), reporter)
+            continue
         yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel)
 
 

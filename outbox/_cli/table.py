@@ -11,8 +11,11 @@ from outbox._cli.setting_options import setting_options
 from outbox._cli.table_resume import resume
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
+from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.output import Json, print_json
+from outbox.errors import ConfigurationError, UsageError
 
 app = typer.Typer(
     help="Create, print and verify the callback tables and the message table; resume a halted table source.",
@@ -35,6 +38,16 @@ OperatorRoles = Annotated[
     list[str] | None,
     typer.Option("--operator-role", help="Role that gets what operators need in table mode; repeatable."),
 ]
+ForeignName = Annotated[
+    str,
+    typer.Option(
+        "--message-table", help="SCHEMA.TABLE that the application made: only what the relay needs beside it."
+    ),
+]
+MarkColumn = Annotated[
+    str,
+    typer.Option("--mark-column", help="With --message-table: column that the relay sets, if it deletes no rows."),
+]
 
 
 @app.command()
@@ -45,10 +58,19 @@ def create(
     checker_role: CheckerRoles = None,
     relay_role: RelayRoles = None,
     operator_role: OperatorRoles = None,
+    message_table: ForeignName = "",
+    mark_column: MarkColumn = "",
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = DatabaseSettings(**given)
+    _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
+    if message_table:
+        foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
+        with database(settings) as connection:
+            foreign.create(connection, rights)
+        _tell(foreign.full_source, "ready", as_json=as_json)
+        return
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.create(connection, _grants(table, application_role, checker_role))
@@ -56,7 +78,7 @@ def create(
             connection, _message_grants(messages, application_role, checker_role, relay_role, operator_role)
         )
         table.verify(connection)
-    _tell(table, "ready", as_json=as_json)
+    _tell(table.full_name, "ready", as_json=as_json)
 
 
 @app.command("sql")
@@ -67,9 +89,16 @@ def print_sql(
     checker_role: CheckerRoles = None,
     relay_role: RelayRoles = None,
     operator_role: OperatorRoles = None,
+    message_table: ForeignName = "",
+    mark_column: MarkColumn = "",
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
     settings = DatabaseSettings(**given)
+    _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
+    if message_table:
+        foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
+        typer.echo(foreign.ddl(rights), nl=False)
+        return
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
     typer.echo(
@@ -88,14 +117,42 @@ def verify(
     table = CallbackTable(settings.table_names())
     with database(settings) as connection:
         table.verify(connection)
-    _tell(table, "fine", as_json=as_json)
+    _tell(table.full_name, "fine", as_json=as_json)
 
 
-def _tell(table: CallbackTable, state: str, *, as_json: bool) -> None:
+def _tell(table: str, state: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"table": table.full_name, "state": state})
+        print_json({"table": table, "state": state})
     else:
-        typer.echo(f"table {table.full_name} is {state}")
+        typer.echo(f"table {table} is {state}")
+
+
+def _refuse_more(message_table: str, mark_column: str, others: list[list[str] | None]) -> None:
+    """Refuse options that have no meaning together.
+
+    Raises:
+        UsageError: They have none.
+    """
+    if message_table and any(others):
+        raise UsageError("--message-table takes --relay-role only: the application owns the table")
+    if mark_column and not message_table:
+        raise UsageError("--mark-column belongs to --message-table")
+
+
+def _foreign(
+    settings: DatabaseSettings, message_table: str, relay_roles: list[str] | None, mark_column: str
+) -> tuple[ForeignSource, list[Grant]]:
+    """Return what belongs to a foreign table, and the rights of the relay's roles.
+
+    Raises:
+        ConfigurationError: A name is not allowed.
+    """
+    try:
+        foreign = ForeignSource(settings.table_names(), QualifiedName.parse(message_table))
+        mark = check_name(mark_column) if mark_column else ""
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return foreign, [grant for role in relay_roles or () for grant in foreign.relay_grants(role, mark)]
 
 
 def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:

@@ -73,7 +73,7 @@ def _case(settings: TableCommandSettings, source: str, rows: Rows | None, record
     if table is None:
         known = ", ".join(settings.tables) or "none"
         raise UsageError(f"No table source {source!r} is configured (there are: {known}). Name it in OUTBOX_CONFIG.")
-    where = Source(source, table.names(), table.connection_string())
+    where = Source(source, table.message_names(), table.connection_string())
     return Resumption(where, connection(settings), settings.channel_names(), rows, records)
 
 

@@ -13,6 +13,7 @@ from outbox._kafka.admin import admin_client, describe_topics
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._operations.table_connection import table_connection
 from outbox._operations.table_view import DiscardedRows, Owner, TableView
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.source_repair import NOT_BEGUN
@@ -20,7 +21,6 @@ from outbox._rules.topic_description import TopicDescription
 from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRows, Waits, all_next, is_any_closed, reasons
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.names import Channel, is_topic_name
-from outbox.settings import TableNames
 
 ROWS = 500_000
 """Rows that are counted; more are reported as more."""
@@ -47,7 +47,8 @@ class SourceReport:
 
     Args:
         source: Name of the source.
-        table: Its message table.
+        table: Its message table, or foreign table.
+        is_counted: Whether its rows are counted; those of a foreign table are not.
         condition: Whether it is served.
         why: Why it is not, or what could not be read; empty if all is fine.
         now_ms: The database's time, ms since 1970; 0: it does not answer.
@@ -63,6 +64,7 @@ class SourceReport:
 
     source: str
     table: str
+    is_counted: bool = True
     condition: Condition = Condition.UNREACHABLE
     why: str = ""
     now_ms: int = 0
@@ -103,18 +105,17 @@ class SourceReporter:
         self._unreachable = unreachable
         self._admin: AdminClient | None = None
 
-    def report(self, source: str, names: TableNames, dsn: str) -> SourceReport:
+    def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceReport:
         """Return the state of a source; what does not answer is part of it.
 
         Args:
             source: Name of the source.
-            names: Its tables.
+            table: Its message table; or its foreign table, of which the progress and the discarded rows are read.
             dsn: Connection string of its database.
         """
-        table = MessageTable(names)
-        found = SourceReport(source, table.full_name)
+        found = SourceReport(source, table.full_name, isinstance(table, MessageTable))
         try:
-            with table_connection(source, names, dsn) as connection:
+            with table_connection(source, table.names, dsn) as connection:
                 self._look(found, TableView(table, connection))
         except ConfigurationError as error:
             found.condition, found.why = Condition.UNREACHABLE, str(error)
@@ -124,6 +125,8 @@ class SourceReporter:
         found.now_ms = view.now_ms()
         found.discarded = view.discarded()
         self._compare(found, view)
+        if not found.is_counted:
+            return
         found.topics = view.by_topic(ROWS)
         found.waiting = self._reasons(found, view)
         found.in_delivery = view.count(found.progress.ids) if found.progress else 0

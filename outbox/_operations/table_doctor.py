@@ -104,7 +104,7 @@ class TableDoctor:
         yield from found
         if any(not finding.fine for finding in found):
             return
-        yield from self._progress(SourceReporter(kafka, channel).report(self._source, self._names, self._dsn))
+        yield from self._progress(SourceReporter(kafka, channel).report(self._source, self._table, self._dsn))
         yield from self._kafka(kafka, channel.table_group(self._source))
 
     # --- the database

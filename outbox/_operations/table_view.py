@@ -7,6 +7,7 @@ from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import OWNER, PROGRESS, source_name
 from outbox._rules.source_progress import Progress
@@ -99,7 +100,7 @@ class FoundRow(NamedTuple):
 
 
 class TableView:
-    """Reads one message table, and what belongs to it.
+    """Reads one message table, and what belongs to it; of a foreign table, what belongs to it.
 
     All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
 
@@ -108,7 +109,7 @@ class TableView:
         connection: In autocommit.
     """
 
-    def __init__(self, table: MessageTable, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, table: MessageTable | ForeignSource, connection: psycopg.Connection[Any]) -> None:
         self._table = table
         self._connection = connection
         self._source = source_name(table.names.schema, table.names.source)

@@ -48,7 +48,7 @@ class InboxTable:
 
     def __init__(self, names: TableNames) -> None:
         self.schema = names.schema
-        self.name = f"{names.prefix}_inbox"
+        self.name = names.inbox
         self._names = {
             "inbox": sql.Identifier(self.schema, self.name),
             "index": sql.Identifier(f"{self.name}_time"),

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from pydantic_settings import (
 )
 
 from outbox._kafka.topic_contract import Contract, contract_of
+from outbox._postgres.foreign_layout import After, Layout, LayoutName, make_layout
+from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.logs import LIBRDKAFKA
 from outbox._service.redaction import is_connection_string
 from outbox.errors import ConfigurationError
@@ -49,6 +52,8 @@ from outbox.settings import (
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_FOREIGN = frozenset({"message_table", "after", "mark_column", "columns", "topic", "group", "additional_placement"})
+"""Settings of a table that only a foreign table has."""
 
 
 def _properties(value: Any) -> dict[str, str]:
@@ -331,18 +336,101 @@ class Database(BaseModel):
 
 
 class TableSettings(Database):
-    """One message table that the relay delivers from."""
+    """One message table, or foreign table, that the relay delivers from."""
 
     dsn: SecretStr | None = Field(None, description="Connection string of the relay's role. No transaction pooler.")
-    table_schema: str = Field("public", alias="schema", description="Schema of the message table.")
-    table_prefix: str = Field("outbox", description="Prefix of the message table's name.")
+    table_schema: str = Field(
+        "public",
+        alias="schema",
+        description="Schema of the message table; of a foreign table, of what the relay keeps beside it.",
+    )
+    table_prefix: str = Field(
+        "outbox", description="Prefix of the names of these tables; each foreign table needs its own."
+    )
     keep_settled_ms: Milliseconds = Field(
         86_400_000, ge=0, description="Age up to which the evidence of delivered messages is kept."
     )
+    layout: LayoutName = Field(
+        "outbox",
+        description="Columns of the table. debezium and mapping are for foreign tables (docs/foreign_tables.md).",
+    )
+    message_table: str = Field("", description="Of a foreign table: its schema and name, with a dot between.")
+    after: After = Field("delete", description="Of a foreign table: what the relay does with a delivered row.")
+    mark_column: str = Field("delivered_at", description="With after=mark: the column that the relay sets.")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="Of a foreign table: names of its columns, by what they hold."
+    )
+    topic: str = Field(
+        "",
+        description="Of a foreign table: the real topic; ${routedByValue} in it is the value of the column topic.",
+    )
+    group: str = Field(
+        "",
+        description="Of a foreign table: the producer group. Default: the column group, else the name of the source.",
+    )
+    additional_placement: str = Field(
+        "",
+        description="Of a foreign table: columns for headers, as in Debezium's table.fields.additional.placement.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_layout(self) -> Self:
+        if not self.is_foreign:
+            if given := self.model_fields_set & _FOREIGN:
+                raise ValueError(
+                    f"{', '.join(sorted(given))} is for a foreign table. Set layout to debezium or mapping."
+                )
+            return self
+        try:
+            self.names().check_foreign(*self.foreign_name())
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        self.foreign_layout()
+        check_name(self.mark_column)
+        if self.after == "delete" and "mark_column" in self.model_fields_set:
+            raise ValueError("mark_column is given and rows are deleted. Set after to mark, or remove it.")
+        if "keep_settled_ms" in self.model_fields_set:
+            raise ValueError("keep_settled_ms is given, and a foreign table has no evidence. Remove it.")
+        return self
+
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether the application made the table."""
+        return self.layout != "outbox"
+
+    def foreign_name(self) -> QualifiedName:
+        """Return the name of the foreign table.
+
+        Raises:
+            ValueError: It is missing, or not valid.
+        """
+        if not self.message_table:
+            raise ValueError(f"layout is {self.layout} and message_table is missing. Name the table as schema.table.")
+        return QualifiedName.parse(self.message_table)
+
+    def foreign_layout(self) -> Layout:
+        """Return which column of the foreign table holds what.
+
+        Raises:
+            ValueError: The settings do not fit each other.
+        """
+        return make_layout(self.layout, self.columns, self.topic, self.group, self.additional_placement)
 
     def names(self) -> TableNames:
-        """Return where the message table is."""
+        """Return where the message table is; of a foreign table, where the relay's tables beside it are."""
         return TableNames(self.table_schema, self.table_prefix)
+
+    def message_names(self) -> TableNames:
+        """Return where the message table is, for commands that read no foreign table.
+
+        Raises:
+            ConfigurationError: It is a foreign table.
+        """
+        if self.is_foreign:
+            raise ConfigurationError(
+                f"{self.message_table} is a foreign table, which this command does not read (docs/foreign_tables.md)."
+            )
+        return self.names()
 
 
 class MessageTables(LayeredSettings):
@@ -359,6 +447,10 @@ class MessageTables(LayeredSettings):
         for name in tables:
             if not _SOURCE.fullmatch(name):
                 raise ValueError(f"{name!r} is not allowed: use at most 63 of a-z, 0-9, '_' and '-', a letter first")
+        foreign = Counter((table.dsn, table.dsn_file, table.message_table) for table in tables.values())
+        for (_, _, message_table), count in foreign.items():
+            if message_table and count > 1:
+                raise ValueError(f"{message_table} is the message_table of {count} sources. Give it to one of them.")
         return tables
 
 

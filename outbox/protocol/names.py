@@ -31,6 +31,7 @@ OP_HEADER = "outbox-op"
 MESSAGE_ID_HEADER = "outbox-id"
 PRODUCER_GROUP_HEADER = GROUP_HEADER
 ORIGIN_HEADER = "outbox-origin"
+FOREIGN_ORIGIN = "foreign:"  # before the name of the table source, if it delivers a foreign table
 LATE_HEADER = "outbox-late"
 
 # In the discard topic, on the substitute for a half that does not fit there.

@@ -38,13 +38,13 @@ class WrittenRow(NamedTuple):
         record: The record, as it could be written once more.
         offset: Its offset.
         transaction_id: Its transaction.
-        id: Id of its row.
+        id: Id of its row, of any form.
     """
 
     record: Record
     offset: int
     transaction_id: str
-    id: int
+    id: str
 
 
 def parse_delivered(record: Record, offset: int) -> Written | None:
@@ -56,11 +56,17 @@ def parse_delivered(record: Record, offset: int) -> Written | None:
 
 
 def parse_delivered_row(record: Record, offset: int, source: str) -> WrittenRow | None:
-    """Return a record of a real topic at an offset, if the relay wrote it for a table source of this name."""
+    """Return a record of a real topic at an offset, if the relay wrote it for a table source.
+
+    Args:
+        record: The record.
+        offset: Its offset.
+        source: What its origin header has before the row's id.
+    """
     transaction_id, origin, row = _origin(record)
-    if not (transaction_id and row.isdigit()) or origin != source.encode() or len(row) > _DIGITS:
+    if not (transaction_id and row) or origin != source.encode():
         return None
-    return WrittenRow(record, offset, transaction_id, int(row))
+    return WrittenRow(record, offset, transaction_id, row.decode(errors="replace"))
 
 
 def _origin(record: Record) -> tuple[str, bytes, bytes]:

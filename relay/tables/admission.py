@@ -45,12 +45,14 @@ class Admission:
         gate: What is known of real topics.
         channel: The channel, whose own topics can never be targets.
         order: Which transactions wait for earlier halves.
+        origin_bytes: By how much an origin header may be longer than the owner's name with a 64-bit number, bytes.
     """
 
-    def __init__(self, gate: Gate, channel: Channel, order: HalfOrder) -> None:
+    def __init__(self, gate: Gate, channel: Channel, order: HalfOrder, origin_bytes: int = 0) -> None:
         self._gate = gate
         self._channel = channel
         self._order = order
+        self._origin_bytes = origin_bytes
         self._waiting: dict[Which, str] = {}  # topic, or "" behind another, by transaction id and group
         self._waiting_ids: list[int] = []
         self._blocked: set[OrderingKey] = set()
@@ -158,7 +160,7 @@ class Admission:
     def _decide(self, transaction: RowTransaction, admitted: Admitted, now: int) -> None:
         gate = self._gate
         # Its origin header holds the source's name and a row's id; a late header, which counts, is never written.
-        more = len(str(gate.owner))
+        more = len(str(gate.owner)) + self._origin_bytes
         finding = inspect(transaction, gate.topics, self._channel, now, gate.allowed, more)
         if finding is None:
             admitted.ready.append(transaction)

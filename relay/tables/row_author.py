@@ -6,18 +6,18 @@ from collections.abc import Collection, Sequence
 
 from relay.batching.delivered_record import WrittenRow, parse_delivered_row
 from relay.recovery.authors import Found, Own
-from relay.tables.source_table import SourceTable
+from relay.tables.owned_table import OwnedTable
 
 
 class RowAuthor:
-    """Recognises the records of a table source, by the name of the source and the transaction ids of its rows.
+    """Recognises the records of a table source, by its origin and the transaction ids of its rows.
 
     Args:
-        table: The message table.
+        table: The message table or foreign table.
         is_delivered: Whether the newest batch was delivered; its rows may be in the table nevertheless.
     """
 
-    def __init__(self, table: SourceTable, *, is_delivered: bool) -> None:
+    def __init__(self, table: OwnedTable, *, is_delivered: bool) -> None:
         self._table = table
         self._is_delivered = is_delivered
 
@@ -30,13 +30,13 @@ class RowAuthor:
             psycopg.Error: The database does not answer.
         """
         del in_hand
-        written = [row for row in (parse_delivered_row(*some, self._table.name) for some in found) if row is not None]
-        there = self._table.transaction_ids([row.id for row in written]) if written else {}
+        written = [row for row in (parse_delivered_row(*some, self._table.origin) for some in found) if row is not None]
+        there = self._table.transaction_ids({row.id for row in written}) if written else {}
         for row in reversed(written):
             if there.get(row.id, row.transaction_id) == row.transaction_id:
                 return self._own(row, there)
         return None
 
-    def _own(self, row: WrittenRow, there: Collection[int]) -> Own:
-        delivered = self._table.progress().ids if self._is_delivered else ()
+    def _own(self, row: WrittenRow, there: Collection[str]) -> Own:
+        delivered = {str(id_) for id_ in self._table.progress().ids} if self._is_delivered else set[str]()
         return Own(row.record, row.offset, row.id in there and row.id not in delivered)

@@ -47,6 +47,8 @@ class Row(NamedTuple):
         header_names: Names of the headers.
         header_values: Their values.
         lane: Number of the lane whose earlier halves are delivered first; None: the row waits for no half.
+        message: Of a row of a foreign table: the transaction id in its message id, whose position is 0.
+        error: Of a row of a foreign table: why it is no message.
     """
 
     xid: int
@@ -61,6 +63,8 @@ class Row(NamedTuple):
     header_names: Sequence[str | None] | None
     header_values: Sequence[bytes | None] | None
     lane: int | None = None
+    message: str = ""
+    error: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +95,7 @@ def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
 
 def _transaction(group: str, rows: Sequence[Row]) -> RowTransaction:
     first = rows[0]
-    id_ = table_transaction_id(first.xid, first.started_us)
+    id_ = first.message or table_transaction_id(first.xid, first.started_us)
     transaction = RowTransaction(id_, group, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
     transaction.lanes = frozenset(row.lane for row in rows if row.lane is not None)
     transaction.halves = dict(enumerate(_half(id_, row) for row in rows))
@@ -102,13 +106,16 @@ def _transaction(group: str, rows: Sequence[Row]) -> RowTransaction:
 
 
 def _half(transaction_id: str, row: Row) -> Half:
+    if row.error:
+        return Half(row.id, row.started_us // 1_000, row.key, row.value, (), None, row.error)
     try:
         _check_target(row.topic, row.partition, row.group)
         headers = _headers(row) if row.header_names or row.header_values else ()
         options = NO_OPTIONS if row.timestamp is None else _options(row.timestamp)
     except ProtocolError as error:
         return Half(row.id, row.started_us // 1_000, row.key, row.value, (), None, str(error))
-    control = HalfControl(row.topic, row.partition, transaction_id, row.id, row.group, Truth.ROW, options)
+    which, position = (row.message, 0) if row.message else (transaction_id, row.id)
+    control = HalfControl(row.topic, row.partition, which, position, row.group, Truth.ROW, options)
     return Half(row.id, row.started_us // 1_000, row.key, row.value, headers, control)
 
 
@@ -158,12 +165,12 @@ def ordering_keys(transaction: Transaction) -> set[OrderingKey]:
     return {key for key, _ in keyed_halves(transaction)}
 
 
-def records(some: Iterable[Transaction], source: str) -> list[Record]:
+def records(some: Iterable[Transaction], origin: str) -> list[Record]:
     """Return the records of transactions on their real topics, in the order of the rows' ids.
 
     Args:
         some: Transactions that passed pre-flight.
-        source: Name of the table source, for the origin header.
+        origin: What the origin header has before the row's id: the name of the table source.
     """
-    made = [pair for found in some for pair in zip(found.halves.values(), deliver(found, source), strict=True)]
+    made = [pair for found in some for pair in zip(found.halves.values(), deliver(found, origin), strict=True)]
     return [record for _, record in sorted(made, key=lambda pair: pair[0].offset)]

@@ -1,43 +1,28 @@
-"""The SQL of a table source: windows of committed rows, and the one statement that moves its progress (R61).
-
-The connection belongs to one owner: a session-level advisory lock lasts as long as the session.
-"""
+"""The SQL of a message table: windows of committed rows, and the one statement that moves its progress (R61)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, LiteralString, NamedTuple, Self
+from collections.abc import Collection, Sequence
+from typing import Any, LiteralString, Self
 
 import psycopg
 
 from outbox._failpoints import failpoint
-from outbox._postgres.dsn import connect_dsn
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.server_limits import server_limits
-from outbox._postgres.source_statements import PROGRESS, TRY_OWN, source_name
+from outbox._postgres.source_statements import PROGRESS
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
-from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.tables.id_floor import IdFloor
+from relay.tables.owned_table import OwnedTable, Step, Window, open_session
+from relay.tables.row_ids import is_bigint
 from relay.tables.rows import Row
 
-CONNECT_SECONDS = 5
 PURGE_ROWS = 10_000
 """Rows of evidence that one statement purges, about as many as a batch adds."""
-
-IDLE_SECONDS = 20
-"""The server ends the session of a process that was frozen (R41). An owner asks much more often, but for a Kafka
-transaction that takes very long; then it takes over again."""
-
-# synchronous_commit: once a statement of this session is durable, so are all rows that were read before it.
-_OPTIONS = (
-    "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
-    f" -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
-)
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
 
@@ -94,53 +79,7 @@ _WRITERS: LiteralString = (
 )
 
 
-class Window(NamedTuple):
-    """Committed rows of a message table.
-
-    Args:
-        rows: In the order of their ids.
-        beyond: Local transactions (xid) of these rows that have further rows behind the window.
-        now: The database's time, ms since 1970: no process decides by its own clock (R25).
-    """
-
-    rows: Sequence[Row]
-    beyond: frozenset[int]
-    now: int
-
-
-class Refusal(NamedTuple):
-    """A row that cannot be delivered.
-
-    Args:
-        id: Its id.
-        reason: Why, one word.
-        detail: Why, one sentence.
-    """
-
-    id: int
-    reason: str
-    detail: str
-
-
-class Step(NamedTuple):
-    """One step of the progress.
-
-    Args:
-        batch: Number of the batch in delivery from now on.
-        delivered: Number of the last batch that was delivered.
-        ids: Ids of the rows of the batch in delivery.
-        gone: Ids of the rows that were delivered, and are deleted.
-        refused: Rows that move to the table of discarded messages.
-    """
-
-    batch: int
-    delivered: int
-    ids: Sequence[int]
-    gone: Sequence[int]
-    refused: Sequence[Refusal] = ()
-
-
-class SourceTable:
+class SourceTable(OwnedTable):
     """A message table, as its owner uses it.
 
     Args:
@@ -151,9 +90,8 @@ class SourceTable:
     """
 
     def __init__(self, name: str, table: MessageTable, connection: psycopg.Connection[Any], keep_ms: int) -> None:
-        self.name = name
+        super().__init__(name, table.names, connection)
         self._table = table
-        self._connection = connection
         self._keep_ms = keep_ms
         self._floor = IdFloor(time.monotonic())
         self._window = table.compose(_WINDOW)
@@ -172,38 +110,10 @@ class SourceTable:
             ConfigurationError: The connection string cannot be read or parsed.
             psycopg.Error: The database does not answer, or is read-only.
         """
-        connection = connect_dsn(
-            settings.connection_string(),
-            autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
-            application_name="outbox-relay",
-            target_session_attrs="read-write",
-            options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}",
-            tcp_user_timeout=10_000,
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
-        )
-        return cls(name, MessageTable(settings.names()), connection, settings.keep_settled_ms)
-
-    def close(self) -> None:
-        """Close the connection, which ends the ownership."""
-        self._connection.close()
+        return cls(name, MessageTable(settings.names()), open_session(settings), settings.keep_settled_ms)
 
     def _explained(self) -> Any:
-        return explained(self._table.names.schema, self._table.names.message)
-
-    def try_own(self) -> bool:
-        """Return whether this session has become the owner. It asks without waiting.
-
-        Raises:
-            ConfigurationError: The tables or rights are missing.
-            psycopg.Error: The database does not answer.
-        """
-        names = self._table.names
-        with self._explained():
-            row = self._connection.execute(TRY_OWN, (source_name(names.schema, names.source),)).fetchone()
-        return row == (True,)
+        return explained(self._names.schema, self._names.message)
 
     def progress(self) -> Progress:
         """Return the progress; a new source begins with batch 0.
@@ -254,14 +164,11 @@ class SourceTable:
             (writers,) = self._connection.execute(self._table.compose(_WRITERS)).fetchone() or ((),)
             self._floor.look(writers, now)
 
-    def transaction_ids(self, ids: Sequence[int]) -> dict[int, str]:
-        """Return the transaction ids of those of some rows that wait or are discarded, by row id.
-
-        Raises:
-            psycopg.Error: The database does not answer.
-        """
-        rows = self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": _array(ids)})
-        return {id_: table_transaction_id(xid, started_us) for id_, xid, started_us in rows}
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, str]:
+        """See `OwnedTable`."""
+        possible = [int(id_) for id_ in ids if is_bigint(id_)]
+        rows = self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": _array(possible)})
+        return {str(id_): table_transaction_id(xid, started_us) for id_, xid, started_us in rows}
 
     def move(self, before: Progress, step: Step) -> Progress:
         """Take a step in one durable transaction: delete what was delivered, name the next batch.
@@ -288,13 +195,7 @@ class SourceTable:
             "reasons": [refusal.reason for refusal in step.refused],
             "details": [refusal.detail for refusal in step.refused],
         }
-        if self._connection.execute(self._move, parameters).fetchone() is None:
-            raise UnsafeError(
-                f"Table source {self.name}: its progress is not at batch {before.batch} any more. "
-                "Another process changed the source table. Find out which one."
-            )
-        failpoint("relay.table_moved")
-        return before._replace(batch=step.batch, delivered=step.delivered, ids=tuple(step.ids))
+        return self._take(self._move, parameters, before, step)
 
     def purge(self) -> bool:
         """Delete old evidence of delivered messages; return whether there may be more.

@@ -29,9 +29,11 @@ from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
 from relay.settings import RelaySettings
 from relay.tables.admission import Admission
+from relay.tables.foreign.foreign_table import ForeignTable
 from relay.tables.half_order import HalfOrder
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.owned_table import OwnedTable
 from relay.tables.plain_rows import PlainRows
 from relay.tables.row_author import RowAuthor
 from relay.tables.source_table import SourceTable
@@ -123,7 +125,7 @@ class _SourceThread(threading.Thread):
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
     def _own(self) -> None:
-        table = SourceTable.connect(self._source, self._settings)
+        table = self._connect()
         try:
             while not table.try_own():
                 if self.stop.wait(OWNER_SECONDS):
@@ -131,6 +133,11 @@ class _SourceThread(threading.Thread):
             self._serve(table)
         finally:
             table.close()
+
+    def _connect(self) -> OwnedTable:
+        if self._settings.is_foreign:
+            return ForeignTable.connect(self._source, self._settings)
+        return SourceTable.connect(self._source, self._settings)
 
     def _progress(self) -> KafkaProgress:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
@@ -145,14 +152,14 @@ class _SourceThread(threading.Thread):
             return PlainRows(connection, kafka.group, discard_topic, kafka.metadata, patience)
         return TransactionalDelivery(connection, kafka.group, patience, kafka.group)
 
-    def _hanging(self, table: SourceTable, delivery: Delivery) -> HangingTransactions:
+    def _hanging(self, table: OwnedTable, delivery: Delivery) -> HangingTransactions:
         if not isinstance(delivery, TransactionalDelivery):
             return NoHangingTransactions()
         settings, admin, description, _ = self._cluster
         author, group = RowAuthor(table, is_delivered=True), description.channel.relay_group
         return OwnHangingTransactions(settings.connection(), admin, group, author, delivery)
 
-    def _serve(self, table: SourceTable) -> None:
+    def _serve(self, table: OwnedTable) -> None:
         settings = self._cluster.settings
         with (
             closing(self._progress()) as kafka,
@@ -165,20 +172,18 @@ class _SourceThread(threading.Thread):
                 log.warning("Progress of a table source held back", source=self._source, reason=str(error))
                 self._end_hanging(table, kafka)
 
-    def _end_hanging(self, table: SourceTable, kafka: KafkaProgress) -> None:
+    def _end_hanging(self, table: OwnedTable, kafka: KafkaProgress) -> None:
         """End a hanging transaction that hides the progress in Kafka (R51)."""
         settings, admin, channel, _ = self._cluster
         author = RowAuthor(table, is_delivered=False)
         word = settings.hanging_transaction
         end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
 
-    def _deliver(
-        self, table: SourceTable, delivery: Delivery, kafka: KafkaProgress, halves: HalfProgressReader
-    ) -> None:
+    def _deliver(self, table: OwnedTable, delivery: Delivery, kafka: KafkaProgress, halves: HalfProgressReader) -> None:
         settings, _, description, topics = self._cluster
         channel = description.channel
         gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
-        admission = Admission(gate, channel, HalfOrder(description.partitions))
+        admission = Admission(gate, channel, HalfOrder(description.partitions), table.origin_bytes)
         lookup = TopicLookup(admission, gate, topics, self._hanging(table, delivery), self._feedback.refusals)
         source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()

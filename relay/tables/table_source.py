@@ -24,8 +24,8 @@ from relay.serving.topic_lookup import TopicLookup
 from relay.tables.admission import Admission, Admitted
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.owned_table import OwnedTable, Refusal, Step, Window
 from relay.tables.rows import RowTransaction, ids, records, transactions
-from relay.tables.source_table import Refusal, SourceTable, Step, Window
 from relay.tables.table_progress import was_delivered
 
 IDLE_MIN_SECONDS = 0.001
@@ -51,7 +51,7 @@ class TableSource:
     """The owner of a table source.
 
     Args:
-        table: The message table, owned by this session.
+        table: The message table or foreign table, owned by this session.
         delivery: Its transactional producer: the former owner is fenced.
         kafka: Its progress in Kafka.
         admission: What waits.
@@ -63,7 +63,7 @@ class TableSource:
 
     def __init__(
         self,
-        table: SourceTable,
+        table: OwnedTable,
         delivery: Delivery,
         kafka: KafkaProgress,
         admission: Admission,
@@ -206,7 +206,7 @@ class TableSource:
     # --- out
 
     def _deliver(self, ready: Sequence[RowTransaction]) -> None:
-        written, batch, began = records(ready, self._name), Batch((), ready, (), ()), time.monotonic()
+        written, batch, began = records(ready, self._table.origin), Batch((), ready, (), ()), time.monotonic()
         self._limit_batches({record.topic for record in written})
         try:
             self._commit(written, self._progress)

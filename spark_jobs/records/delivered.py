@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from outbox.protocol.names import LATE_HEADER, ORIGIN_HEADER
-from spark_jobs.columns import header_value, landed_columns
+from spark_jobs.columns import header_value, is_foreign_origin, landed_columns
 from spark_jobs.records.evidence import REAL, created_ms, inside, lookup, message
 from spark_jobs.records.headers import content_hash, has_header
 from spark_jobs.runtime.spans import Span
@@ -40,6 +40,8 @@ def real_evidence(
     A record of table mode names a table source there. It is in the window in which its local transaction began, which
     is in its message id. One that begins later than any local transaction belongs to each.
 
+    A record of a foreign table belongs to none: no evidence of its row is kept.
+
     Args:
         records: Records of real topics as Spark's Kafka source gives them.
         window: Spans of half offsets.
@@ -48,7 +50,8 @@ def real_evidence(
     """
     source = f.substring_index(header_value(ORIGIN_HEADER).cast("string"), "/", 1)
     of_table = f.col("origin_offset").isNotNull() & f.col("origin_partition").isNull()
-    rows = landed_columns(records).where(f.col("transaction_id").isNotNull()).withColumn("_table", of_table)
+    ours = records.where(~is_foreign_origin(header_value(ORIGIN_HEADER)))
+    rows = landed_columns(ours).where(f.col("transaction_id").isNotNull()).withColumn("_table", of_table)
     in_question = f.when(f.col("_table"), _began(began)).otherwise(_in_question(window, half_ends))
     number = f.substring_index("message_id", "/", -1).cast("bigint")
     return rows.where(in_question).select(

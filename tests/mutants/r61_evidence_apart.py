@@ -7,7 +7,8 @@ their messages for made up.
 from __future__ import annotations
 
 from outbox._rules.source_progress import Progress
-from relay.tables.source_table import SourceTable, Step
+from relay.tables.owned_table import Step
+from relay.tables.source_table import SourceTable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 _MOVE = SourceTable.move

@@ -71,6 +71,14 @@ def test_a_record_of_table_mode_has_the_id_of_its_row_and_no_position() -> None:
     assert (landed.headers[2].key, bytes(landed.headers[-1].value)) == (PRODUCER_GROUP_HEADER, b"shop-db/10000000000")
 
 
+@pytest.mark.parametrize("id_", ["7", "a/b", "ä\n", "x" * 200])
+def test_a_record_of_a_foreign_table_has_the_id_of_its_row_in_its_header_only(id_: str) -> None:
+    [row] = land_headers([*GOOD[:2], (ORIGIN_HEADER, f"foreign:shop-db/{id_}".encode())])
+    assert (row.message_id, row.transaction_id, row.producer_group) == (MESSAGE_ID.decode(), TRANSACTION, "shop")
+    assert (row.position, row.origin_partition, row.origin_offset) == (None, None, None)
+    assert row.problem is None
+
+
 def test_the_record_itself_is_kept() -> None:
     [row] = land(Record(5, [("a", None), ("a", b"\xff")], "orders", 2, b"\x00\xff", b"v"))
     assert (row.topic, row.partition, row.offset, row.timestamp_type) == ("orders", 2, 5, 0)
@@ -109,6 +117,8 @@ def test_what_is_wrong_with_headers_is_told() -> None:
         "id": ([(MESSAGE_ID_HEADER, b"\xff"), *GOOD[1:]], "MALFORMED_ID"),
         "group": ([GOOD[0], (GROUP_HEADER, b"a b"), GOOD[2]], "MALFORMED_GROUP"),
         "origin": ([*GOOD[:2], (ORIGIN_HEADER, b"1")], "MALFORMED_ORIGIN"),
+        "foreign source": ([*GOOD[:2], (ORIGIN_HEADER, b"foreign:Shop/1")], "MALFORMED_ORIGIN"),
+        "foreign row": ([*GOOD[:2], (ORIGIN_HEADER, b"foreign:shop/")], "MALFORMED_ORIGIN"),
         "no id": (GOOD[1:], "INCOMPLETE"),
         "no origin": (GOOD[:2], "INCOMPLETE"),
         "id without value": ([(MESSAGE_ID_HEADER, None), *GOOD[1:]], "INCOMPLETE"),

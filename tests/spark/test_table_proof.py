@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import Row as Judged
 
 from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
-from outbox.protocol.names import ORIGIN_HEADER, PRODUCER_GROUP_HEADER
+from outbox.protocol.names import FOREIGN_ORIGIN, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
 from relay.tables.rows import Row
 from spark_jobs.auditing.group_databases import MessageTables
 from spark_jobs.records.audit_verdicts import Verdict
@@ -74,6 +74,12 @@ def delivered_after_the_grace(history: TableHistory) -> Expected:
     history.leave(rows, after=timedelta(milliseconds=GRACE + 1))
     history.show(rows)
     return all_of(rows, Verdict.LATE)
+
+
+def of_a_foreign_table(history: TableHistory) -> Expected:
+    """There is no evidence of it, so it is not judged."""
+    history.show(history.insert(2), f"{FOREIGN_ORIGIN}events")
+    return {}
 
 
 # --- what is wrong
@@ -200,6 +206,7 @@ CASES: Sequence[Case] = (
     rows_of_two_transactions_between_each_other,
     one_key_in_two_tables,
     delivered_after_the_grace,
+    of_a_foreign_table,
     lost,
     torn,
     waiting,
@@ -245,7 +252,7 @@ def test_each_history_of_rows_gets_its_verdict(case: Case) -> None:
     planted, ids = expected[case]
     of_the_case = [row for row in found if row.transaction_id in ids]
     assert wrong(of_the_case) == planted
-    if case is outside_the_window:
+    if case in {outside_the_window, of_a_foreign_table}:
         assert of_the_case == []
 
 

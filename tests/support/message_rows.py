@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -25,10 +25,16 @@ def create(site: Site) -> MessageTable:
     table = MessageTable(site.tables)
     with site.connect() as connection:
         table.create(connection)
+    create_numbers(site)
+    return table
+
+
+def create_numbers(site: Site) -> None:
+    """Create a table with a number for each key."""
+    with site.connect() as connection:
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode()
         )
-    return table
 
 
 def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str | None]:
@@ -43,7 +49,21 @@ def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **m
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
 
 
-def publish(connection: psycopg.Connection, site: Site, topic: str, keys: Sequence[str]) -> None:
+Insert = Callable[[psycopg.Connection, Site, str, str, str], None]
+"""Inserts one message on a connection: for a site, to a topic by its short name, with a key and a value."""
+
+
+def insert_message(connection: psycopg.Connection, site: Site, topic: str, key: str, value: str) -> None:
+    """Insert into the message table."""
+    connection.execute(
+        f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
+        ("orders", site.topic(topic), key.encode(), value.encode()),
+    )
+
+
+def publish(
+    connection: psycopg.Connection, site: Site, topic: str, keys: Sequence[str], insert: Insert = insert_message
+) -> None:
     """Publish the next number of each key, after its row is locked.
 
     Args:
@@ -51,6 +71,7 @@ def publish(connection: psycopg.Connection, site: Site, topic: str, keys: Sequen
         site: The site.
         topic: Short name of the real topic.
         keys: The keys, ascending, so that two transactions never wait for each other.
+        insert: Inserts one message.
     """
     for key in keys:
         row = connection.execute(
@@ -58,10 +79,7 @@ def publish(connection: psycopg.Connection, site: Site, topic: str, keys: Sequen
             f"{site.name}_key.number + 1 RETURNING number".encode(),
             (key,),
         ).fetchone()
-        connection.execute(
-            f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
-            ("orders", site.topic(topic), key.encode(), str(row[0] if row else 0).encode()),
-        )
+        insert(connection, site, topic, key, str(row[0] if row else 0))
 
 
 def insert_rows(site: Site, messages: Sequence[Message]) -> None:
@@ -87,10 +105,19 @@ class Writers:
         threads: How many.
         keys: How many keys.
         seed: Of the random choices.
+        insert: Inserts one message.
     """
 
-    def __init__(self, site: Site, topic: str, threads: int = 4, keys: int = 20, seed: int = 1) -> None:
-        self._site, self._topic, self._keys = site, topic, keys
+    def __init__(
+        self,
+        site: Site,
+        topic: str,
+        threads: int = 4,
+        keys: int = 20,
+        seed: int = 1,
+        insert: Insert = insert_message,
+    ) -> None:
+        self._site, self._topic, self._keys, self._insert = site, topic, keys, insert
         self.stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(random.Random(seed + n),)) for n in range(threads)]
 
@@ -98,7 +125,7 @@ class Writers:
         with psycopg.connect(self._site.postgres_url) as connection:
             while not self.stop.wait(PAUSE_SECONDS):
                 keys = sorted(chance.sample([f"key{n}" for n in range(self._keys)], chance.choice([1, 1, 1, 2, 5])))
-                publish(connection, self._site, self._topic, keys)
+                publish(connection, self._site, self._topic, keys, self._insert)
                 if chance.random() < 0.1:
                     connection.rollback()
                 else:
@@ -112,9 +139,9 @@ class Writers:
 
     @classmethod
     @contextmanager
-    def running(cls, site: Site, topic: str) -> Iterator[Writers]:
+    def running(cls, site: Site, topic: str, insert: Insert = insert_message) -> Iterator[Writers]:
         """Start writers, and stop them at the end."""
-        writers = cls(site, topic)
+        writers = cls(site, topic, insert=insert)
         for thread in writers._threads:
             thread.start()
         try:

@@ -188,6 +188,8 @@ def test_the_filter_lets_everything_else_pass() -> None:
     ours = include_name("shop")
     assert not ours("outbox_transaction", "table", {"schema_name": "shop"})
     assert not ours("outbox_inbox", "table", {"schema_name": None})
+    for kind in ("message", "discarded", "delivered", "source"):
+        assert not ours(f"outbox_{kind}", "table", {"schema_name": "shop"})
     assert ours("outbox_transaction", "table", {"schema_name": "other"})
     assert ours("orders", "table", {"schema_name": "shop"})
     assert ours("outbox_transaction", "column", {"schema_name": "shop"})

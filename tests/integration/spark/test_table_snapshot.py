@@ -16,8 +16,9 @@ from outbox._postgres.message_table import MessageTable
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
+from relay.tables.owned_table import Refusal, Step
 from relay.tables.rows import transactions
-from relay.tables.source_table import Refusal, SourceTable, Step
+from relay.tables.source_table import SourceTable
 from spark_jobs.auditing.group_databases import MessageTables
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import open_snapshot

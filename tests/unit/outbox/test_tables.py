@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from confluent_kafka import Message
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
+from typer.testing import CliRunner
 
+import outbox.alembic  # noqa: F401 - registers the operations
+from outbox._cli.table import app
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
+from outbox._rules.qualified_name import QualifiedName
+from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
 from outbox.settings import TableNames
@@ -117,6 +126,52 @@ def test_the_name_of_a_role_is_quoted() -> None:
 def test_names_that_postgres_would_read_otherwise_are_refused(role: str) -> None:
     with pytest.raises(ConfigurationError, match="name one role"):
         CallbackTable(NAMES).checker_grant(role)
+
+
+def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
+    options = ["sql", "--table-prefix", "events", "--message-table", "public.Events", "--relay-role", "one"]
+    found = CliRunner().invoke(app, options)
+    assert found.exit_code == 0, found.output
+    assert 'CREATE TABLE IF NOT EXISTS "public"."events_source"' in found.stdout
+    assert 'GRANT SELECT, DELETE ON "public"."Events" TO "one"' in found.stdout
+    assert "events_message" not in found.stdout
+    marked = CliRunner().invoke(app, [*options, "--mark-column", "sent"])
+    assert 'GRANT SELECT, UPDATE ("sent") ON "public"."Events" TO "one"' in marked.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--message-table", "events"], "'events' has no schema"),
+        (["--message-table", "public.outbox_source"], "is a name of the outbox's own tables with prefix outbox"),
+        (["--message-table", "public.events", "--mark-column", 'a"b'], "is not a name of a schema, table or column"),
+        (["--message-table", "public.events", "--operator-role", "one"], "--message-table takes --relay-role only"),
+        (["--mark-column", "sent"], "--mark-column belongs to --message-table"),
+    ],
+)
+def test_options_that_do_not_fit_a_foreign_table_are_refused(options: list[str], error: str) -> None:
+    found = CliRunner().invoke(app, ["sql", *options])
+    assert found.exit_code == Exit.CONFIGURATION
+    assert error in " ".join(found.output.split())
+
+
+def test_a_migration_makes_and_drops_what_belongs_to_a_foreign_table_alone() -> None:
+    output = io.StringIO()
+    context = MigrationContext.configure(
+        dialect_name="postgresql", opts={"as_sql": True, "output_buffer": output, "literal_binds": True}
+    )
+    operations: Any = Operations(context)
+    operations.create_outbox_foreign_source("public.events", prefix="mine", relay_roles=["one"], mark_column="sent")
+    made = output.getvalue()
+    source = ForeignSource(TableNames("public", "mine"), QualifiedName("public", "events"))
+    shown = source.ddl(source.relay_grants("one", "sent"))
+    assert [line for line in shown.splitlines() if line.strip() not in made] == []
+    operations.drop_outbox_foreign_source("public.events", prefix="mine")
+    dropped = output.getvalue().removeprefix(made)
+    assert '"mine_source"' in dropped
+    assert "events" not in dropped
+    with pytest.raises(ConfigurationError, match="'events' has no schema"):
+        operations.create_outbox_foreign_source("events")
 
 
 @pytest.mark.parametrize("group", ["", "x" * 256, "a\0b"])

@@ -12,6 +12,7 @@ from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.record import Record
 from relay.recovery.authors import Found
 from relay.tables.row_author import RowAuthor
+from relay.tables.row_ids import IS_ID
 from relay.tables.source_table import SourceTable
 
 SOURCE, TOPIC = "shop", "orders"
@@ -23,9 +24,9 @@ OURS, OTHER = table_transaction_id(70, 1_000), table_transaction_id(71, 1_000)
 @pytest.fixture
 def table() -> Mock:
     """A message table with two rows of one transaction."""
-    there = {WAITS: OURS, NEWEST: OURS}
+    there = {str(WAITS): OURS, str(NEWEST): OURS}
     made = Mock(spec=SourceTable)
-    made.name = SOURCE
+    made.origin = SOURCE
     made.transaction_ids.side_effect = lambda ids: {id_: there[id_] for id_ in ids if id_ in there}
     made.progress.return_value = Progress("i", 3, 2, (NEWEST,))
     return made
@@ -68,8 +69,7 @@ def test_rows_of_a_batch_that_hangs_are_owed(table: Mock) -> None:
     "foreign",
     [
         Record(TOPIC, 0, b"key", b"value", [], 1_000),
-        Record(TOPIC, 0, None, None, [("outbox-id", b"x/0"), ("outbox-origin", b"shop/" + b"9" * 5_000)], 1_000),
-        Record(TOPIC, 0, None, None, [("outbox-id", b"x/0"), ("outbox-origin", b"shop/x")], 1_000),
+        Record(TOPIC, 0, None, None, [("outbox-id", b"x/0"), ("outbox-origin", b"shop/")], 1_000),
         Record(TOPIC, 0, None, None, [("outbox-origin", b"shop/7")], 1_000),
         found(0, WAITS, origin="store").record,
     ],
@@ -77,3 +77,25 @@ def test_rows_of_a_batch_that_hangs_are_owed(table: Mock) -> None:
 def test_database_is_not_asked_about_records_of_others(table: Mock, foreign: Record) -> None:
     assert RowAuthor(table, is_delivered=True).last_own([Found(foreign, 0)], ()) is None
     table.transaction_ids.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "is_id"),
+    [
+        ("bigint[]", "7", True),
+        ("bigint[]", "-7", True),
+        ("bigint[]", str(2**63 - 1), True),
+        ("bigint[]", str(2**63), False),
+        ("bigint[]", "9" * 5_000, False),
+        ("bigint[]", "x", False),
+        ("bigint[]", "\u0667", False),
+        ("uuid[]", "0192f0c1-7e3a-7b5c-8d4e-5f6a7b8c9d0e", True),
+        ("uuid[]", "{0192f0c17e3a7b5c8d4e5f6a7b8c9d0e}", False),
+        ("uuid[]", "7", False),
+        ("text[]", "a/b", True),
+        ("text[]", "a\0b", False),
+    ],
+)
+def test_no_header_makes_a_statement_fail(kind: str, text: str, *, is_id: bool) -> None:
+    """An origin header may have anything behind the name of the source."""
+    assert IS_ID[kind](text) is is_id

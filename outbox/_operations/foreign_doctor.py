@@ -1,0 +1,60 @@
+"""The doctor's examination of a foreign table: that it is there, and the relay's progress beside it is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import LiteralString
+
+from outbox._operations.finding import Finding
+from outbox._operations.source_report import Condition, SourceReporter
+from outbox._operations.table_connection import table_connection
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.source_statements import source_name
+from outbox.errors import ConfigurationError
+
+_EXISTS: LiteralString = "SELECT to_regclass(%s) IS NOT NULL"
+_IS_FOREIGN: LiteralString = (
+    "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'message_table'"
+    " AND NOT attisdropped)"
+)
+_BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
+
+
+def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
+    """Yield what is found. Whether the table can be delivered, the relay examines when it takes it over.
+
+    Args:
+        source: Name of the table source.
+        foreign: The foreign table, and what belongs to it.
+        dsn: Connection string.
+        reporter: Compares the progress with that in Kafka.
+    """
+    what, names = f"table source {source}", foreign.names
+    create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
+    place, other = source_name(names.schema, names.source), "set another table_prefix"
+    looks = (
+        (_EXISTS, source_name(*foreign.table), f"table {foreign.full_name} does not exist", "correct message_table"),
+        (_EXISTS, place, f"table {foreign.full_source} does not exist", create),
+        (_IS_FOREIGN, place, f"table {foreign.full_source} is not that of a foreign table", other),
+    )
+    try:
+        with table_connection(source, names, dsn) as connection:
+            for look, table, problem, fix in looks:
+                if connection.execute(look, (table,)).fetchone() != (True,):
+                    yield Finding(what, problem, fix)
+                    return
+            owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
+    except ConfigurationError as error:
+        yield Finding(what, str(error), "correct the settings of the table, or the rights of this role")
+        return
+    if owner not in {None, (source, foreign.full_name)}:
+        of = "source {!r} and table {}".format(*owner)
+        yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
+        return
+    found = reporter.report(source, foreign, dsn)
+    for problem in found.problems:
+        yield Finding(what, f"not read: {problem}", "correct it, and run this again")
+    if found.condition is Condition.HALTED:
+        yield Finding(what, f"halted: {found.why}", "see docs/foreign_tables.md, 'A source that stops'")
+    else:
+        yield Finding(what, "", f"{found.condition}, foreign table {found.table}; its rows are not examined")

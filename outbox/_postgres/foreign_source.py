@@ -1,0 +1,116 @@
+"""What the relay keeps beside a foreign table: its progress, and what it could not deliver. DDL and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._rules.qualified_name import QualifiedName
+from outbox.settings import TableNames
+
+# Apart from the tables of a message table of ours, so that neither changes for the other.
+_DDL: LiteralString = """
+CREATE TABLE IF NOT EXISTS {source} (
+    id integer PRIMARY KEY CHECK (id = 0),
+    name text NOT NULL,
+    message_table text NOT NULL,
+    incarnation uuid NOT NULL DEFAULT gen_random_uuid(),
+    batch bigint NOT NULL DEFAULT 0,
+    delivered bigint NOT NULL DEFAULT 0,
+    ids text[] NOT NULL DEFAULT '{{}}'
+) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+COMMENT ON TABLE {source} IS
+    'The batch in delivery: its number, the ids of its rows. delivered: the last number known to be delivered.';
+CREATE TABLE IF NOT EXISTS {discarded} (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    row_id text NOT NULL,
+    content json,
+    reason text NOT NULL,
+    detail text NOT NULL,
+    discarded_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE {discarded} IS
+    'Rows that the relay could not deliver, with the reason. content: the row, if it was deleted from its table.';
+CREATE INDEX IF NOT EXISTS {index} ON {discarded} (row_id);
+"""
+
+
+class ForeignSource:
+    """DDL and rights of the tables that belong to a foreign table.
+
+    Args:
+        names: Schema and name prefix of the source table and of the table of discarded rows.
+        table: The foreign table.
+
+    Raises:
+        ConfigurationError: The table has a name of the outbox's own tables.
+    """
+
+    def __init__(self, names: TableNames, table: QualifiedName) -> None:
+        names.check_foreign(*table)
+        self.names = names
+        self.table = table
+        self._names = {
+            "source": sql.Identifier(names.schema, names.source),
+            "discarded": sql.Identifier(names.schema, names.discarded),
+            "index": sql.Identifier(f"{names.discarded}_row"),
+        }
+
+    def compose(self, text: LiteralString) -> sql.Composed:
+        """Return a statement with the names in place of `{source}` and `{discarded}`."""
+        return sql.SQL(text).format(**self._names)
+
+    @property
+    def full_name(self) -> str:
+        """Return the foreign table's schema and name, as SQL writes them."""
+        return written(*self.table)
+
+    @property
+    def full_source(self) -> str:
+        """Return the source table's schema and name, as SQL writes them."""
+        return written(self.names.schema, self.names.source)
+
+    def statements(self) -> list[sql.Composed]:
+        """Return the statements that make both tables, and the schema if there is none; running them again is safe."""
+        return [create_schema(self.names.schema), *(statement.format(**self._names) for statement in split(_DDL))]
+
+    def drop_statements(self) -> list[sql.Composed]:
+        """Return the statements that drop both tables; the foreign table remains."""
+        return [drop_tables(self.names.schema, (self.names.discarded, self.names.source))]
+
+    def relay_grants(self, role: str, mark: str = "") -> list[Grant]:
+        """Return what the relay needs, on the foreign table too.
+
+        Args:
+            role: The relay's role.
+            mark: Column that is set after the delivery; empty: rows are deleted.
+
+        Raises:
+            ConfigurationError: The role's name is not allowed.
+        """
+        ours = {self.names.discarded: ("SELECT", "INSERT"), self.names.source: ("SELECT", "INSERT", "UPDATE")}
+        settle = sql.SQL("UPDATE ({})").format(sql.Identifier(mark)).as_string() if mark else "DELETE"
+        return [
+            Grant(self.names.schema, role, ours),
+            Grant(self.table.schema, role, {self.table.table: ("SELECT", settle)}),
+        ]
+
+    def ddl(self, grants: Iterable[Grant] = ()) -> str:
+        """Return the SQL that makes both tables and gives rights; running it again is safe."""
+        return script([*self.statements(), *all_statements(grants)])
+
+    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
+        """Make both tables in one transaction, and the schema if there is none.
+
+        Args:
+            connection: Of a role that may.
+            grants: The rights that the relay's roles get.
+
+        Raises:
+            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+        """
+        run(connection, self.statements(), list(grants), "table")

@@ -1,0 +1,271 @@
+"""A foreign table as its owner uses it: rows that the application's own INSERT has made (R59, R60)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, LiteralString, Self
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from outbox._failpoints import failpoint
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._rules.source_progress import Progress
+from outbox._service.settings import TableSettings
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import FOREIGN_ORIGIN
+from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index
+from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
+from relay.tables.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
+from relay.tables.owned_table import OwnedTable, Step, Window, open_session
+from relay.tables.row_ids import IS_ID, is_text
+
+_BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
+_PROGRESS: LiteralString = (
+    "SELECT name, message_table, incarnation::text, batch, delivered, ids FROM {source} WHERE id = 0"
+)
+_LOCK: LiteralString = (  # of the foreign table itself; NULL: it does not exist, which is reported later
+    "SELECT coalesce(pg_try_advisory_lock(1869967458,"
+    " CAST(CAST(to_regclass(%s) AS oid)::bigint - 2147483648 AS integer)), true)"
+)
+_DISCARDED: LiteralString = "SELECT row_id, content, reason, detail FROM {discarded} LIMIT 0"
+
+_KIND: LiteralString = (
+    "SELECT oid, CASE WHEN relispartition THEN 'partition' WHEN relkind = 'r' AND relhassubclass THEN 'children'"
+    " ELSE relkind::text END,"
+    " relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"  # NULL: no such table
+)
+_TYPES: LiteralString = (
+    "SELECT a.attname, b.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+    " JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END"
+    " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped"
+)
+_CACHE: LiteralString = (
+    "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
+)
+_INDEXES: LiteralString = (
+    "SELECT a.attname, i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnotnull,"
+    " coalesce(pg_get_expr(i.indpred, i.indrelid), '') FROM pg_index i"
+    " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
+    " WHERE i.indrelid = %s AND i.indisvalid"
+)
+
+log = structlog.get_logger()
+
+
+class ForeignTable(OwnedTable):
+    """A foreign table, as its owner uses it.
+
+    Args:
+        name: Name of the source.
+        settings: Of the table, with another layout than that of a message table.
+        connection: In autocommit.
+    """
+
+    origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
+
+    def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(name, settings.names(), connection)
+        self._source = ForeignSource(settings.names(), settings.foreign_name())
+        self._layout = settings.foreign_layout()
+        self._mark = settings.mark_column if settings.after == "mark" else ""
+        self._statements: ForeignStatements | None = None
+        self._reader: RowReader | None = None
+        self._is_id: Callable[[str], bool] = is_text
+        self._left: list[str] = []  # ids of rows that stay: they are too large to be read, or of such a transaction
+        self._left_writers: set[int] = set()
+        self._first, self._first_at = "", 0.0
+
+    @classmethod
+    def connect(cls, name: str, settings: TableSettings) -> Self:
+        """Connect to the database.
+
+        Args:
+            name: Name of the source.
+            settings: Of the table.
+
+        Raises:
+            ConfigurationError: The connection string cannot be read or parsed.
+            psycopg.Error: The database does not answer, or is read-only.
+        """
+        return cls(name, settings, open_session(settings))
+
+    @property
+    def origin(self) -> str:
+        """Return what the origin header of a record has before the row's id: the name of a foreign source."""
+        return f"{FOREIGN_ORIGIN}{self.name}"
+
+    def try_own(self) -> bool:
+        """Return whether this session has become the owner, of the source and of the table; it asks without waiting.
+
+        Raises:
+            ConfigurationError: The tables or rights are missing.
+            psycopg.Error: The database does not answer.
+        """
+        return super().try_own() and self._connection.execute(_LOCK, (self._quoted(),)).fetchone() == (True,)
+
+    def _quoted(self) -> str:
+        name = self._source.table
+        return f'"{name.schema}"."{name.table}"'
+
+    def progress(self) -> Progress:
+        """Return the progress; a new source begins with batch 0.
+
+        Raises:
+            ConfigurationError: The table belongs to a source of another name, or cannot be delivered.
+            psycopg.Error: The database does not answer.
+        """
+        facts = self._check()
+        name, table, incarnation, batch, delivered, ids = self._begin()
+        if (name, table) != (self.name, self._source.full_name):
+            raise ConfigurationError(
+                f"The progress in {self._names.schema}.{self._names.source} is that of source {name!r} and table "
+                f"{table}, not of {self.name!r} and {self._source.full_name}. "
+                "Give each source a table_prefix of its own, and never rename one."
+            )
+        types = facts.types
+        self._statements = make_statements(self._layout, self._names, self._source.table, types, self._mark)
+        id_type = types[self._layout.columns["id"]]
+        self._reader = RowReader(self._layout, self.name, id_type, incarnation)
+        self._is_id = IS_ID[ID_ARRAYS[id_type]]
+        return Progress(incarnation, batch, delivered, tuple(RowId(place, id_) for place, id_ in enumerate(ids)))
+
+    def _begin(self) -> Sequence[Any]:
+        compose = self._source.compose
+        with self._explained():
+            try:
+                self._connection.execute("SET row_security = off")  # a hidden row would never be delivered
+                self._connection.execute(compose(_BEGIN), (self.name, self._source.full_name))
+                self._connection.execute(compose(_DISCARDED))
+                return self._connection.execute(compose(_PROGRESS)).fetchone() or ()
+            except psycopg.errors.UndefinedColumn as error:
+                raise ConfigurationError(
+                    f"The tables {self._names.source} and {self._names.discarded} are not those of a foreign table. "
+                    "Set a table_prefix of its own, and run `outbox table create --message-table` with it."
+                ) from error
+
+    def _check(self) -> TableFacts:
+        name = self._source.full_name
+        facts = check_fits(name, self._layout, self._facts(), self._mark)
+        if not has_index(self._layout, facts, self._mark):
+            log.warning("Foreign table has no index for its order", source=self.name, create=self._index(facts))
+        if self._connection.execute(_CACHE, (self._quoted(), self._layout.order)).fetchone() is not None:
+            log.warning(
+                "Foreign table has no order: its sequence has a cache", source=self.name, column=self._layout.order
+            )
+        return facts
+
+    def _index(self, facts: TableFacts) -> str:
+        """Return the statement that creates the index which the relay's reads need."""
+        columns = sql.SQL(", ").join(
+            map(sql.Identifier, dict.fromkeys((self._layout.order, self._layout.columns["id"])))
+        )
+        made = f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns.as_string()})"
+        if not self._mark:
+            return made
+        return f"{made} WHERE {waiting_rows(sql.Identifier(self._mark), facts.types[self._mark]).as_string()}"
+
+    def _facts(self) -> TableFacts | None:
+        execute = self._connection.execute
+        found = execute(_KIND, (self._quoted(),)).fetchone()
+        if found is None:
+            return None
+        oid, kind, persistence = found
+        types = dict(execute(_TYPES, (oid,)).fetchall())
+        indexes = execute(_INDEXES, (oid,)).fetchall()
+        unique = frozenset(column for column, is_unique, _ in indexes if is_unique)
+        return TableFacts(kind, persistence, types, unique, frozenset((column, rows) for column, _, rows in indexes))
+
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
+        """Return the first committed rows.
+
+        Args:
+            rows: How many at most.
+            size: Their bytes at most; one row is returned in any case.
+            skip: Ids to leave out, at most 100,000 or so.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+        cursor = self._connection.cursor(binary=True)
+        parameters = {"rows": rows, "bytes": size, "skip": _array([*map(str, skip), *self._left])}
+        read = [ForeignRow(*row) for row in cursor.execute(self._ready().window, parameters)]
+        failpoint("relay.table_read")
+        found, left = deliverable(read, self._left_writers)
+        for row in left:
+            why = "it is too large" if row.size > MAX_BYTES else "a row of its local transaction is too large"
+            log.error("Row left in its table", source=self.name, row=row.id, bytes=row.size, why=why)
+        self._left += [row.id for row in left]
+        self._left_writers |= {row.xmin for row in left}
+        if not found or self._reader is None:
+            return Window((), frozenset(), 0)
+        beyond = frozenset(row.xmin for row in found if row.is_beyond)
+        return Window([*self._reader.rows(found)], beyond, found[0].read_ms)
+
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, str]:
+        """See `OwnedTable`."""
+        rows = self._connection.execute(self._ready().there, {"ids": _array(filter(self._is_id, ids))})
+        return {id_: self._reader.message(id_) for (id_,) in rows} if self._reader else {}
+
+    def move(self, before: Progress, step: Step) -> Progress:
+        """Take a step in one durable transaction: delete or mark what was delivered, name the next batch.
+
+        Args:
+            before: The progress so far.
+            step: The step.
+
+        Raises:
+            UnsafeError: Another process changed the progress. Nothing was written.
+            ConfigurationError: A row remains that should go. Nothing was written.
+            psycopg.Error: The database does not answer.
+        """
+        parameters = {
+            "incarnation": before.incarnation,
+            "expected": before.batch,
+            "batch": step.batch,
+            "delivered": step.delivered,
+            "ids": _array(map(str, step.ids)),
+            "gone": _array(map(str, step.gone)),
+            "count": len(step.gone) + len(step.refused),
+            "refused": _array(str(refusal.id) for refusal in step.refused),
+            "reasons": [refusal.reason for refusal in step.refused],
+            "details": [refusal.detail for refusal in step.refused],
+        }
+        try:
+            return self._take(self._ready().move, parameters, before, step)
+        except psycopg.errors.DivisionByZero as error:
+            raise ConfigurationError(
+                f"A trigger of table {self._source.full_name} keeps rows that were delivered or discarded. The source "
+                "stops, or it would deliver them again. Drop the trigger."
+            ) from error
+
+    def purge(self) -> bool:
+        """Return False: a foreign table has no evidence."""
+        return False
+
+    def figures(self) -> tuple[float, int]:
+        """Return the age of the oldest row (s), and how many rows wait, up to 100,000.
+
+        Without a time in the order column, the age is the time for which the first row has been the first one.
+        """
+        found = self._connection.execute(self._ready().figures).fetchone()
+        if found is None:
+            self._first = ""
+            return 0.0, 0
+        first, age, count = found
+        if first != self._first:
+            self._first, self._first_at = first, time.monotonic()
+        return max(float(age or 0), time.monotonic() - self._first_at), int(count)
+
+    def _ready(self) -> ForeignStatements:
+        if self._statements is None:
+            raise RuntimeError("the progress is read first")
+        return self._statements
+
+
+def _array(ids: Iterable[str]) -> str:
+    """Return ids as an array literal."""
+    quoted = (id_.replace("\\", "\\\\").replace('"', '\\"') for id_ in ids)
+    return "{" + ",".join(f'"{id_}"' for id_ in quoted) + "}"

@@ -1,0 +1,214 @@
+"""A table source as its owner uses it, of ours or foreign: session, lock, and the steps of its progress.
+
+The connection belongs to one owner: a session-level advisory lock lasts as long as the session.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from outbox._failpoints import failpoint
+from outbox._postgres.dsn import connect_dsn
+from outbox._postgres.server_limits import server_limits
+from outbox._postgres.source_statements import TRY_OWN, source_name
+from outbox._postgres.table_errors import explained
+from outbox._rules.source_progress import Progress
+from outbox._service.exit_codes import UnsafeError
+from outbox._service.settings import TableSettings
+from outbox.settings import TableNames
+from relay.tables.rows import Row
+
+CONNECT_SECONDS = 5
+IDLE_SECONDS = 20
+"""The server ends the session of a process that was frozen (R41). An owner asks much more often, but for a Kafka
+transaction that takes very long; then it takes over again."""
+
+# synchronous_commit: once a statement of this session is durable, so are all rows that were read before it.
+_OPTIONS = (
+    "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
+    f" -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
+)
+
+
+class Window(NamedTuple):
+    """Committed rows that wait.
+
+    Args:
+        rows: In the order of their ids.
+        beyond: Local transactions (xid) of these rows that have further rows behind the window.
+        now: The database's time, ms since 1970: no process decides by its own clock (R25).
+    """
+
+    rows: Sequence[Row]
+    beyond: frozenset[int]
+    now: int
+
+
+class Refusal(NamedTuple):
+    """A row that cannot be delivered.
+
+    Args:
+        id: Its id.
+        reason: Why, one word.
+        detail: Why, one sentence.
+    """
+
+    id: int
+    reason: str
+    detail: str
+
+
+class Step(NamedTuple):
+    """One step of the progress.
+
+    Args:
+        batch: Number of the batch in delivery from now on.
+        delivered: Number of the last batch that was delivered.
+        ids: Ids of the rows of the batch in delivery.
+        gone: Ids of the rows that were delivered, and are deleted.
+        refused: Rows that move to the table of discarded messages.
+    """
+
+    batch: int
+    delivered: int
+    ids: Sequence[int]
+    gone: Sequence[int]
+    refused: Sequence[Refusal] = ()
+
+
+def open_session(settings: TableSettings) -> psycopg.Connection[Any]:
+    """Connect to the database of a table source.
+
+    Args:
+        settings: Of the table.
+
+    Raises:
+        ConfigurationError: The connection string cannot be read or parsed.
+        psycopg.Error: The database does not answer, or is read-only.
+    """
+    return connect_dsn(
+        settings.connection_string(),
+        autocommit=True,
+        connect_timeout=CONNECT_SECONDS,
+        application_name="outbox-relay",
+        target_session_attrs="read-write",
+        options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}",
+        tcp_user_timeout=10_000,
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+    )
+
+
+class OwnedTable(ABC):
+    """A table whose rows a table source delivers, with its source table.
+
+    Args:
+        name: Name of the source.
+        names: Where the source table is.
+        connection: In autocommit.
+    """
+
+    origin_bytes = 0
+    """By how much an origin header may be longer than the source's name with a number of 64 bits, bytes."""
+
+    def __init__(self, name: str, names: TableNames, connection: psycopg.Connection[Any]) -> None:
+        self.name = name
+        self._names = names
+        self._connection = connection
+
+    @property
+    def origin(self) -> str:
+        """Return what the origin header of a record has before the row's id."""
+        return self.name
+
+    def close(self) -> None:
+        """Close the connection, which ends the ownership."""
+        self._connection.close()
+
+    def _explained(self) -> Any:
+        return explained(self._names.schema, self._names.source)
+
+    def try_own(self) -> bool:
+        """Return whether this session has become the owner. It asks without waiting.
+
+        Raises:
+            ConfigurationError: The tables or rights are missing.
+            psycopg.Error: The database does not answer.
+        """
+        names = self._names
+        with self._explained():
+            row = self._connection.execute(TRY_OWN, (source_name(names.schema, names.source),)).fetchone()
+        return row == (True,)
+
+    @abstractmethod
+    def progress(self) -> Progress:
+        """Return the progress; a new source begins with batch 0.
+
+        Raises:
+            ConfigurationError: The table belongs to a source of another name, or cannot be delivered.
+            psycopg.Error: The database does not answer.
+        """
+
+    @abstractmethod
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
+        """Return the first committed rows.
+
+        Args:
+            rows: How many at most.
+            size: Their bytes at most; one row is returned in any case.
+            skip: Ids to leave out, at most 100,000 or so.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+
+    @abstractmethod
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, str]:
+        """Return the transaction ids of those of some rows that wait or are discarded, by row id.
+
+        Args:
+            ids: As they are in origin headers; they may be of any form.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+
+    @abstractmethod
+    def move(self, before: Progress, step: Step) -> Progress:
+        """Take a step in one durable transaction: settle what was delivered, name the next batch.
+
+        Args:
+            before: The progress so far.
+            step: The step.
+
+        Raises:
+            UnsafeError: Another process changed the progress. Nothing was written.
+            psycopg.Error: The database does not answer.
+        """
+
+    @abstractmethod
+    def purge(self) -> bool:
+        """Delete old evidence of delivered messages; return whether there may be more.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+
+    @abstractmethod
+    def figures(self) -> tuple[float, int]:
+        """Return the age of the oldest row (s), and about how many rows there are."""
+
+    def _take(self, statement: sql.Composed, parameters: Mapping[str, Any], before: Progress, step: Step) -> Progress:
+        if self._connection.execute(statement, parameters).fetchone() is None:
+            raise UnsafeError(
+                f"Table source {self.name}: its progress is not at batch {before.batch} any more. "
+                "Another process changed the source table. Find out which one."
+            )
+        failpoint("relay.table_moved")
+        return before._replace(batch=step.batch, delivered=step.delivered, ids=tuple(step.ids))

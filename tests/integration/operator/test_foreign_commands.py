@@ -1,0 +1,143 @@
+"""What the commands of operators show of foreign tables, and what they refuse."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import psycopg
+import pytest
+import typer
+
+from checker.operator.pending import app as pending
+from checker.operator.resolve import app as resolve
+from checker.operator.trace import app as trace
+from outbox._cli.discarded import app as discarded
+from outbox._cli.doctor import app as doctor
+from outbox._cli.table import app as table
+from outbox._operations.foreign_doctor import examine_foreign
+from outbox._operations.source_report import SourceReporter
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._rules.qualified_name import QualifiedName
+from outbox._service.exit_codes import Exit
+from outbox.settings import TableNames
+from tests.support.commands import call_command, call_for_json
+from tests.support.foreign_tables import Kind, relay_settings, run
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE, create_numbers, publish
+
+KIND = Kind("mapping", "uuid", "delete")
+NOT_READ = "is a foreign table, which this command does not read"
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a foreign table and one real topic."""
+    site.create("orders", partitions=1)
+    create_numbers(site)
+    KIND.create(site)
+    return site
+
+
+def _call(app: typer.Typer, site: Site, *words: str) -> tuple[int, str]:
+    code, printed = call_command(app, site, *words, environ=relay_settings(KIND.settings(site)))
+    return code, " ".join(printed.split())
+
+
+def _document(app: typer.Typer, site: Site, code: int, *words: str) -> Any:
+    found, document = call_for_json(app, site, *words, environ=relay_settings(KIND.settings(site)))
+    assert found == code, document
+    return document
+
+
+def _pending(site: Site) -> Any:
+    (found,) = _document(pending, site, Exit.OK)["tables"]
+    return found
+
+
+def _insert(site: Site, *topics: str) -> None:
+    with psycopg.connect(site.postgres_url) as connection:
+        for topic in topics:
+            publish(connection, site, topic, ["one"], KIND.insert)
+            connection.commit()
+
+
+def _run(site: Site, statement: str) -> None:
+    with site.connect() as connection:
+        run(connection, statement)
+
+
+def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop: Site) -> None:
+    shop.relay(extra=relay_settings(KIND.settings(shop), OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500"))
+    _insert(shop, "orders")
+    shop.wait_visible(1, "orders")
+    _insert(shop, "nowhere")
+    wait_until(lambda: _pending(shop)["discarded"] != [], explain=shop.logs)
+    found = _pending(shop)
+    assert (found["condition"], found["why"], found["rows"]) == ("served", None, None)
+    assert (found["batch"], found["delivered"], found["kafka_batch"]) == (1, 1, 1)
+    assert [(one["reason"], one["rows"]) for one in found["discarded"]] == [("TOPIC_MISSING", 1)]
+    assert "a foreign table, whose rows are not counted; batch 1, delivered 1" in _call(pending, shop)[1]
+    assert "served, foreign table" in _call(doctor, shop)[1]
+
+    _run(shop, f"UPDATE {shop.tables.source} SET batch = 0, delivered = 0, ids = '{{}}'")
+    _insert(shop, "orders")
+    wait_until(lambda: _pending(shop)["condition"] == "halted", explain=shop.logs)
+    code, printed = _call(doctor, shop)
+    assert code == Exit.FINDINGS
+    assert "halted: Kafka is at batch 1, the database at batch 0" in printed
+    code, printed = _call(table, shop, "resume", "--source", SOURCE, "--deliver-again", "--yes")
+    assert (code, NOT_READ in printed) == (Exit.CONFIGURATION, True)
+    _run(shop, f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, ids = '{{}}'")
+    shop.wait_visible(2, "orders")
+
+
+def test_what_is_not_read_is_named(shop: Site) -> None:
+    _insert(shop, "orders")
+    ((id_,),) = _rows(shop, f"SELECT event_id::text FROM {KIND.table(shop)}")
+    document = _document(trace, shop, Exit.FINDINGS, id_, "--since", "2026-01-01")
+    assert [one["place"] for one in document["not_searched"]] == [f"table of source {SOURCE}"]
+    assert NOT_READ in document["not_searched"][0]["why"]
+    code, printed = _call(resolve, shop, id_, "--rollback", "--reason", "why", "--yes")
+    assert code == Exit.FINDINGS
+    assert NOT_READ in printed
+    assert "nothing was decided" in printed
+    assert NOT_READ in _call(discarded, shop, "list")[1]
+    code, printed = _call(discarded, shop, "deliver", "--all", "--yes")
+    assert (code, NOT_READ in printed) == (Exit.FINDINGS, True)
+    assert KIND.waiting(shop) == 1
+
+
+def _rows(site: Site, statement: str) -> list[Any]:
+    with site.connect() as connection:
+        return run(connection, statement)
+
+
+FAULTS = {
+    "": "",
+    "DROP TABLE {table}": "does not exist",
+    "DROP TABLE {source}": "source does not exist",
+    "INSERT INTO {source} (id, name, message_table) VALUES (0, 'other', 'public.other')": "of source 'other' and table",
+    "ALTER TABLE {source} DROP COLUMN message_table": "is not that of a foreign table",
+}
+
+
+def test_the_doctor_finds_what_is_wrong_with_a_foreign_table(shop: Site) -> None:
+    for number, (change, problem) in enumerate(FAULTS.items()):
+        kind = Kind("mapping", "text", "mark") if number % 2 else Kind("debezium", "uuid", "mark")
+        names = TableNames("public", f"{shop.name}_{number}")
+        _run(shop, f"DROP TABLE IF EXISTS {kind.table(shop)}")
+        kind.create(shop, names.prefix)
+        _run(shop, change.format(table=kind.table(shop), source=names.source) or "SELECT")
+        foreign = ForeignSource(names, QualifiedName("public", kind.table(shop)))
+        found = list(examine_foreign("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel)))
+        assert [(one.fine, problem in one.problem) for one in found] == [(not problem, True)], found
+        if change == "DROP TABLE {source}":
+            assert f"--table-prefix {names.prefix} --message-table public.{kind.table(shop)}" in found[0].fix
+
+
+def test_a_database_that_does_not_answer_is_a_finding(shop: Site) -> None:
+    foreign = ForeignSource(shop.tables, QualifiedName("public", f"t{uuid.uuid4().hex}"))
+    reporter = SourceReporter(shop.kafka(), shop.channel)
+    (found,) = examine_foreign("events", foreign, "postgresql://nobody:secret@127.0.0.1:1/none", reporter)
+    assert "does not answer" in found.problem

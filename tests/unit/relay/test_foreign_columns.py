@@ -1,0 +1,105 @@
+"""Whether a foreign table fits its layout, by what the catalog has of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outbox._postgres.foreign_layout import Layout, make_layout
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._rules.qualified_name import QualifiedName
+from outbox.errors import ConfigurationError
+from outbox.settings import TableNames
+from relay.tables.foreign.foreign_columns import TableFacts, check_fits, has_index
+from relay.tables.foreign.foreign_statements import make_statements
+
+COLUMNS = {"id": "id", "order": "at", "value": "body", "partition": "shard", "timestamp": "at"}
+LAYOUT = make_layout("mapping", COLUMNS, "orders", "", "kind:header")
+FACTS = TableFacts(
+    "r",
+    "p",
+    {"id": "uuid", "at": "timestamptz", "body": "jsonb", "shard": "int4", "kind": "text", "sent": "bool"},
+    frozenset({"id"}),
+    frozenset({("id", ""), ("at", "(sent IS NOT TRUE)")}),
+)
+
+
+def fits(facts: TableFacts | None, layout: Layout = LAYOUT, mark: str = "") -> None:
+    """Check a table."""
+    check_fits("public.events", layout, facts, mark)
+
+
+def test_table_that_fits_is_accepted() -> None:
+    fits(FACTS)
+    fits(FACTS, mark="sent")
+
+
+@pytest.mark.parametrize(
+    ("facts", "error"),
+    [
+        (None, r"Table public.events does not exist in this database\. Correct message_table"),
+        (replace(FACTS, kind="v"), "public.events is a view or a partition, or has child"),
+        (replace(FACTS, persistence="u"), r"Run ALTER TABLE public.events SET LOGGED"),
+        (replace(FACTS, types={}), r"Table public.events has no column 'id' \(id\)"),
+        (
+            replace(FACTS, types={name: type_ for name, type_ in FACTS.types.items() if name != "kind"}),
+            r"has no column 'kind' \(additional_placement kind\)",
+        ),
+        (replace(FACTS, unique=frozenset()), "Column id of table public.events is not known to be unique"),
+        (replace(FACTS, types={**FACTS.types, "id": "numeric"}), r"\(id\) has type numeric\. Use one of int2, int4"),
+        (replace(FACTS, types={**FACTS.types, "shard": "text"}), r"\(partition\) has type text\. Use one of int2"),
+        (replace(FACTS, types={**FACTS.types, "at": "date"}), r"\(timestamp\) has type date\. Use one of int2"),
+    ],
+)
+def test_table_that_does_not_fit_is_refused(facts: TableFacts | None, error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        fits(facts)
+
+
+def test_mark_is_a_time_or_a_boolean() -> None:
+    with pytest.raises(ConfigurationError, match=r"\(mark_column\) has type text\. Use one of bool, timestamp"):
+        fits(FACTS, mark="kind")
+    with pytest.raises(ConfigurationError, match=r"has no column 'gone' \(mark_column\)"):
+        fits(FACTS, mark="gone")
+
+
+def test_ids_without_an_order_need_a_column_for_it() -> None:
+    unordered = make_layout("debezium", {}, "orders", "", "")
+    facts = replace(FACTS, types={"id": "uuid", "aggregateid": "text", "payload": "jsonb"})
+    with pytest.raises(ConfigurationError, match="of type uuid, which has no order of inserts"):
+        fits(facts, unordered)
+    fits(replace(facts, types={**facts.types, "id": "int8"}), unordered)
+    fits(facts, make_layout("debezium", {"order": "id"}, "orders", "", ""))
+
+
+def test_index_of_marked_rows_has_their_condition() -> None:
+    assert has_index(LAYOUT, FACTS, "sent")
+    assert has_index(LAYOUT, FACTS, "")
+    assert not has_index(LAYOUT, replace(FACTS, indexed=frozenset({("at", "")})), "sent")
+    assert not has_index(LAYOUT, replace(FACTS, indexed=frozenset({("id", "")})), "")
+
+
+def test_names_are_quoted_in_all_statements() -> None:
+    layout = make_layout("mapping", {"id": "Id", "value": "Body", "order": "At"}, "orders", "", "")
+    types = {"Id": "uuid", "Body": "bytea", "At": "timestamptz", "Sent": "timestamptz"}
+    made = make_statements(layout, TableNames("tenant-a", "our"), QualifiedName("Sales", "Events"), types, "Sent")
+    assert '"Sales"."Events" AS t WHERE "t"."Sent" IS NULL' in made.window.as_string()
+    assert 'ORDER BY "t"."At", "t"."Id"' in made.window.as_string()
+    assert 'UPDATE "Sales"."Events" AS t SET "Sent" = statement_timestamp() FROM moved' in made.move.as_string()
+    assert '"tenant-a"."our_source"' in made.move.as_string()
+    for text in (statement.as_string() for statement in made):
+        assert text.count("Events") == text.count('"Events"') > 0
+
+
+def test_relay_gets_what_it_needs_and_no_more() -> None:
+    source = ForeignSource(TableNames("relay", "our"), QualifiedName("Sales", "Events"))
+    given = [statement.as_string() for grant in source.relay_grants("one", "Sent") for statement in grant.statements()]
+    assert given == [
+        'GRANT USAGE ON SCHEMA "relay" TO "one"',
+        'GRANT SELECT, INSERT ON "relay"."our_discarded" TO "one"',
+        'GRANT SELECT, INSERT, UPDATE ON "relay"."our_source" TO "one"',
+        'GRANT USAGE ON SCHEMA "Sales" TO "one"',
+        'GRANT SELECT, UPDATE ("Sent") ON "Sales"."Events" TO "one"',
+    ]
+    assert 'SELECT, DELETE ON "Sales"."Events"' in source.ddl(source.relay_grants("one"))

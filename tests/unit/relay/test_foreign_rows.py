@@ -1,0 +1,131 @@
+"""Rows of a foreign table as transactions of the relay (R59)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pytest
+
+from outbox._postgres.foreign_layout import Layout, make_layout
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.names import Channel
+from relay.batching.preflight import RealTopic
+from relay.batching.topic_gate import Gate, GatePolicy
+from relay.tables.admission import Admission
+from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
+from relay.tables.half_order import HalfOrder
+from relay.tables.rows import RowTransaction, ids, records, transactions
+
+INCARNATION = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
+MS = 1_700_000_000_123
+COLUMNS = {"topic": "topic", "key": "key", "value": "body", "headers": "extra", "group": "owner"}
+MAPPING = make_layout("mapping", COLUMNS, "", "", "")
+DEBEZIUM = make_layout("debezium", {}, "", "", "type:header:eventType")
+UUIDS = [str(uuid.UUID(int=number)) for number in range(9, 0, -1)]
+
+
+def row(id_: str = "7", xmin: int = 1, **more: object) -> ForeignRow:
+    """A row as the database returns it."""
+    made = ForeignRow(xmin, False, id_, 301, MS, "orders", "g", b"k", b"v", None, None, None, ())
+    return made._replace(**more)  # type: ignore[arg-type]
+
+
+def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "int8") -> list[RowTransaction]:
+    """The transactions of rows."""
+    return transactions(RowReader(layout, "shop", id_type, INCARNATION).rows(rows))
+
+
+def error(found: ForeignRow, layout: Layout = MAPPING) -> str:
+    """Why a row is no message."""
+    return read([found], layout)[0].first().error
+
+
+def test_rows_of_one_local_transaction_are_one_transaction() -> None:
+    found = read([row("5", 1), row("9", 2), row("7", 1)])
+    assert [list(map(str, ids([one]))) for one in found] == [["5", "7"], ["9"]]
+
+
+def test_order_is_that_of_the_rows_whatever_their_ids_are() -> None:
+    rows = [row(id_, number % 2, value=id_.encode()) for number, id_ in enumerate(UUIDS)]
+    assert [record.value for record in records(read(rows, id_type="uuid"), "shop")] == [id_.encode() for id_ in UUIDS]
+
+
+def test_message_id_is_that_of_the_row_alone() -> None:
+    """It is the same if the row comes again in another local transaction, behind other rows."""
+    first = records(read([row("5"), row("6")]), "shop")
+    again = records(read([row("6", 3)]), "shop")
+    assert dict(first[1].headers)["outbox-id"] == dict(again[0].headers)["outbox-id"]
+    assert dict(first[0].headers)["outbox-id"] == f"{uuid.uuid5(uuid.UUID(INCARNATION), '5')}/0".encode()
+    assert (
+        dict(records(read([row(UUIDS[0])], id_type="uuid"), "shop")[0].headers)["outbox-id"] == f"{UUIDS[0]}/0".encode()
+    )
+
+
+def test_record_names_source_and_row() -> None:
+    (record,) = records(read([row("a/b")], id_type="text"), "shop")
+    assert dict(record.headers)["outbox-origin"] == b"shop/a/b"
+    assert dict(record.headers)["outbox-group"] == b"g"
+    assert record.timestamp == MS
+
+
+def test_debezium_row_has_topic_key_and_headers_of_the_event_router() -> None:
+    (record,) = records(read([row(UUIDS[0], placed=["OrderMade"])], DEBEZIUM, "uuid"), "shop")
+    assert (record.topic, record.key, record.value, record.partition) == ("outbox.event.orders", b"k", b"v", -1)
+    assert record.headers[:2] == [("id", UUIDS[0].encode()), ("eventType", b"OrderMade")]
+    assert dict(record.headers)["outbox-group"] == b"shop"
+
+
+def test_mapped_row_has_what_its_columns_have() -> None:
+    extra = '{"text": "ä", "none": null, "number": 1.5, "list": [1, "ü"]}'
+    (record,) = records(read([row(headers=extra, partition=2, timestamp=MS + 1, value=None, key=None)]), "shop")
+    assert record.headers[:4] == [
+        ("text", "ä".encode()),
+        ("none", None),
+        ("number", b"1.5"),
+        ("list", '[1, "ü"]'.encode()),
+    ]
+    assert (record.partition, record.timestamp, record.key, record.value) == (2, MS + 1, None, None)
+
+
+def test_row_too_large_stays_with_its_local_transaction() -> None:
+    rows = [row("1", 1), row("2", 2, size=MAX_BYTES + 1, value=None), row("3", 1), row("4", 2)]
+    found, left = deliverable(rows)
+    assert [one.id for one in found] == ["1", "3"]
+    assert [one.id for one in left] == ["2", "4"]
+    found, left = deliverable([row("5", 2), row("6", 3)], {2})
+    assert [one.id for one in found] == ["6"]
+    assert [one.id for one in left] == ["5"]
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (row(topic=None), "column topic, which chooses the topic, is NULL"),
+        (row(topic="a b"), "topic 'a b' is not a topic name"),
+        (row(group=None), "producer group '' is not allowed"),
+        (row(partition=-2), "partition -2 is negative"),
+        (row(timestamp=-1), "timestamp -1 is not in ms since 1970"),
+        (row(headers="[]"), "its headers are [], not a JSON object"),
+        (row(headers='{"a": "\\ud800"}'), "its headers cannot be read"),
+        (row(headers='{"\\ud800": 1}'), "its headers cannot be read"),
+        (row(headers='{"outbox-id": "x"}'), "header outbox-id is reserved"),
+        (row(headers='{"outbox-id\\u0000": "x"}'), "the name of a header has a NUL"),
+        (row(headers=f'{{"a": {"[" * 100_000}{"]" * 100_000}}}'), "its headers cannot be read"),
+        (row("x" * (MAX_ID_BYTES + 1)), "its id has 201 bytes, more than 200"),
+    ],
+)
+def test_broken_row_is_discarded_with_its_transaction_and_no_other(found: ForeignRow, why: str) -> None:
+    assert why in error(found)
+    gate = Gate(GatePolicy(), Channel("outbox"), "shop")
+    gate.turn(0)
+    gate.learn({"orders"}, {"orders": RealTopic(3, 1_000_000)}, ())
+    rows = [row("a", 2), found, row("b", found.xmin), row("c", 3)]
+    admitted = Admission(gate, Channel("outbox"), HalfOrder(1)).take(read(rows, id_type="text"), (), MS)
+    apart = [] if found.group else ["b"]  # rows of another producer group are another transaction
+    assert [str(id_) for id_ in ids(admitted.ready)] == ["a", *apart, "c"]
+    assert [str(id_) for one, _ in admitted.refused for id_ in ids([one])] == [
+        found.id,
+        *(["b"] if found.group else []),
+    ]
+    assert {finding.reason for _, finding in admitted.refused} == {DiscardReason.MALFORMED}

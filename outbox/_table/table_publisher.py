@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox._postgres.table_errors import explanation_of
 from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments, writing_connection
-from outbox._publish.tracing import with_trace
+from outbox._publish.tracing import with_traces
 from outbox._publish.validation import refuse_own
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
@@ -103,8 +103,7 @@ class TablePublisher:
         if self._sender.rejects:
             raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
         require_transaction(connection)
-        refuse_own(messages[0], self._channel)
-        traced = [with_trace(message) for message in takewhile(self._is_real, messages)]
+        traced = with_traces(self._real(messages))
         traced = traced[: allowed(connection, traced)]
         try:
             rows = connection.run(self._insert.of(traced, numbered=connection.numbered))
@@ -120,6 +119,17 @@ class TablePublisher:
             Receipt(published.transaction_id, id_, message.topic, published.end, _WATCHER, {})
             for id_, message in zip(ids, traced, strict=True)
         ]
+
+    def _real(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages before the first one to an internal topic.
+
+        Raises:
+            MessageRefused: That is the first one.
+        """
+        if not any(is_internal_topic(topic, self._channel) for topic in {message.topic for message in messages}):
+            return messages
+        refuse_own(messages[0], self._channel)
+        return list(takewhile(self._is_real, messages))
 
     def _is_real(self, message: Message) -> bool:
         return not is_internal_topic(message.topic, self._channel)

@@ -139,7 +139,7 @@ class PsycopgConnection:
     def run(self, statement: Statement) -> Rows:
         """Run a statement on a plain cursor; the connection's own factories belong to the application."""
         if isinstance(self.driver, psycopg.AsyncConnection):
-            return _awaited(self._run(self.driver, statement))
+            return awaited(self._run(self.driver, statement))
         cursor = psycopg.Cursor(self.driver, row_factory=tuple_row)
         return cursor.execute(statement.text.encode(), statement.parameters).fetchall()
 
@@ -151,7 +151,7 @@ class PsycopgConnection:
     def roll_back(self) -> None:
         """Roll the transaction back."""
         if isinstance(self.driver, psycopg.AsyncConnection):
-            _awaited(self.driver.rollback())
+            awaited(self.driver.rollback())
         else:
             self.driver.rollback()
 
@@ -177,7 +177,7 @@ class AsyncpgConnection:
 
     def run(self, statement: Statement) -> Rows:
         """Run a statement."""
-        rows: Rows = _awaited(self._connection.fetch(statement.text, *statement.parameters))
+        rows: Rows = awaited(self._connection.fetch(statement.text, *statement.parameters))
         return rows
 
     def roll_back(self) -> None:
@@ -302,7 +302,12 @@ def require_transaction(connection: InsertConnection) -> None:
         )
 
 
-def _awaited(waiting: Awaitable[T]) -> T:
+def awaited(waiting: Awaitable[T]) -> T:
+    """Wait in SQLAlchemy's greenlet.
+
+    Raises:
+        UsageError: The caller is not in one.
+    """
     try:
         return await_only(waiting)
     except MissingGreenlet:

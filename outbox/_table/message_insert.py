@@ -18,7 +18,7 @@ from outbox.settings import TableNames
 MAX_ROWS = 1_000
 """Maximum number of rows of one INSERT."""
 
-_COLUMNS = "producer_group, topic, partition, timestamp, key, value, header_names, header_values"
+COLUMNS = "producer_group, topic, partition, timestamp, key, value, header_names, header_values"
 _ONE = ("text", "text", "integer", "bigint", "bytea", "bytea", "text[]", "bytea[]")
 _MANY = ("text", "text[]", "integer[]", "bigint[]", "bytea[]", "bytea[]", "text[]", "text[]")
 """The type of each parameter. An array of arrays cannot have parts of different lengths, so headers come as text."""
@@ -47,7 +47,7 @@ class MessageInsert:
 
     def __init__(self, names: TableNames, group: str) -> None:
         self._group = group
-        into = f'INSERT INTO "{names.schema}"."{names.message}" ({_COLUMNS}) '
+        into = f'INSERT INTO "{names.schema}"."{names.message}" ({COLUMNS}) '
         returning = f" RETURNING id, CAST(xid AS text), {STARTED_US}"
         self._one = {numbered: f"{into}VALUES ({_typed(_ONE, numbered)}){returning}" for numbered in (False, True)}
         self._many = {numbered: f"{into}{_select(numbered)}{returning}" for numbered in (False, True)}
@@ -75,7 +75,7 @@ class LaneInsert:
     def __init__(self, names: TableNames, group: str) -> None:
         self._group = group
         self._text = (
-            f'INSERT INTO "{names.schema}"."{names.message}" ({_COLUMNS}, lane) '
+            f'INSERT INTO "{names.schema}"."{names.message}" ({COLUMNS}, lane) '
             f"{_select(numbered=False, last=', CAST(%s AS integer)')}"
             f" RETURNING id, CAST(xid AS text), {STARTED_US}, current_setting('outbox.transaction', true)"
         )

@@ -17,7 +17,8 @@ from outbox._publish.tracing import with_traces
 from outbox._publish.validation import refuse_own
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
-from outbox._table.message_insert import MAX_ROWS, MessageInsert
+from outbox._table.message_insert import MAX_ROWS
+from outbox._table.row_writer import RowWriter
 from outbox._table.transaction_limits import allowed, record
 from outbox.errors import MessageRefused, TransactionsRejected, UsageError
 from outbox.message import Message
@@ -68,7 +69,7 @@ class TablePublisher:
         self._channel = settings.channel
         self._names = settings.tables
         self._sender = sender
-        self._insert = MessageInsert(settings.tables, settings.group)
+        self._writer = RowWriter(settings.tables, settings.group)
 
     def publish(self, target: Target, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
         """Publish one message; as `Outbox.publish()`."""
@@ -106,18 +107,16 @@ class TablePublisher:
         traced = with_traces(self._real(messages))
         traced = traced[: allowed(connection, traced)]
         try:
-            rows = connection.run(self._insert.of(traced, numbered=connection.numbered))
+            written = self._writer.write(connection, traced)
         except Exception as error:
             if (explanation := explanation_of(error, self._names.schema, self._names.message)) is not None:
                 raise explanation from error
             raise
-        _, xid, started_us = rows[0]
-        published = record(connection, xid, started_us, traced)
+        published = record(connection, written.xid, written.started_us, traced)
         self._sender.recorder.messages_published(self._group, len(traced))
-        ids = sorted(row[0] for row in rows)  # they were given in the order of the messages
         return [
             Receipt(published.transaction_id, id_, message.topic, published.end, _WATCHER, {})
-            for id_, message in zip(ids, traced, strict=True)
+            for id_, message in zip(written.ids, traced, strict=True)
         ]
 
     def _real(self, messages: Sequence[Message]) -> Sequence[Message]:

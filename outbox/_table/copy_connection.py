@@ -7,9 +7,8 @@ from typing import Any
 
 import psycopg
 from psycopg.pq import PipelineStatus
-from sqlalchemy.exc import DBAPIError
 
-from outbox._table.insert_connection import CoreConnection, InsertConnection, PsycopgConnection, awaited
+from outbox._table.insert_connection import CoreConnection, InsertConnection, PsycopgConnection, awaited, core_error
 
 
 class CopyConnection:
@@ -50,7 +49,7 @@ class CoreCopyConnection(CopyConnection):
         try:
             super().copy(text, pieces)
         except psycopg.Error as error:
-            raise DBAPIError.instance(text, None, error, psycopg.Error) from error
+            raise core_error(text, error) from error
 
 
 def copy_connection(connection: InsertConnection) -> CopyConnection | None:

@@ -62,7 +62,7 @@ class Rate(NamedTuple):
 
 
 class Application:
-    """One business table, an ordinary outbox table, and one `Outbox`.
+    """One business table, an ordinary outbox table, and one `Outbox` of each mode.
 
     Args:
         site: Its channel and callback tables exist.
@@ -73,6 +73,7 @@ class Application:
         self.engine: Engine = site.engine(pool_size=64)
         self.outbox: Outbox = site.outbox()
         self.table_outbox = Outbox("orders", mode="table", tables=site.tables)
+        self.auto_outbox: Outbox = site.outbox(mode="auto")
         self.topic = topic
         self.payload = b""
         self._random = random.Random(0)
@@ -103,6 +104,10 @@ class Application:
     def publish_row(self, session: Session, key: bytes) -> None:
         """`publish()` in table mode."""
         self.table_outbox.publish(session, self.message(key))
+
+    def publish_automatically(self, session: Session, key: bytes) -> None:
+        """`publish()` in auto mode."""
+        self.auto_outbox.publish(session, self.message(key))
 
     def message(self, key: bytes) -> Message:
         """Return a message with the present payload."""
@@ -193,5 +198,6 @@ class Application:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the outbox."""
+        """Close the outboxes that have connections."""
         self.outbox.close()
+        self.auto_outbox.close()

@@ -31,7 +31,7 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
     """
     figures = [figure for figure in figures if figure["ratio"] is not None]
     labels = [_wrapped(figure["title"]) + "\n" + _wrapped(f"vs {figure['baseline']}") for figure in figures]
-    lines = max(label.count("\n") + 1 for label in labels)
+    lines = max((label.count("\n") + 1 for label in labels), default=1)
     picture, axes = plt.subplots(figsize=(8, 0.6 + 0.21 * lines * len(figures)), layout="constrained")
     for place, figure in enumerate(figures):
         spread = figure["spread"]["ratio"]

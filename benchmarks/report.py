@@ -15,14 +15,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.application import STATEMENTS_AFTER
 from benchmarks.charts import draw_growth, draw_percentiles, draw_ratios
+from benchmarks.library.outage import KEYS
 from benchmarks.peers.debezium_settings import DEFAULT_POLL_MS, POLL_MS, TUNED
 from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
 from benchmarks.whole.merge import results_of_sections
-from benchmarks.whole.plan import DEMANDED
+from benchmarks.whole.plan import DEMANDED, MODES
 from checker.upkeep import purge
 
-SECTIONS = ("library", "memory", "relay", "checker", "spark", "peers")
+SECTIONS = ("library", MODES, "memory", "relay", "checker", "spark", "peers")
 """Names of results files, in the order of the document; what was not measured yet has none."""
 
 
@@ -164,6 +165,8 @@ _TEMPLATES.filters |= {
     "grown": _grown,
 }
 _TEMPLATES.globals |= {
+    "outage_keys": KEYS,
+    "rate": RATE,
     "statements_after": STATEMENTS_AFTER,
     "purge_batch": f"{purge.BATCH:,}",
     "purge_pace": f"{purge.PACE:g}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Integral
@@ -16,6 +16,15 @@ HeadersInput = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | st
 
 MAX_IMMUNITY_SECONDS = 3_600
 """The limit of RocketMQ's proxy (`maxTransactionRecoverySecond`)."""
+
+MAX_PARTITION = (1 << 31) - 1
+"""Kafka numbers partitions with 32 bits."""
+
+
+def _pairs(headers: HeadersInput) -> Iterable[tuple[str, bytes | str | None]]:
+    if isinstance(headers, dict) or isinstance(headers, Mapping):  # noqa: SIM101 - the first is faster
+        return headers.items()
+    return headers
 
 
 def _stored(what: str, value: object) -> bytes | None:
@@ -118,7 +127,8 @@ class Message:
     def __post_init__(self) -> None:
         """Check what can be checked without the cluster."""
         _check_topic(_text("topic", self.topic))
-        self._check_numbers()
+        if self._has_numbers():
+            self._check_numbers()
         self._keep(_stored("key", self.key), _stored("value", self.value))
 
     def _keep(self, key: bytes | None, value: bytes | None) -> None:
@@ -126,7 +136,7 @@ class Message:
         headers: list[Header] = []
         size = len(key or b"") + len(value or b"")
         if self.headers:
-            for name, given in self.headers.items() if isinstance(self.headers, Mapping) else self.headers:
+            for name, given in _pairs(self.headers):
                 header = given if isinstance(given, bytes) else _stored(f"header {name!r}", given)
                 size += len(_stored_name(name)) + len(header or b"")
                 headers.append((name, header))
@@ -136,12 +146,23 @@ class Message:
         keep(self, "_headers", tuple(headers))
         keep(self, "_size", size)
 
+    def _has_numbers(self) -> bool:
+        """Return whether any number is given; most messages have none."""
+        return (
+            self.timestamp is not None
+            or self.check_immunity is not None
+            or type(self.partition) is not int
+            or self.partition != ANY_PARTITION
+        )
+
     def _check_numbers(self) -> None:
         _require_whole("partition", self.partition)
         if self.timestamp is not None:
             _require_whole("timestamp", self.timestamp)
         if self.partition < ANY_PARTITION:
             raise MessageRefused(f"Partition {self.partition} is not valid. Use 0 or more, or -1 for 'by key'.")
+        if self.partition > MAX_PARTITION:
+            raise MessageRefused(f"Partition {self.partition} is too large. Use a number of a partition of the topic.")
         if self.timestamp is not None and self.timestamp < 1:
             raise MessageRefused(
                 f"Timestamp {self.timestamp} is not after 1970. Give ms since 1970, or omit it for the current time."

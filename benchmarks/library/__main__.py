@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,10 @@ from benchmarks.application import SMALL, Application
 from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.library.added_time import measure_added_time
-from benchmarks.library.bulk import measure_bulk
+from benchmarks.library.bulk import measure_bulk, measure_bulk_rows
+from benchmarks.library.drivers import measure_drivers
 from benchmarks.library.memory import measure_memory
+from benchmarks.library.outage import measure_outage
 from benchmarks.library.throughput import (
     ALONE,
     ALONE_LARGE,
@@ -27,6 +30,7 @@ from benchmarks.library.throughput import (
 from benchmarks.place import start_place
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
+from stack import Stack
 from tests.support.harness import Site
 
 
@@ -35,8 +39,11 @@ class Part(enum.StrEnum):
 
     ADDED_TIME = "added-time"
     BULK = "bulk"
+    BULK_ROWS = "bulk-rows"
     THROUGHPUT = "throughput"
     RELAYED = "relayed"
+    DRIVERS = "drivers"
+    OUTAGE = "outage"
     MEMORY = "memory"
 
 
@@ -48,6 +55,7 @@ class Size:
         rounds: How often all variants run, in turn.
         count: Transactions of a variant in a round, one after the other.
         seconds: Of a variant in a round, in many threads.
+        outage: Seconds for which Kafka is stopped.
         transactions: Of the memory run.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
     """
@@ -55,35 +63,48 @@ class Size:
     rounds: int
     count: int
     seconds: float
+    outage: float
     transactions: int
     warm_up: float
 
 
-def _figures(part: Part, size: Size, site: Site, application: Application, run: Run) -> list[Figure]:
-    application.use_payload(SMALL)
-    match part:
-        case Part.ADDED_TIME:
-            return measure_added_time(application, size.rounds, size.count)
-        case Part.BULK:
-            return measure_bulk(site, application, size.rounds)
-        case Part.THROUGHPUT:
-            return [
-                figure
-                for scene in (ALONE, ALONE_LARGE)
-                for figure in measure_throughput(application, scene, size.rounds, size.seconds)
-            ]
-        case Part.RELAYED:
-            with relays(site) as running:
-                return [
-                    figure
-                    for scene in (RELAYED, RELAYED_LARGE)
-                    for figure in measure_throughput(application, scene, size.rounds, size.seconds, running.caught_up)
-                ]
-        case Part.MEMORY:
-            figures, series = measure_memory(application, size.transactions)
-            run.series |= series
-            return figures
+Measure = Callable[[Stack, Site, Application, Size, Run], list[Figure]]
 
+
+def _relayed(_: Stack, site: Site, application: Application, size: Size, __: Run) -> list[Figure]:
+    with relays(site) as running:
+        return [
+            figure
+            for scene in (RELAYED, RELAYED_LARGE)
+            for figure in measure_throughput(application, scene, size.rounds, size.seconds, running.caught_up)
+        ]
+
+
+def _drivers(_: Stack, site: Site, application: Application, size: Size, __: Run) -> list[Figure]:
+    with relays(site) as running:
+        return measure_drivers(site, application, size.rounds, size.seconds, running.caught_up)
+
+
+def _memory(_: Stack, __: Site, application: Application, size: Size, run: Run) -> list[Figure]:
+    figures, series = measure_memory(application, size.transactions)
+    run.series |= series
+    return figures
+
+
+MEASURES: Mapping[Part, Measure] = {
+    Part.ADDED_TIME: lambda _, __, application, size, ___: measure_added_time(application, size.rounds, size.count),
+    Part.BULK: lambda _, site, application, size, __: measure_bulk(site, application, size.rounds),
+    Part.BULK_ROWS: lambda _, site, application, size, __: measure_bulk_rows(site, application, size.rounds),
+    Part.THROUGHPUT: lambda _, __, application, size, ___: [
+        figure
+        for scene in (ALONE, ALONE_LARGE)
+        for figure in measure_throughput(application, scene, size.rounds, size.seconds)
+    ],
+    Part.RELAYED: _relayed,
+    Part.DRIVERS: _drivers,
+    Part.OUTAGE: lambda stack, site, application, size, _: measure_outage(stack, site, application, size.outage),
+    Part.MEMORY: _memory,
+}
 
 _LONG = Part.MEMORY
 """Takes half an hour, and has a results file of its own."""
@@ -92,6 +113,7 @@ Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be 
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
 Count = Annotated[int, typer.Option(min=100, help="Transactions of a variant in a round, one after the other.")]
 Seconds = Annotated[float, typer.Option(min=1, help="Of a variant in a round, in many threads.")]
+Outage = Annotated[float, typer.Option(min=5, help="Seconds for which Kafka is stopped.")]
 Transactions = Annotated[int, typer.Option(min=1_000, help="Of the memory run; the full size is 1000000.")]
 WarmUp = Annotated[float, typer.Option(min=0, help="Seconds to warm up.")]
 Output = Annotated[Path, typer.Option(help="The results' file.")]
@@ -102,16 +124,18 @@ def main(
     rounds: Rounds = 7,
     count: Count = 800,
     seconds: Seconds = 3.0,
+    outage: Outage = 60.0,
     transactions: Transactions = 20_000,
     warm_up: WarmUp = 15.0,
     output: Output = FOLDER / "library.json",
 ) -> None:
     """Measure what the producer library costs an application, beside its baselines in the same run."""
-    size = Size(rounds, count, seconds, transactions, warm_up)
+    size = Size(rounds, count, seconds, outage, transactions, warm_up)
     with start_place(warm_up) as (stack, site, application):
         run = Run(output, environment(stack), asdict(size))
         for each in part or [each for each in Part if each is not _LONG]:
-            run.measure(each, partial(_figures, each, size, site, application, run))
+            application.use_payload(SMALL)
+            run.measure(each, partial(MEASURES[each], stack, site, application, size, run))
         run.end()
 
 

@@ -24,8 +24,9 @@ WORDS = {
     "debezium_default": "Debezium as it comes",
     "debezium_tuned": "Debezium tuned",
     "rocketmq": "RocketMQ",
+    "exactly_once": "half mode",
 }
-"""The peers, for people."""
+"""The peers, and the half mode that stands beside table mode, for people."""
 
 _FAILURES = (OutboxError, AssertionError, OSError, ValueError, psycopg.Error, KafkaException)
 """What a peer that does not start, does not deliver, says what cannot be read, or dies is seen by."""

@@ -1,4 +1,4 @@
-"""How fast what waits is made visible: the relay, the bare copy loop, a polling relay and Debezium."""
+"""How fast what waits is made visible: half mode, table mode, the bare copy loop, a polling relay and Debezium."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.debezium import Debezium, start_debezium
 from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
 from benchmarks.polling_relay import empty_table, start_polling_relay
+from benchmarks.relay.table_drain import drain_rows
 from outbox import Message
 from stack import Stack
 from tests.support.bulk import publish_bulk
@@ -84,7 +85,10 @@ def _measure(
     stack: Stack, site: Site, scene: Scene, rounds: int, peers: Peers, debeziums: Mapping[str, Debezium]
 ) -> list[Figure]:
     body = random.Random(0).randbytes(scene.size)
-    ours = {"relay": partial(_relay, stack, scene, body, copied=False)}
+    ours = {
+        "relay": partial(_relay, stack, scene, body, copied=False),
+        "table": partial(drain_rows, stack, scene.messages, body=body, each=scene.each),
+    }
     if scene.suffix:
         ours["bare transactional copy loop"] = partial(_relay, stack, scene, body, copied=True)
     others = {
@@ -93,10 +97,10 @@ def _measure(
     }
     found = compete(ours, others, peers, rounds)
 
-    def figure(name: str, peer: str, target: Target | None = None) -> Figure:
-        value = _per_second
+    def figure(name: str, peer: str, target: Target | None = None, ours: str = "relay") -> Figure:
+        prefix, words = ("relay", scene.words) if ours == "relay" else ("table", f"{scene.words}, table mode")
         return found.figure(
-            f"relay_drain_vs_{name}{scene.suffix}", scene.words, "messages/s", ("relay", peer), value, target
+            f"{prefix}_drain_vs_{name}{scene.suffix}", words, "messages/s", (ours, peer), _per_second, target
         )
 
     copy = [figure("copy_loop", "bare transactional copy loop")] if scene.suffix else []
@@ -105,6 +109,8 @@ def _measure(
         figure("polling_relay", "polling", None if scene.suffix else Target("ratio", "at least", 1)),
         figure("debezium", "debezium_tuned"),
         figure("debezium_default", "debezium_default"),
+        figure("debezium", "debezium_tuned", None if scene.suffix else Target("ratio", "at least", 1.5), "table"),
+        figure("polling_relay" + ("" if scene.suffix else "_1_each"), "polling", None, "table"),
     ]
 
 

@@ -31,8 +31,29 @@ _TARGETS = {
     ("exactly_once", 50, ""): Target("ratio", "at most", 0.5),
     ("exactly_once", 99, ""): Target("ratio", "at most", 1),
     ("at_least_once", 50, "_vs_rocketmq"): Target("ours", "at most", 2),
+    ("table", 50, ""): Target("ratio", "at most", 1),
+    ("table", 99, ""): Target("ratio", "at most", 2),
+    ("table", 50, "_vs_half_mode"): Target("ours", "at most", 10),
 }
-"""By guarantee, percentile, and the suffix of the peer."""
+"""By what is ours, percentile, and the suffix of what stands beside it."""
+
+_OURS = {
+    "exactly_once": ("", ""),
+    "at_least_once": ("at_least_once_", ", at least once"),
+    "table": ("table_", ", table mode"),
+}
+"""The prefixes of figures' names, and the words for people."""
+
+_PEERS = {
+    "": "debezium_tuned",
+    "_vs_debezium_default": "debezium_default",
+    "_vs_polling_relay": "polling",
+    "_vs_rocketmq": "rocketmq",
+}
+"""By the suffix of figures' names."""
+
+_BESIDE_TABLE = {"": "debezium_tuned", "_vs_half_mode": "exactly_once", "_vs_polling_relay": "polling"}
+"""Likewise, of table mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +126,11 @@ def measure_latencies(
     with ExitStack() as running:
         both = running.enter_context(relays(site))
         at_least_once = running.enter_context(Site(stack.bootstrap_servers, stack.postgres_url))
-        tells = {"exactly_once": application.publish, "at_least_once": _at_least_once(at_least_once, application)}
+        tells = {
+            "exactly_once": application.publish,
+            "at_least_once": _at_least_once(at_least_once, application),
+            "table": application.publish_row,
+        }
         peers = Peers(running, without, {"polling": both.end_polling_relay})
         debeziums = {
             name: started
@@ -115,6 +140,7 @@ def measure_latencies(
         rests = {
             "exactly_once": both.wait_for_relay,
             "at_least_once": at_least_once.wait_settled,
+            "table": both.wait_for_relay,
             "polling": both.wait_for_polling_relay,
         }
         scene = Scene(stack, site, application, tells, debeziums, peers, rests)
@@ -141,38 +167,39 @@ def _at_rate(scene: Scene, rounds: int, seconds: float, rate: int) -> list[Figur
 
 def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
     title = f"COMMIT returned → visible to a reader, {rate:,} transactions/s"
-    peers = {"": "debezium_tuned", "_vs_debezium_default": "debezium_default"}
-    peers |= {"_vs_polling_relay": "polling", "_vs_rocketmq": "rocketmq"}
 
-    def figure(ours: str, percent: int, suffix: str, peer: str, target: Target | None) -> Figure:
-        prefix, words = ("", "") if ours == "exactly_once" else ("at_least_once_", ", at least once")
+    def figure(ours: str, percent: int, suffix: str, peer: str) -> Figure:
+        prefix, words = _OURS[ours]
         return found.figure(
             f"{prefix}commit_to_visible_p{percent}_ms_{rate}{suffix}",
             f"{title}{words}, p{percent}",
             "ms",
             (ours, peer),
             lambda run: percentile(run.milliseconds, percent),
-            target if rate == RATE else None,
+            _TARGETS.get((ours, percent, suffix)) if rate == RATE else None,
         )
 
+    def doubled(ours: str, suffix: str, peer: str) -> Figure:
+        prefix, words = _OURS[ours]
+        return found.figure(
+            f"{prefix}commit_to_visible_doubled_{rate}{suffix}",
+            f"{title}{words}: came again",
+            "messages",
+            (ours, peer),
+            lambda run: run.doubled,
+            Target("ours", "at most", 0),
+        )
+
+    besides = {"exactly_once": _PEERS, "at_least_once": _PEERS, "table": _BESIDE_TABLE}
     return [
         *(
-            figure(ours, percent, suffix, peer, _TARGETS.get((ours, percent, suffix)))
-            for ours in ("exactly_once", "at_least_once")
+            figure(ours, percent, suffix, peer)
+            for ours, peers in besides.items()
             for suffix, peer in peers.items()
             for percent in _PERCENTILES
         ),
-        *(
-            found.figure(
-                f"commit_to_visible_doubled_{rate}{suffix}",
-                f"{title}: came again",
-                "messages",
-                ("exactly_once", peer),
-                lambda run: run.doubled,
-                Target("ours", "at most", 0),
-            )
-            for suffix, peer in peers.items()
-        ),
+        *(doubled("exactly_once", suffix, peer) for suffix, peer in _PEERS.items()),
+        doubled("table", "", "debezium_tuned"),
     ]
 
 

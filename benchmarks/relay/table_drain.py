@@ -2,73 +2,121 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from benchmarks.application import SMALL
 from benchmarks.draining import PARTITIONS, Drain, drain, relay
 from benchmarks.figures import Figure, Target
+from benchmarks.interleaved import interleave
 from benchmarks.polling_relay import empty_table, start_polling_relay
 from outbox._postgres.message_table import MessageTable
 from stack import Stack
 from tests.support.harness import Site
 
-_BODY = 256
+_BODY = random.Random(0).randbytes(SMALL)
+_TOPIC = "real"
 
 _FILL_OURS = (
     "INSERT INTO {table} (producer_group, topic, key, value, header_names, header_values)"
-    " SELECT 'bench', %(topic)s, convert_to(n::text, 'UTF8'), convert_to(repeat('x', CAST(%(body)s AS int)), 'UTF8'),"
+    " SELECT 'bench', %(topic)s, convert_to(n::text, 'UTF8'), %(body)b,"
     " ARRAY['trace'], ARRAY[convert_to('1', 'UTF8')] FROM generate_series(CAST(%(first)s AS int), %(last)s) n"
 )
 _FILL_ORDINARY = (
-    "INSERT INTO {table} (topic, key, payload, headers)"
-    " SELECT %(topic)s, convert_to(n::text, 'UTF8'), convert_to(repeat('x', CAST(%(body)s AS int)), 'UTF8'),"
-    ' \'{{"trace": "1"}}\' FROM generate_series(CAST(%(first)s AS int), %(last)s) n'
+    "INSERT INTO ordinary_outbox (topic, key, payload, headers)"
+    " SELECT %(topic)s, convert_to(n::text, 'UTF8'), %(body)b,"
+    ' \'{"trace": "1"}\' FROM generate_series(CAST(%(first)s AS int), %(last)s) n'
 )
 _ROWS_OF_A_TRANSACTION = 10
+
+_POLLING = "polling relay of an outbox table, at least once"
 
 
 def measure_table_drain(stack: Stack, rounds: int, messages: int) -> list[Figure]:
     """Measure the table source, which is exactly once, beside the polling relay, which is at least once.
 
+    Of two relay processes one owns the table, and the other waits to take it over.
+
     Args:
         stack: Servers.
-        rounds: How often both run, in turn.
+        rounds: How often all run, in turn.
         messages: How many committed rows wait, ten in each local transaction.
     """
-    ours: list[Drain] = []
-    polled: list[Drain] = []
-    for _ in range(rounds):
-        with Site(stack.bootstrap_servers, stack.postgres_url) as site:
-            site.create(partitions=1)
-            site.create_topics("ours", "polled", partitions=PARTITIONS)
-            _prepare(site)
-            _fill(site, _FILL_ORDINARY, "ordinary_outbox", "polled", messages)
-            polled.append(drain(site, "polled", messages, start_polling_relay(site.environment())))
-            _fill(site, _FILL_OURS, site.tables.message, "ours", messages)
-            ours.append(drain(site, "ours", messages, relay(site, tables=True)))
-    return [
-        Figure(
-            "table_drain_vs_polling_relay",
-            f"drain of {messages:,} rows of a message table, 256 B, exactly once",
+    found = interleave(
+        {
+            "polling": partial(_polled, stack, messages),
+            "one": partial(drain_rows, stack, messages, processes=1),
+            "two": partial(drain_rows, stack, messages, processes=2),
+        },
+        rounds,
+    )
+
+    def figure(name: str, words: str, ours: str, baseline: str, beside: str, target: float | None = None) -> Figure:
+        return Figure(
+            name,
+            f"drain of {messages:,} rows of a message table, 256 B, exactly once, {words}",
             "messages/s",
-            "polling relay of an outbox table, at least once",
-            [run.per_second for run in ours],
-            [run.per_second for run in polled],
-            Target("ratio", "at least", 1.0),
+            baseline,
+            [run.per_second for run in found[ours]],
+            [run.per_second for run in found[beside]],
+            None if target is None else Target("ratio", "at least", target),
         )
+
+    return [
+        figure("table_drain_vs_polling_relay", "1 relay process", "one", _POLLING, "polling", 1.0),
+        figure("table_drain_2_processes_vs_polling_relay", "2 relay processes", "two", _POLLING, "polling", 1.0),
+        figure("table_drain_2_processes_vs_1", "2 relay processes", "two", "1 relay process", "one"),
     ]
 
 
-def _prepare(site: Site) -> None:
-    with site.connect() as connection:
-        MessageTable(site.tables).create(connection)
-        empty_table(connection)
+def drain_rows(
+    stack: Stack, messages: int, *, body: bytes = _BODY, each: int = _ROWS_OF_A_TRANSACTION, processes: int = 1
+) -> Drain:
+    """Drain rows of a message table of its own.
+
+    Args:
+        stack: Servers.
+        messages: How many committed rows wait.
+        body: Of each.
+        each: Rows of a local transaction.
+        processes: Of the relay.
+
+    Raises:
+        TimeoutError: They did not become visible.
+        AssertionError: Messages are missing, or there more than once.
+    """
+    with _site(stack) as site:
+        _fill(site, _FILL_OURS.format(table=site.tables.message), messages, body, each)
+        return drain(site, _TOPIC, messages, relay(site, processes, tables=True))
 
 
-def _fill(site: Site, statement: str, table: str, topic: str, messages: int) -> None:
+def _polled(stack: Stack, messages: int) -> Drain:
+    with _site(stack) as site:
+        _fill(site, _FILL_ORDINARY, messages, _BODY, _ROWS_OF_A_TRANSACTION)
+        return drain(site, _TOPIC, messages, start_polling_relay(site.environment()))
+
+
+@contextmanager
+def _site(stack: Stack) -> Iterator[Site]:
+    with Site(stack.bootstrap_servers, stack.postgres_url) as site:
+        site.create(partitions=1)
+        site.create_topics(_TOPIC, partitions=PARTITIONS)
+        with site.connect() as connection:
+            MessageTable(site.tables).create(connection)
+            empty_table(connection)
+        yield site
+
+
+def _fill(site: Site, statement: str, messages: int, body: bytes, each: int) -> None:
     with site.connect() as connection:
-        for first in range(0, messages, _ROWS_OF_A_TRANSACTION):
+        connection.execute("SET synchronous_commit = off")  # to fill is not measured
+        for first in range(0, messages, each):
             parameters = {
-                "topic": site.topic(topic),
-                "body": _BODY,
+                "topic": site.topic(_TOPIC),
+                "body": body,
                 "first": first,
-                "last": min(first + _ROWS_OF_A_TRANSACTION, messages) - 1,
+                "last": min(first + each, messages) - 1,
             }
-            connection.execute(statement.format(table=table).encode(), parameters)
+            connection.execute(statement.encode(), parameters)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.figures import Figure
-from benchmarks.whole.plan import DEMANDED, Mode, Step, left_out
+from benchmarks.whole.plan import DEMANDED, MODES, Mode, Step, is_of_modes, left_out
 
 _PLACE = ("machine", "date", "commit")
 
@@ -57,24 +57,46 @@ def merge(mode: Mode, command: str, outcomes: Sequence[Outcome]) -> dict[str, An
 def results_of_sections(latest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the results of each section of the report, in the form that a benchmark alone writes them.
 
+    Figures of table mode and auto mode have a section of their own, whichever step measured them.
+
     Args:
         latest: A whole run's; one of which no step wrote results has none.
     """
     if latest["machine"] is None:
         return {}
     sections = dict.fromkeys(step["section"] for step in latest["steps"])
-    return {section: _results_of(latest, section) for section in sections}
+    found = {section: _results_of(latest, section) for section in sections}
+    modes = [figure for figure in latest["figures"] if is_of_modes(figure["name"])]
+    is_measured = any(figure["ours"] is not None for figure in modes)
+    return found | ({MODES: _results_of_modes(latest, modes)} if is_measured else {})
 
 
 def _results_of(latest: Mapping[str, Any], section: str) -> dict[str, Any]:
     steps = {step["name"]: step for step in latest["steps"] if step["section"] == section}
+    figures = [figure for figure in latest["figures"] if figure["step"] in steps and not is_of_modes(figure["name"])]
+    left = [each for each in latest["left_out"] if each["section"] == section]
+    return _section_of(latest, steps.values(), figures, left)
+
+
+def _results_of_modes(latest: Mapping[str, Any], figures: list[Mapping[str, Any]]) -> dict[str, Any]:
+    names = {figure["step"] for figure in figures}
+    return _section_of(latest, [step for step in latest["steps"] if step["name"] in names], figures, [])
+
+
+def _section_of(
+    latest: Mapping[str, Any],
+    steps: Iterable[Mapping[str, Any]],
+    figures: list[Mapping[str, Any]],
+    left: list[Mapping[str, Any]],
+) -> dict[str, Any]:
+    steps = list(steps)
     return {
         **{name: latest[name] for name in (*_PLACE, "versions")},
-        "runs": [{"command": step["command"], "settings": step["settings"]} for step in steps.values()],
-        "figures": [figure for figure in latest["figures"] if figure["step"] in steps],
+        "runs": [{"command": step["command"], "settings": step["settings"]} for step in steps],
+        "figures": figures,
         "series": {},
-        "left_out": [each for each in latest["left_out"] if each["section"] == section],
-        "failures": {name: step["failure"] for name, step in steps.items() if step["failure"]},
+        "left_out": left,
+        "failures": {step["name"]: step["failure"] for step in steps if step["failure"]},
     }
 
 
@@ -92,7 +114,7 @@ def _missing(name: str, step: str, outcomes: Iterable[Outcome]) -> dict[str, Any
     if outcome is None:
         reason = "a run of this size leaves it out"
     else:
-        reason = outcome.failure or f"the step {step} did not tell of it"
+        reason = outcome.failure or f"the step {step} did not measure it"
     return {**Figure(name, name, "", "", [], [], not_measured=reason).record(), "step": step}
 
 

@@ -64,6 +64,15 @@ DEMANDED: Mapping[str, str] = {
     "app_tps_vs_no_messaging": "library",
     "app_tps_vs_outbox_insert": "library",
     "app_tps_vs_outbox_insert_100kb": "library",
+    "table_app_tps_vs_outbox_insert": "library",
+    "table_publish_many_vs_copy": "library",
+    "table_drain_vs_polling_relay": "relay",
+    "table_drain_vs_debezium": "peers-drain",
+    "table_commit_to_visible_p50_ms_200": "peers-latency",
+    "table_commit_to_visible_p99_ms_200": "peers-latency",
+    "auto_outage_p99_ms_vs_before": "outage",
+    "auto_outage_failed": "outage",
+    "auto_outage_misplaced": "outage",
     "checkback_per_second": "peers-check-back",
     "restart_1000_of_1m_seconds": "restart",
     "land_vs_parquet": "spark",
@@ -71,6 +80,11 @@ DEMANDED: Mapping[str, str] = {
 }
 """Figures that every run tells of, if only that they were not measured and why; and the steps that measure them."""
 
+MODES = "modes"
+"""Section of the report with the figures of table mode and auto mode, whichever step measured them."""
+
+_OF_MODES = ("table_", "auto_")
+"""How their names begin."""
 
 WHOLE = "--whole"
 NOT_AT_ALL = "a run with FULL=1 measures it"
@@ -83,6 +97,11 @@ RUN_ALONE: Mapping[str, tuple[str, ...]] = {
     "spark": ("alerts", "large"),
 }
 """By section, what no whole run measures: it takes very long, explains another figure, or is another section's too."""
+
+
+def is_of_modes(figure: str) -> bool:
+    """Whether the figure of this name belongs to the section of table mode and auto mode."""
+    return figure.startswith(_OF_MODES)
 
 
 def steps(mode: Mode) -> list[Step]:
@@ -135,7 +154,7 @@ def _step(name: str, module: str, arguments: str, minutes: float) -> Step:
 # times takes over two minutes in either step. Fewer than these are over in a few looks, and tell nothing. Nor is there
 # room to start Kafka Connect twice, or for an audit.
 _QUICK = [
-    _step("library", "library", "--part relayed --rounds 3 --seconds 1 --warm-up 3", 2),
+    _step("library", "library", "--part relayed --part bulk-rows --rounds 3 --seconds 1 --warm-up 3", 2),
     _step("relay", "relay", "--part drain --rounds 3 --messages 40000 --warm-up 3", 2),
     _step(
         "peers-drain",
@@ -150,22 +169,25 @@ _QUICK = [
         3,
     ),
     _step("spark", "spark", "--part land --rounds 3 --records 50000", 2),
+    _step("outage", "library", "--part outage --outage 10 --warm-up 1", 1),
 ]
 
 _ORDINARY = [
     _step(
         "library",
         "library",
-        "--part relayed --part throughput --part added-time --part bulk --rounds 3 --count 1000 --seconds 2",
-        8,
+        "--part relayed --part drivers --part throughput --part added-time --part bulk --part bulk-rows --rounds 3"
+        " --count 1000 --seconds 1.5",
+        9,
     ),
     _step("relay", "relay", "--part drain --part tables --part pending --rounds 3", 10),
     _step("peers-drain", "peers", "--part drain", 10),
-    _step("peers-latency", "peers", "--part latency --seconds 6", 12),
+    _step("peers-latency", "peers", "--part latency --seconds 5", 12),
+    _step("outage", "library", "--part outage --warm-up 3", 4),
     _step("peers-check-back", "peers", "--part check-back", 10),
     _step("spark", "spark", "--part land --part audit --rounds 3 --records 500000 --transactions 200000", 10),
     _step("restart", "relay", "--part restore --rounds 3 --warm-up 3", 6),
-    _step("peers-death", "peers", "--part death", 12),
+    _step("peers-death", "peers", "--part death --messages 60000", 12),
     _step("peers-share", "peers", "--part share --count 300", 8),
     _step("peers-cost", "peers", "--part cost", 6),
     _step(
@@ -177,10 +199,16 @@ _ORDINARY = [
 ]
 
 _FULL = [
-    _step("library", "library", "--part relayed --part throughput --part added-time --part bulk", 60),
+    _step(
+        "library",
+        "library",
+        "--part relayed --part drivers --part throughput --part added-time --part bulk --part bulk-rows",
+        60,
+    ),
     _step("relay", "relay", "--part drain --part tables --part pending --part dead-group --part memory", 60),
     _step("peers-drain", "peers", "--part drain --whole", 180),
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
+    _step("outage", "library", "--part outage", 5),
     _step("peers-check-back", "peers", "--part check-back --whole", 60),
     _step("spark", "spark", "--part land --part audit --part cold", 120),
     _step("restart", "relay", "--part restore", 20),
@@ -196,4 +224,6 @@ _FULL = [
     ),
 ]
 
+# Ordinary runs have 40 minutes. Table mode and auto mode need 7 of them, so other steps run a little shorter than in a
+# full run.
 _STEPS = {Mode.QUICK: _QUICK, Mode.ORDINARY: _ORDINARY, Mode.FULL: _FULL}

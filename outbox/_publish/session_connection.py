@@ -61,7 +61,10 @@ def writing_connection(session: Session, bind_arguments: BindArguments | None = 
     """
     writers = _writers(session)
     if len(writers) == 1 and bind_arguments is None:
-        return session.connection(bind_arguments={"bind": writers.pop().engine})
+        (writer,) = writers
+        if session.is_active and not session.in_nested_transaction():
+            return writer  # the session would look it up in several times the time
+        return session.connection(bind_arguments={"bind": writer.engine})
     connection = session.connection(bind_arguments=dict(bind_arguments or {"bind": _engine(session)}))
     if is_read_only(connection):
         raise UsageError(f"The session's connection is read-only, and publish() writes a row. {_HOW}")

@@ -7,7 +7,7 @@ the headers. The half carries them like headers of the application, so that they
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -53,6 +53,18 @@ def with_trace(message: Message) -> Message:
     headers = message.header_list()
     added = _not_present(trace, {name for name, _ in headers})
     return replace(message, headers=[*headers, *added]) if added else message
+
+
+def with_traces(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return messages with the headers of the current trace; the same ones if there is no trace.
+
+    Args:
+        messages: The argument of `publish_many()`.
+    """
+    found = _opentelemetry()
+    if found is None or not found.current_context():
+        return messages
+    return [with_trace(message) for message in messages]
 
 
 def _trace_headers(opentelemetry: _OpenTelemetry) -> dict[str, str]:

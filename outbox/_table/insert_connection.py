@@ -8,13 +8,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import closing
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import MissingGreenlet
+from sqlalchemy.exc import DBAPIError, MissingGreenlet
 from sqlalchemy.util import await_only
 
 from outbox._publish.session_connection import driver_of
@@ -89,7 +90,7 @@ class CoreConnection:
         self._connection = connection
         self.numbered = connection.dialect.driver == "asyncpg"
 
-    @property
+    @cached_property
     def driver(self) -> object:
         """The driver's own connection."""
         found: object = driver_of(self._connection.connection.dbapi_connection)
@@ -106,8 +107,21 @@ class CoreConnection:
         return self._connection.in_transaction() and not self.autocommits
 
     def run(self, statement: Statement) -> Rows:
-        """Run a statement; SQLAlchemy begins a transaction if none is open."""
-        return self._connection.exec_driver_sql(statement.text, statement.parameters).fetchall()
+        """Run a statement; SQLAlchemy begins a transaction if none is open.
+
+        In an open one of psycopg it runs on the driver's connection: SQLAlchemy's result takes as long as the INSERT.
+        """
+        driver = self.driver
+        if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or not self._has_begun(driver):
+            return self._connection.exec_driver_sql(statement.text, statement.parameters).fetchall()
+        try:
+            return PsycopgConnection(driver).run(statement)
+        except psycopg.Error as error:
+            raise core_error(statement.text, error) from error
+
+    def _has_begun(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+        """Return whether both SQLAlchemy and the driver have begun the transaction."""
+        return self._connection.in_transaction() and PsycopgConnection(driver).in_transaction
 
     def roll_back(self) -> None:
         """Roll the transaction back."""
@@ -139,7 +153,7 @@ class PsycopgConnection:
     def run(self, statement: Statement) -> Rows:
         """Run a statement on a plain cursor; the connection's own factories belong to the application."""
         if isinstance(self.driver, psycopg.AsyncConnection):
-            return _awaited(self._run(self.driver, statement))
+            return awaited(self._run(self.driver, statement))
         cursor = psycopg.Cursor(self.driver, row_factory=tuple_row)
         return cursor.execute(statement.text.encode(), statement.parameters).fetchall()
 
@@ -151,7 +165,7 @@ class PsycopgConnection:
     def roll_back(self) -> None:
         """Roll the transaction back."""
         if isinstance(self.driver, psycopg.AsyncConnection):
-            _awaited(self.driver.rollback())
+            awaited(self.driver.rollback())
         else:
             self.driver.rollback()
 
@@ -177,7 +191,7 @@ class AsyncpgConnection:
 
     def run(self, statement: Statement) -> Rows:
         """Run a statement."""
-        rows: Rows = _awaited(self._connection.fetch(statement.text, *statement.parameters))
+        rows: Rows = awaited(self._connection.fetch(statement.text, *statement.parameters))
         return rows
 
     def roll_back(self) -> None:
@@ -281,6 +295,16 @@ def insert_connection(given: Any) -> InsertConnection:
     )
 
 
+def core_error(text: str, error: psycopg.Error) -> BaseException:
+    """Return the error of SQLAlchemy for one of psycopg.
+
+    Args:
+        text: The statement.
+        error: The error.
+    """
+    return DBAPIError.instance(text, None, error, psycopg.Error)
+
+
 def is_async_connection(given: object) -> bool:
     """Return whether it is an async connection of psycopg or asyncpg."""
     if isinstance(given, psycopg.AsyncConnection):
@@ -302,7 +326,12 @@ def require_transaction(connection: InsertConnection) -> None:
         )
 
 
-def _awaited(waiting: Awaitable[T]) -> T:
+def awaited(waiting: Awaitable[T]) -> T:
+    """Wait in SQLAlchemy's greenlet.
+
+    Raises:
+        UsageError: The caller is not in one.
+    """
     try:
         return await_only(waiting)
     except MissingGreenlet:

@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox._postgres.table_errors import explanation_of
 from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments, writing_connection
-from outbox._publish.tracing import with_trace
+from outbox._publish.tracing import with_traces
 from outbox._publish.validation import refuse_own
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
-from outbox._table.message_insert import MAX_ROWS, MessageInsert
+from outbox._table.message_insert import MAX_ROWS
+from outbox._table.row_writer import RowWriter
 from outbox._table.transaction_limits import allowed, record
 from outbox.errors import MessageRefused, TransactionsRejected, UsageError
 from outbox.message import Message
@@ -68,7 +69,7 @@ class TablePublisher:
         self._channel = settings.channel
         self._names = settings.tables
         self._sender = sender
-        self._insert = MessageInsert(settings.tables, settings.group)
+        self._writer = RowWriter(settings.tables, settings.group)
 
     def publish(self, target: Target, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
         """Publish one message; as `Outbox.publish()`."""
@@ -103,23 +104,31 @@ class TablePublisher:
         if self._sender.rejects:
             raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
         require_transaction(connection)
-        refuse_own(messages[0], self._channel)
-        traced = [with_trace(message) for message in takewhile(self._is_real, messages)]
+        traced = with_traces(self._real(messages))
         traced = traced[: allowed(connection, traced)]
         try:
-            rows = connection.run(self._insert.of(traced, numbered=connection.numbered))
+            written = self._writer.write(connection, traced)
         except Exception as error:
             if (explanation := explanation_of(error, self._names.schema, self._names.message)) is not None:
                 raise explanation from error
             raise
-        _, xid, started_us = rows[0]
-        published = record(connection, xid, started_us, traced)
+        published = record(connection, written.xid, written.started_us, traced)
         self._sender.recorder.messages_published(self._group, len(traced))
-        ids = sorted(row[0] for row in rows)  # they were given in the order of the messages
         return [
             Receipt(published.transaction_id, id_, message.topic, published.end, _WATCHER, {})
-            for id_, message in zip(ids, traced, strict=True)
+            for id_, message in zip(written.ids, traced, strict=True)
         ]
+
+    def _real(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages before the first one to an internal topic.
+
+        Raises:
+            MessageRefused: That is the first one.
+        """
+        if not any(is_internal_topic(topic, self._channel) for topic in {message.topic for message in messages}):
+            return messages
+        refuse_own(messages[0], self._channel)
+        return list(takewhile(self._is_real, messages))
 
     def _is_real(self, message: Message) -> bool:
         return not is_internal_topic(message.topic, self._channel)

@@ -7,8 +7,9 @@ all rows of a local transaction in one Kafka transaction. Rows that vanish with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from weakref import WeakKeyDictionary
 
 from outbox._publish.draft import MAX_BYTES
@@ -64,7 +65,7 @@ def allowed(connection: InsertConnection, messages: Sequence[Message]) -> int:
     return fitting
 
 
-def record(connection: InsertConnection, xid: str, started_us: int, messages: Iterable[Message]) -> Published:
+def record(connection: InsertConnection, xid: str, started_us: int, messages: Sequence[Message]) -> Published:
     """Count messages that were inserted; return what the transaction has published.
 
     Args:
@@ -77,19 +78,14 @@ def record(connection: InsertConnection, xid: str, started_us: int, messages: It
     published = _latest.get(driver)
     if published is None or published.xid != xid:
         published = _latest[driver] = Published(xid, table_transaction_id(int(xid), started_us))
-    for message in messages:
-        published.messages += 1
-        published.size += message.size()
+    published.messages += len(messages)
+    published.size += sum(message.size() for message in messages)
     return published
 
 
 def _fitting(messages: Sequence[Message], count: int, size: int) -> int:
-    for index, message in enumerate(messages):
-        count += 1
-        size += message.size()
-        if count > MAX_MESSAGES or size > MAX_BYTES:
-            return index
-    return len(messages)
+    sizes = accumulate((message.size() for message in messages[: MAX_MESSAGES - count]), initial=size)
+    return sum(each <= MAX_BYTES for each in sizes) - 1
 
 
 def _why_not(count: int) -> str:

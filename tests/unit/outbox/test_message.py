@@ -39,6 +39,7 @@ def _half(message: Message) -> HalfControl:
         ({"partition": True}, "The partition is of type bool. Give an integer."),
         ({"partition": 1.0}, "The partition is of type float. Give an integer."),
         ({"partition": None}, "The partition is of type NoneType. Give an integer."),
+        ({"partition": 1 << 31}, "Partition 2147483648 is too large."),
         ({"topic": ["orders"]}, "The topic is of type list. It must be text."),
         ({"headers": {3: b"x"}}, "The name of a header is of type int. It must be text."),
     ],

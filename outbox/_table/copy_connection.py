@@ -1,0 +1,67 @@
+"""The connections through which table mode can COPY: psycopg's, sync or async, also those of SQLAlchemy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+from psycopg.pq import PipelineStatus
+
+from outbox._table.insert_connection import CoreConnection, InsertConnection, PsycopgConnection, awaited, core_error
+
+
+class CopyConnection:
+    """A connection of psycopg; an async one inside SQLAlchemy's greenlet.
+
+    Args:
+        driver: The connection, in a transaction.
+    """
+
+    def __init__(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        self._driver = driver
+
+    def copy(self, text: str, pieces: Iterable[bytes]) -> None:
+        """Run COPY FROM STDIN.
+
+        Args:
+            text: The statement.
+            pieces: What it reads.
+        """
+        if isinstance(self._driver, psycopg.AsyncConnection):
+            awaited(self._copy(self._driver, text, pieces))
+            return
+        with psycopg.Cursor(self._driver).copy(text.encode()) as copy:
+            for piece in pieces:
+                copy.write(piece)
+
+    async def _copy(self, driver: psycopg.AsyncConnection[Any], text: str, pieces: Iterable[bytes]) -> None:
+        async with psycopg.AsyncCursor(driver).copy(text.encode()) as copy:
+            for piece in pieces:
+                await copy.write(piece)
+
+
+class CoreCopyConnection(CopyConnection):
+    """A connection of psycopg that SQLAlchemy opened; its errors are SQLAlchemy's."""
+
+    def copy(self, text: str, pieces: Iterable[bytes]) -> None:
+        """Run COPY FROM STDIN."""
+        try:
+            super().copy(text, pieces)
+        except psycopg.Error as error:
+            raise core_error(text, error) from error
+
+
+def copy_connection(connection: InsertConnection) -> CopyConnection | None:
+    """Return the same connection for COPY; None if it cannot.
+
+    Django's own errors are made by its cursors, which cannot COPY; nor can a connection in a pipeline.
+    """
+    driver = connection.driver
+    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+        return None
+    if driver.pgconn.pipeline_status != PipelineStatus.OFF:
+        return None
+    if isinstance(connection, CoreConnection):
+        return CoreCopyConnection(driver)
+    return CopyConnection(driver) if isinstance(connection, PsycopgConnection) else None

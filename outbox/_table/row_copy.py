@@ -1,0 +1,128 @@
+"""The COPY of table mode: its text, and messages in its binary format (PostgreSQL documentation, COPY, File Formats).
+
+The bytes do not depend on the adapters of the connection. COPY returns no ids, so a query reads those of the newest
+rows of the transaction. Rows get their ids in the order of the messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from outbox._postgres.message_table import STARTED_US
+from outbox._table.message_insert import COLUMNS, Statement
+from outbox.message import Message
+from outbox.protocol.half import Header
+from outbox.settings import TableNames
+
+_SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_TRAILER = b"\xff\xff"
+_NULL = b"\xff\xff\xff\xff"
+_PIECE_BYTES = 1 << 15
+"""So that Postgres works on a piece while the next one is composed."""
+
+_TEXT, _BYTEA = 25, 17
+"""OIDs of the types of array elements."""
+
+_ALLOWED = (
+    "SELECT current_setting('transaction_isolation') <> 'serializable' AND current_setting('client_encoding') = 'UTF8'"
+    " AND NOT row_security_active(CAST(%s AS text))"
+)
+"""A serializable transaction could fail because it reads ids. In the binary format text has the client's encoding. COPY
+supports no row security."""
+
+_NEWEST = (
+    "SELECT array_agg(id), min(CAST(xid AS text)), min({started}) FROM (SELECT id, xid, created_at FROM {table}"
+    " WHERE xid = pg_current_xact_id() ORDER BY id DESC LIMIT CAST(%s AS bigint)) AS newest"
+)
+
+_row_start = struct.Struct("!h").pack
+_length = struct.Struct("!i").pack
+_partition = struct.Struct("!ii").pack
+_timestamp = struct.Struct("!iq").pack
+_array_start = struct.Struct("!iiiiii").pack
+_HEAD_BYTES = 20
+"""Of an array, after its length."""
+
+
+class RowCopy:
+    """The statements that copy messages into a message table.
+
+    Args:
+        names: Schema and name prefix of the tables.
+        group: Producer group.
+    """
+
+    def __init__(self, names: TableNames, group: str) -> None:
+        table = f'"{names.schema}"."{names.message}"'
+        self.text = f"COPY {table} ({COLUMNS}) FROM STDIN (FORMAT binary)"
+        self.allowed = Statement(_ALLOWED, (table,))
+        self._group = group
+        self._newest = _NEWEST.format(table=table, started=STARTED_US)
+
+    def newest(self, count: int) -> Statement:
+        """Return the statement that reads ids, xid as text, and start of the newest rows of the transaction.
+
+        Args:
+            count: Number of the rows.
+        """
+        return Statement(self._newest, (count,))
+
+    def pieces(self, messages: Iterable[Message]) -> Iterator[bytes]:
+        """Yield what COPY reads for messages, in pieces."""
+        piece, size = [_SIGNATURE], 0
+        for message in messages:
+            row = _row(self._group, message)
+            piece.append(row)
+            size += len(row)
+            if size > _PIECE_BYTES:
+                yield b"".join(piece)
+                piece, size = [], 0
+        yield b"".join([*piece, _TRAILER])
+
+
+def _row(group: str, message: Message) -> bytes:
+    key, value = message.key_bytes(), message.value_bytes()
+    timestamp, headers = message.timestamp, message.header_list()
+    return b"".join(
+        (
+            _start(group, message.topic),
+            _partition(4, int(message.partition)),
+            _NULL if timestamp is None else _timestamp(8, int(timestamp)),
+            _size(key),
+            key or b"",
+            _size(value),
+            value or b"",
+            _header_fields(headers) if headers else _NULL * 2,
+        )
+    )
+
+
+@lru_cache(maxsize=1024)
+def _start(group: str, topic: str) -> bytes:
+    """Return the number of columns, and the first two."""
+    return _row_start(8) + _field(group.encode()) + _field(topic.encode())
+
+
+def _header_fields(headers: Sequence[Header]) -> bytes:
+    return _names(tuple([name for name, _ in headers])) + _array(_BYTEA, [content for _, content in headers])
+
+
+@lru_cache(maxsize=1024)
+def _names(names: tuple[str, ...]) -> bytes:
+    return _array(_TEXT, [name.encode() for name in names])
+
+
+def _array(element: int, items: Sequence[bytes | None]) -> bytes:
+    """Return an array of one dimension, counted from 1, with its length."""
+    fields = b"".join(map(_field, items))
+    return _array_start(_HEAD_BYTES + len(fields), 1, None in items, element, len(items), 1) + fields
+
+
+def _field(content: bytes | None) -> bytes:
+    return _size(content) + (content or b"")
+
+
+def _size(content: bytes | None) -> bytes:
+    return _NULL if content is None else _length(len(content))

@@ -134,9 +134,11 @@ def _refuse_more(message_table: str, mark_column: str, others: list[list[str] | 
         UsageError: They have none.
     """
     if message_table and any(others):
-        raise UsageError("--message-table takes --relay-role only: the application owns the table")
+        raise UsageError(
+            "--message-table has no roles but --relay-role: the application owns the table. Omit the others."
+        )
     if mark_column and not message_table:
-        raise UsageError("--mark-column belongs to --message-table")
+        raise UsageError("--mark-column is given without --message-table. Give both, or neither.")
 
 
 def _foreign(

@@ -198,6 +198,11 @@ class _Listener(TransactionListener):
 
 
 OFFLINE: dict[str, tuple[Offline, str]] = {
+    "large partition": (_message(partition=2**31), "Use a number of a partition of the topic."),
+    "own table as a foreign one": (
+        lambda: TableNames("public", "shop").check_foreign("public", "shop_message"),
+        "or set another table_prefix.",
+    ),
     # --- table mode ---------------------------------------------------------------------------------------------
     "no mode": (_settings(mode="row"), "Use 'half', 'table' or 'auto'"),
     "row through something else": (
@@ -677,6 +682,14 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "skip of no record": (_skip("op/0", "4711"), "does not exist: the partition has offsets"),
     "skip of a readable record": (_skip_readable, "can be read, so that a relay does not halt there"),
     # --- roles --------------------------------------------------------------------------------------------------------
+    "foreign table with an application's role": (
+        lambda w: w.create_table("--message-table", "public.theirs", "--application-role", "shop"),
+        "the application owns the table. Omit the others.",
+    ),
+    "mark without a foreign table": (
+        lambda w: w.create_table("--mark-column", "sent"),
+        "Give both, or neither.",
+    ),
     "role of no right": (
         lambda w: w.run("table", "create", "--application-role", "public"),
         "name one role, at most 63 bytes",

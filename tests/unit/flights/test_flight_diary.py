@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from examples.flights import crash
 from examples.flights.crash import Crash
 from examples.flights.diary import Diary, diaries_of, diary_of
 from examples.flights.modes import Mode
@@ -46,7 +46,7 @@ def test_diaries_of_a_mode_are_those_of_its_processes(tmp_path: Path) -> None:
 
 def test_crash_happens_at_the_named_pass_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
-    monkeypatch.setattr(crash.os, "kill", lambda _pid, number: killed.append(number))
+    monkeypatch.setattr(os, "kill", lambda _pid, number: killed.append(number))
     there = Crash("before-commit:3")
     for expected in (0, 0, 1):
         there.at("after-commit")
@@ -55,5 +55,5 @@ def test_crash_happens_at_the_named_pass_of_its_place(monkeypatch: pytest.Monkey
 
 
 def test_crash_without_a_place_never_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crash.os, "kill", pytest.fail)
+    monkeypatch.setattr(os, "kill", pytest.fail)
     Crash("").at("before-commit")

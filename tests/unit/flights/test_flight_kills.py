@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples.flights import kills
 from examples.flights.diary import diary_of
 from examples.flights.kills import BEFORE_COMMIT, KILLS_PER_MODE, PLACES, Application, Kill, load_kills
 from examples.flights.modes import WORKERS, Mode
@@ -44,7 +44,7 @@ class _Processes:
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Processes:
     started = _Processes(tmp_path)
-    monkeypatch.setattr(kills.subprocess, "Popen", started.start)
+    monkeypatch.setattr(subprocess, "Popen", started.start)
     return started
 
 

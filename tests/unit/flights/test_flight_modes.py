@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from itertools import count
 
@@ -74,8 +75,8 @@ def test_pace_does_not_make_up_for_lost_time(monkeypatch: pytest.MonkeyPatch) ->
         slept.append(round(seconds, 3))
         now[0] += seconds
 
-    monkeypatch.setattr(application.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(application.time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", sleep)
     pace = Pace(10)
     for work in (0.02, 5.0, 0.0, 0.0):
         pace.wait()

@@ -12,8 +12,9 @@ from outbox._operations.finding import Finding
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable
-from relay.recovery.hanging_checkpoint import refuse_undone_end
-from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints, why_unreadable
+from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end
+from relay.recovery.held_back import why_unreadable
+from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints
 from relay.settings import RelaySettings
 
 
@@ -44,10 +45,10 @@ def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterat
 
 
 def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDescription, number: int) -> Finding:
-    what = f"partition {number}"
+    what, owner = f"partition {number}", Checkpointed.half_partition(channel.channel, number)
     try:
         committed = read_checkpoints(consumer, channel, number)
-        refuse_undone_end(settings.connection(), channel, number, committed[0], settings.hanging_transaction)
+        refuse_undone_end(settings.connection(), owner, committed[0], settings.hanging_transaction)
         skip_lost = settings.skips_lost(number)
         half, op = verify_checkpoints(consumer, channel, number, committed, skip_lost=skip_lost)
         lost = lost_ops(consumer, channel, number, op)
@@ -56,7 +57,7 @@ def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDes
     except KafkaUnreachable as error:
         return Finding(what, str(error), "look at the group's coordinator")
     except KafkaException as error:
-        why = why_unreadable(error, settings.connection(), channel, number)
+        why = why_unreadable(error, settings.connection(), owner.group, owner.place)
         return Finding(what, f"its checkpoint cannot be read: {why}", "look at the group's coordinator")
     if lost:
         problem = f"{lost} offsets of {channel.op.name}/{number} are gone before they were read"

@@ -90,7 +90,7 @@ class RelayService:
     def _table_sources(self) -> TableSources:
         from relay.tables.source_threads import TableSources  # noqa: PLC0415 - only table sources need psycopg
 
-        return TableSources(self._settings, self._channel, self._topics)
+        return TableSources(self._settings, self._admin, self._channel, self._topics)
 
     def _serving(self) -> ServedPartitions:
         take_over = TakeOver(

@@ -14,7 +14,7 @@ _DIGITS = 30
 
 
 class Written(NamedTuple):
-    """A record of a real topic that a relay wrote.
+    """A record of a real topic that the relay wrote for a half partition.
 
     Args:
         record: The record, as it could be written once more.
@@ -31,14 +31,44 @@ class Written(NamedTuple):
     half_offset: int
 
 
+class WrittenRow(NamedTuple):
+    """A record of a real topic that a table source wrote.
+
+    Args:
+        record: The record, as it could be written once more.
+        offset: Its offset.
+        transaction_id: Its transaction.
+        id: Id of its row.
+    """
+
+    record: Record
+    offset: int
+    transaction_id: str
+    id: int
+
+
 def parse_delivered(record: Record, offset: int) -> Written | None:
-    """Return a record of a real topic at an offset, if a relay wrote it."""
-    headers: dict[str, Any] = dict(record.headers)
-    transaction_id = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
-    partition, _, half = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
+    """Return a record of a real topic at an offset, if the relay wrote it for a half partition."""
+    transaction_id, partition, half = _origin(record)
     if not (transaction_id and partition.isdigit() and half.isdigit()) or len(partition + half) > _DIGITS:
         return None
-    return Written(record, offset, transaction_id.decode(errors="replace"), int(partition), int(half))
+    return Written(record, offset, transaction_id, int(partition), int(half))
+
+
+def parse_delivered_row(record: Record, offset: int, source: str) -> WrittenRow | None:
+    """Return a record of a real topic at an offset, if the relay wrote it for a table source of this name."""
+    transaction_id, origin, row = _origin(record)
+    if not (transaction_id and row.isdigit()) or origin != source.encode() or len(row) > _DIGITS:
+        return None
+    return WrittenRow(record, offset, transaction_id, int(row))
+
+
+def _origin(record: Record) -> tuple[str, bytes, bytes]:
+    """Return the transaction id, and both parts of the origin; empty if there are no such headers."""
+    headers: dict[str, Any] = dict(record.headers)
+    transaction_id: bytes = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
+    origin, _, place = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
+    return transaction_id.decode(errors="replace"), origin, place
 
 
 def is_made_of(found: Written, half: Half) -> bool:

@@ -195,14 +195,16 @@ class TransactionalDelivery:
             raise DeliveryError("a connection was lost while a Kafka transaction was aborted")
         self._renew()  # an abort that is sent twice could end the next transaction (R17)
 
-    def end_hanging(self, record: Record, place: TopicPartition, group_metadata: bytes, *, is_committed: bool) -> None:
+    def end_hanging(
+        self, record: Record | None, place: TopicPartition, group_metadata: bytes, *, is_committed: bool
+    ) -> None:
         """Write a Kafka transaction for nothing but its end, which also ends what hangs under the same producer id.
 
         Its marker goes to the partition of the record, and to that of `__consumer_offsets` where the group is.
         This object is of no further use (R17).
 
         Args:
-            record: Any record.
+            record: Any record; None: no record.
             place: Any offset of the group.
             group_metadata: Of a consumer of the group.
             is_committed: Whether it ends as committed, not as aborted.
@@ -214,7 +216,7 @@ class TransactionalDelivery:
             self._producer.listen()
             client = self._producer.client
             call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
-            self._fill([record], [place], group_metadata)
+            self._fill([] if record is None else [record], [place], group_metadata)
             failpoint("relay.ending")
             if is_committed:
                 call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))

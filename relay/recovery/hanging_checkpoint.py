@@ -9,32 +9,33 @@ checkpoint before it owes all of it, and nothing is left on real topics that a l
 An end as committed may itself be cut off, and is aborted then: the hanging checkpoint is gone, although readers see
 its messages. A note is committed before, beside an offset of the discard partition that is not read from. It names
 the checkpoint that must not be gone on from.
+
+The checkpoint of a table source is the number of its last batch.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple, Self
 
 import structlog
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import checked_properties, describe_topics
-from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.protocol.checkpoint import parse_half_checkpoint
 from outbox.protocol.discard import message_key
+from outbox.protocol.names import Channel
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.kafka.offset_reader import OffsetReader
 from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.recovery.authors import Author, backwards
 from relay.recovery.checkpoint_hold import Held, Hold
-from relay.recovery.hanging_transactions import backwards
 from relay.recovery.transaction_state import (
     Decision,
     Outcome,
@@ -61,75 +62,108 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 log = structlog.get_logger()
 
 
+class Checkpointed(NamedTuple):
+    """An owner of a half partition or of a table source, and where its checkpoint is.
+
+    Args:
+        name: Of the half partition or the table source, for messages.
+        transactional_id: Of the owner.
+        group: Consumer group that the checkpoint is committed in.
+        place: Topic and partition that it is committed for.
+        note: Topic and partition that the note is committed for.
+        mark: What the end writes besides offsets, so that it also ends what hangs on that partition.
+    """
+
+    name: str
+    transactional_id: str
+    group: str
+    place: tuple[str, int]
+    note: tuple[str, int]
+    mark: Record | None
+
+    @classmethod
+    def half_partition(cls, channel: Channel, number: int) -> Self:
+        """Return the owner of a half partition. Besides real topics it writes to the discard partition."""
+        discards = (channel.discard_topic, number)
+        mark = Record(*discards, message_key(_NOBODY, 0), None, [], 0)
+        name, place = f"{channel.half_topic}/{number}", (channel.half_topic, number)
+        return cls(name, channel.transactional_id(number), channel.relay_group, place, discards, mark)
+
+    @classmethod
+    def table_source(cls, channel: Channel, source: str) -> Self:
+        """Return the owner of a table source. It writes to real topics only."""
+        group, name = channel.table_group(source), f"table source {source}"
+        return cls(name, group, group, (channel.half_topic, 0), (channel.discard_topic, 0), None)
+
+
+AuthorOf = Callable[[TopicPartition | None], Author]
+"""Returns what recognises the records that a checkpoint owes; None: there is no checkpoint yet."""
+
+
 def end_hanging(
     kafka: Mapping[str, str],
     admin: AdminClient,
-    channel: ChannelDescription,
-    number: int,
+    channel: Channel,
+    owner: Checkpointed,
+    author_of: AuthorOf,
     word: Word,
-    *,
-    may_wait: bool = False,
 ) -> None:
-    """End what hangs of a half partition's transactions on `__consumer_offsets` and on its discard partition.
+    """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards.
 
     Args:
         kafka: librdkafka properties for the connection.
         admin: Client of the cluster.
         channel: The channel.
-        number: Number of the half partition.
+        owner: Whose transactions; the former owner is fenced.
+        author_of: Recognises what is owed.
         word: What an operator wants.
-        may_wait: Whether to wait for other transactions that hang before it.
 
     Raises:
         UndecidedError: Kafka does not record how it was decided.
         ConfigurationError: A right is missing, or Kafka does not answer.
         DeliveryError: It failed; try it again.
     """
-    names = channel.channel
-    transactional_id = names.transactional_id(number)
-    delivery = TransactionalDelivery(kafka, transactional_id)  # no other one can begin from now on
+    delivery = TransactionalDelivery(kafka, owner.transactional_id)  # no other one can begin from now on
     try:
-        checkpoint, note = _last_committed(kafka, channel, number)
-        is_begun = _names(note, checkpoint)
-        outcome = _WORDS.get(word) or (
-            Outcome.COMMITTED if is_begun else _outcome(kafka, admin, channel, number, checkpoint, may_wait=may_wait)
-        )
-        log.warning("Ending a hanging transaction", partition=number, outcome=str(outcome))
-        metadata = _group_metadata(kafka, names.relay_group)
+        offsets = _offsets(kafka, owner.group, [owner.place, owner.note])  # those before the one that hangs
+        checkpoint = offsets.get(owner.place)
+        is_begun = _names(offsets.get(owner.note), checkpoint)
+        outcome = Outcome.COMMITTED if is_begun else None
+        outcome = _WORDS.get(word) or outcome or _outcome(kafka, admin, channel, owner, lambda: author_of(checkpoint))
+        log.warning("Ending a hanging transaction", owner=owner.name, outcome=str(outcome))
+        metadata = _group_metadata(kafka, owner.group)
         if outcome is Outcome.COMMITTED and not is_begun:
-            _write_note(kafka, channel, number, _note(checkpoint), metadata)
-        nothing = Record(channel.discard.name, number, message_key(_NOBODY, 0), None, [], 0)
-        place = TopicPartition(channel.discard.name, number, 0, "")
-        delivery.end_hanging(nothing, place, metadata, is_committed=outcome is Outcome.COMMITTED)
+            _write_note(kafka, owner, _note(checkpoint), metadata)
+        place = TopicPartition(*owner.note, 0, "")
+        delivery.end_hanging(owner.mark, place, metadata, is_committed=outcome is Outcome.COMMITTED)
         metrics.HANGING.labels(outcome).inc()
     finally:
         delivery.close()
 
 
 def refuse_undone_end(
-    kafka: Mapping[str, str], channel: ChannelDescription, number: int, checkpoint: TopicPartition, word: Word
+    kafka: Mapping[str, str], owner: Checkpointed, checkpoint: TopicPartition | None, word: Word
 ) -> None:
     """Refuse a checkpoint whose successor was to be committed, and is gone.
 
     Args:
         kafka: librdkafka properties for the connection.
-        channel: The channel.
-        number: Number of the half partition.
-        checkpoint: Of the half partition, stable.
+        owner: Whose checkpoint.
+        checkpoint: The checkpoint, stable; None: there is none.
         word: What an operator wants; "abort" accepts it.
 
     Raises:
         UnsafeError: It is such a checkpoint.
         KafkaUnreachable: The note cannot be read now.
     """
-    place = (channel.discard.name, number)
     try:
-        note = _offsets(kafka, channel, [place]).get(place)
+        note = _offsets(kafka, owner.group, [owner.note]).get(owner.note)
     except ConfigurationError as error:
         raise KafkaUnreachable(f"reading the note beside its checkpoint failed: {error}") from error
     if word != "abort" and _names(note, checkpoint):
+        offset = "none" if checkpoint is None else checkpoint.offset
         raise UnsafeError(
-            f"the checkpoint of {channel.half.name}/{number} at offset {checkpoint.offset} is followed by one that was "
+            f"the checkpoint of {owner.name} at offset {offset} is followed by one that was "
             "committed and is lost: the end of a hanging transaction was cut off. Messages after it may be visible. "
             "To deliver what it owes, some of it twice, start one relay with OUTBOX_HANGING_TRANSACTION=abort"
         )
@@ -163,27 +197,18 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactio
 def _outcome(
     kafka: Mapping[str, str],
     admin: AdminClient,
-    channel: ChannelDescription,
-    number: int,
-    checkpoint: TopicPartition,
-    *,
-    may_wait: bool,
+    channel: Channel,
+    owner: Checkpointed,
+    author: Callable[[], Author],
 ) -> Outcome:
     """How the hanging transaction is ended."""
-    names = channel.channel
-    decision = decided(kafka, admin, names.relay_group, names.transactional_id(number))
+    decision = decided(kafka, admin, owner.group, owner.transactional_id)
     if decision.outcome is Outcome.ABORTED or decision.places is None:
         return decision.outcome
-    half = parse_half_checkpoint(checkpoint.metadata or "", checkpoint.offset, channel.half.id, number)
-    places = [place for place in decision.places if place[0] != "__consumer_offsets"]
-    holds = Hold(kafka, admin, channel, number, half).of(places)
-    if Held.SEEN in holds:
-        return Outcome.COMMITTED
-    if Held.BY_OTHERS in holds:
-        if may_wait:
-            raise KafkaUnreachable("others hang before it on its real topics, they are waited for")
-        return Outcome.COMMITTED
-    return Outcome.ABORTED
+    holds = Hold(kafka, admin, channel, author()).of(
+        [place for place in decision.places if place[0] != "__consumer_offsets"]
+    )
+    return Outcome.COMMITTED if holds & {Held.SEEN, Held.BY_OTHERS} else Outcome.ABORTED
 
 
 def _states(reader: OffsetReader, span: range, key: bytes) -> list[TransactionalIdState]:
@@ -198,30 +223,21 @@ def _states(reader: OffsetReader, span: range, key: bytes) -> list[Transactional
     return found
 
 
-def _last_committed(
-    kafka: Mapping[str, str], channel: ChannelDescription, number: int
-) -> tuple[TopicPartition, TopicPartition | None]:
-    """Return the checkpoint before the one that hangs, and the note."""
-    half, note = (channel.half.name, number), (channel.discard.name, number)
-    found = _offsets(kafka, channel, [half, note])
-    if half not in found:
-        raise UndecidedError(f"{channel.half.name}/{number} has no checkpoint before the one that hangs")
-    return found[half], found.get(note)
-
-
 def _offsets(
-    kafka: Mapping[str, str], channel: ChannelDescription, places: list[tuple[str, int]]
+    kafka: Mapping[str, str], group: str, places: list[tuple[str, int]]
 ) -> dict[tuple[str, int], TopicPartition]:
-    return committed_checkpoints(kafka, channel.channel.relay_group, places, stable=False)
+    return committed_checkpoints(kafka, group, places, stable=False)
 
 
-def _note(checkpoint: TopicPartition) -> str:
+def _note(checkpoint: TopicPartition | None) -> str:
     """Name a checkpoint that must not be gone on from."""
-    text = f"{checkpoint.topic};{checkpoint.partition};{checkpoint.offset};{_string(checkpoint)}"
+    text = "none"
+    if checkpoint is not None:
+        text = f"{checkpoint.topic};{checkpoint.partition};{checkpoint.offset};{_string(checkpoint)}"
     return f"1;not from {zlib.crc32(text.encode()):08x}"
 
 
-def _names(note: TopicPartition | None, checkpoint: TopicPartition) -> bool:
+def _names(note: TopicPartition | None, checkpoint: TopicPartition | None) -> bool:
     """Return whether a note names a checkpoint."""
     return note is not None and _string(note) == _note(checkpoint)
 
@@ -230,25 +246,22 @@ def _string(place: TopicPartition) -> str:
     return (place.metadata or "").rstrip("\0")
 
 
-def _write_note(
-    kafka: Mapping[str, str], channel: ChannelDescription, number: int, note: str, group_metadata: bytes
-) -> None:
+def _write_note(kafka: Mapping[str, str], owner: Checkpointed, note: str, group_metadata: bytes) -> None:
     """Commit a note, and wait until it is there. Its own producer id ends nothing that hangs.
 
     Raises:
         KafkaUnreachable: It is not there in time.
         DeliveryError: It failed.
     """
-    place = (channel.discard.name, number)
-    delivery = TransactionalDelivery(kafka, f"{channel.channel.transactional_id(number)}-note")
+    delivery = TransactionalDelivery(kafka, f"{owner.transactional_id}-note")
     try:
-        delivery.commit([], [TopicPartition(*place, 0, note)], group_metadata)
+        delivery.commit([], [TopicPartition(*owner.note, 0, note)], group_metadata)
     finally:
         delivery.close()
     deadline = time.monotonic() + NOTE_SECONDS
-    while (found := _offsets(kafka, channel, [place]).get(place)) is None or _string(found) != note:
+    while (found := _offsets(kafka, owner.group, [owner.note]).get(owner.note)) is None or _string(found) != note:
         if time.monotonic() > deadline:
-            raise KafkaUnreachable(f"the note on the hanging transaction of partition {number} is not committed yet")
+            raise KafkaUnreachable(f"the note on the hanging transaction of {owner.name} is not committed yet")
         time.sleep(PAUSE_SECONDS)
 
 

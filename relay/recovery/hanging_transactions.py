@@ -5,7 +5,7 @@ transaction counts as complete (KAFKA-20734). Its records stay where they are, w
 transaction of the same producer id ends them along with its own: those of an aborted transaction become visible then,
 beside what its successor has delivered in their place. So after each take-over, and before anything is written to a
 real topic, the records that no reader sees yet are looked at there. Of all transactions of one owner only the last can
-hang: if the ledger still owes what it wrote, it was aborted, and is ended so; else it was committed, and the next
+hang: if the owner still owes what it wrote, it was aborted, and is ended so; else it was committed, and the next
 commit ends it rightly.
 
 Nothing is written to a topic that cannot be looked at, or has no leader.
@@ -14,7 +14,7 @@ Nothing is written to a topic that cannot be looked at, or has no leader.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 import structlog
@@ -26,19 +26,15 @@ from outbox._kafka.record_headers import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 from relay import metrics
-from relay.batching.delivered_record import Written, is_made_of, parse_delivered
-from relay.kafka.half_reader import HalfReader
 from relay.kafka.offset_reader import OffsetReader
 from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.ledger.ledger import Ledger
-from relay.ledger.owed import is_owed
+from relay.recovery.authors import Author, Found, Own, backwards
 from relay.recovery.stable_offsets import Offsets
 
 LOOKS = 4
 PAUSE_SECONDS = 0.05
 """Between looks: most of what is open belongs to a process at work, and is ended soon."""
 READ_AT_ONCE = 1_000
-FETCHED_AT_ONCE = 20
 
 NO_ANSWER = "not every partition of it has a leader that answers"
 
@@ -56,7 +52,7 @@ class HangingTransactions(Protocol):
 
         Args:
             topics: The topics, with their partitions.
-            in_hand: Offsets of halves that the ledger has handed out, and that are not committed yet.
+            in_hand: Offsets of halves that are handed out, and that are not committed yet.
 
         Returns:
             Topics that nothing may be written to now, and why.
@@ -91,10 +87,9 @@ class OwnHangingTransactions:
     Args:
         kafka: librdkafka properties for the connection.
         admin: Client of the cluster.
-        group: Of the relay.
-        ledger: Of the half partition.
+        group: Of the owner, for reading.
+        author: Recognises what the owner wrote.
         delivery: Its transactional producer.
-        halves: Reads its halves.
     """
 
     def __init__(
@@ -102,16 +97,14 @@ class OwnHangingTransactions:
         kafka: Mapping[str, str],
         admin: AdminClient,
         group: str,
-        ledger: Ledger,
+        author: Author,
         delivery: TransactionalDelivery,
-        halves: HalfReader,
     ) -> None:
         self._kafka = kafka
         self._admin = admin
         self._group = group
-        self._ledger = ledger
+        self._author = author
         self._delivery = delivery
-        self._halves = halves
         self._take_overs = 0
         self._looked_at: dict[str, int] = {}  # topics, with the partitions that they had
         self._reader: OffsetReader | None = None
@@ -170,11 +163,10 @@ class OwnHangingTransactions:
 
     def _end(self, place: TopicPartition, stop: int, in_hand: Collection[int]) -> None:
         """End what hangs on a partition of a real topic between its offset and another one, if it is ours."""
-        last = self._last_own(place, stop)
+        last = self._last_own(place, stop, in_hand)
         if last is None:
             return
-        is_aborted = self._is_owed(last, in_hand)
-        outcome = "aborted" if is_aborted else "committed"
+        outcome = "aborted" if last.is_owed else "committed"
         metrics.HANGING_ENDED.labels(outcome).inc()
         log.warning(
             "Records of an unfinished Kafka transaction found",
@@ -183,43 +175,24 @@ class OwnHangingTransactions:
             offset=last.offset,
             outcome=outcome,
         )
-        if is_aborted:
+        if last.is_owed:
             self._delivery.write_and_abort(last.record)
 
-    def _last_own(self, place: TopicPartition, stop: int) -> Written | None:
-        """Return the last record between two offsets that an owner of this half partition wrote."""
+    def _last_own(self, place: TopicPartition, stop: int, in_hand: Collection[int]) -> Own | None:
+        """Return the last record between two offsets that this owner, or a former one, wrote."""
         reader = OffsetReader(self._kafka, place.topic, place.partition, self._group, isolation="read_uncommitted")
         self._reader = reader
         if self._stopped:
             reader.stop()
         try:
             for span in backwards(place.offset, stop, READ_AT_ONCE):
-                found = list(_read(reader, span))
-                own = self._last_of([record for record in found if record.half_partition == self._ledger.partition])
+                own = self._author.last_own(list(_read(reader, span)), in_hand)
                 if own is not None:
                     return own
         finally:
             self._reader = None
             reader.close()
         return None
-
-    def _last_of(self, records: Sequence[Written]) -> Written | None:
-        """Return the last one that is no other channel's, and no copy of one of ours."""
-        for part in backwards(0, len(records), FETCHED_AT_ONCE):
-            halves = self._halves.find(records[index].half_offset for index in part)
-            for index in reversed(part):
-                record = records[index]
-                half = halves.get(record.half_offset)
-                owed = is_owed(self._ledger, record.transaction_id, record.half_offset)
-                if owed or (half and is_made_of(record, half)):
-                    return record
-        return None
-
-    def _is_owed(self, record: Written, in_hand: Collection[int]) -> bool:
-        """Whether its half is still to be delivered, by the checkpoint."""
-        offset = record.half_offset
-        is_unread = offset >= self._ledger.progress.head() or offset in self._ledger.deferred
-        return is_unread or offset in in_hand or is_owed(self._ledger, record.transaction_id, offset)
 
 
 def held_back(ends: Offsets, stable: Offsets) -> Iterator[tuple[TopicPartition, int]]:
@@ -230,22 +203,12 @@ def held_back(ends: Offsets, stable: Offsets) -> Iterator[tuple[TopicPartition, 
                 yield TopicPartition(topic, number, start), stop
 
 
-def backwards(start: int, stop: int, size: int) -> Iterator[range]:
-    """Offsets in spans of a size, the last ones first: what is looked for is near the end."""
-    while stop > start:
-        yield range(max(start, stop - size), stop)
-        stop -= size
-
-
-def _read(reader: OffsetReader, span: range) -> Iterator[Written]:
-    """Yield what relays wrote at these offsets."""
+def _read(reader: OffsetReader, span: range) -> Iterator[Found]:
     for message in reader.read_on(span.start):
         offset = message.offset() or 0
         if offset >= span.stop:
             return
-        found = parse_delivered(as_record(message), offset)
-        if found is not None:
-            yield found
+        yield Found(as_record(message), offset)
 
 
 def as_record(message: Message) -> Record:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import end_offset
@@ -22,17 +22,13 @@ from outbox.protocol.checkpoint import (
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from relay import metrics
 from relay.ledger.ledger import Ledger
+from relay.recovery.held_back import CHECKPOINT_SECONDS, HeldBackError
 from relay.state.body_cache import BodyPolicy
 from relay.state.check_schedule import CheckPolicy
 from relay.state.parking import ParkingPolicy
 
 _TIMEOUT = 10.0
-_CHECKPOINT_SECONDS = 4.0
-"""For committed offsets. Their transactions have ended when they are asked for, so that Kafka need not wait for any."""
 log = structlog.get_logger()
-
-HELD_BACK = "holds the checkpoint back for a transaction that is still open"
-"""What Kafka does then. After the former owner was fenced none should be open."""
 
 
 def read_checkpoints(
@@ -50,7 +46,8 @@ def read_checkpoints(
         KafkaException: They cannot be read now.
         UnsafeError: There are none: starting at a guess would lose or double (R22).
     """
-    committed = consumer.committed(_places(channel, number), _CHECKPOINT_SECONDS)
+    places = [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
+    committed = consumer.committed(places, CHECKPOINT_SECONDS)
     for place in committed:
         if place.error is not None:
             raise KafkaException(place.error)
@@ -61,44 +58,6 @@ def read_checkpoints(
                 "docs/operations/recovery.md, 'Lost checkpoints': starting at a guess would lose or double messages"
             )
     return committed
-
-
-def _places(channel: ChannelDescription, number: int) -> list[TopicPartition]:
-    return [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
-
-
-class HeldBackError(KafkaUnreachable):
-    """Kafka holds a checkpoint or discard records back for a transaction without an end."""
-
-
-def why_unreadable(
-    error: KafkaException, kafka: Mapping[str, str], channel: ChannelDescription, number: int
-) -> KafkaUnreachable:
-    """Return why checkpoints could not be read: perhaps Kafka has them, but holds them back.
-
-    Args:
-        error: Of `read_checkpoints()`.
-        kafka: Client properties.
-        channel: The channel.
-        number: Partition number of both.
-    """
-    cause: KafkaError = error.args[0]
-    timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
-    if timed_out and _is_known(kafka, channel, number):
-        return HeldBackError(f"Kafka {HELD_BACK}: see docs/operations/recovery.md if it stays so")
-    return KafkaUnreachable(f"{cause.str()}")
-
-
-def _is_known(kafka: Mapping[str, str], channel: ChannelDescription, number: int) -> bool:
-    group = {"group.id": channel.channel.relay_group, "isolation.level": "read_uncommitted"}
-    consumer = Consumer({**kafka, **group})
-    try:
-        consumer.committed(_places(channel, number), _CHECKPOINT_SECONDS)
-    except KafkaException:
-        return False
-    finally:
-        consumer.close()
-    return True
 
 
 def restore_ledger(

@@ -22,7 +22,7 @@ from relay.kafka.transactional_delivery import TRANSACTION_TIMEOUT_MS, Delivery
 from relay.partitions.halts import Halts
 from relay.partitions.ownership import Ownership
 from relay.partitions.stalls import Stalls
-from relay.recovery.restore import HeldBackError
+from relay.recovery.held_back import HeldBackError
 from relay.serving.group_metadata import GroupMetadata
 from relay.serving.intake import Intake
 from relay.serving.take_over import TakeOver

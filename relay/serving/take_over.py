@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -18,9 +20,11 @@ from relay.kafka.half_reader import HalfReader
 from relay.kafka.offset_commits import OffsetCommits
 from relay.kafka.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.ledger.ledger import Ledger
-from relay.recovery.hanging_checkpoint import end_hanging, refuse_undone_end
+from relay.recovery.authors import CheckpointAuthor, HalfAuthor
+from relay.recovery.hanging_checkpoint import Checkpointed, end_hanging, refuse_undone_end
 from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions, OwnHangingTransactions
-from relay.recovery.restore import read_checkpoints, restore_ledger, verify_discards, why_unreadable
+from relay.recovery.held_back import why_unreadable
+from relay.recovery.restore import read_checkpoints, restore_ledger, verify_discards
 from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.check_back import CheckBack
 from relay.serving.commits import Commits
@@ -107,7 +111,8 @@ class TakeOver:
         deliver_again = settings.distrusted_checkpoint == "deliver_again"
         committed = read_checkpoints(self._consumer, channel, number, deliver_again=deliver_again)
         if not deliver_again:
-            refuse_undone_end(settings.connection(), channel, number, committed[0], settings.hanging_transaction)
+            owner = Checkpointed.half_partition(channel.channel, number)
+            refuse_undone_end(settings.connection(), owner, committed[0], settings.hanging_transaction)
         verify_discards(self._admin, channel, number)
         ledger = restore_ledger(
             self._consumer,
@@ -127,7 +132,8 @@ class TakeOver:
 
     def why_unreadable(self, error: KafkaException, number: int) -> KafkaUnreachable:
         """Return why the checkpoints of a half partition cannot be read now."""
-        return why_unreadable(error, self._settings.connection(), self._channel, number)
+        owner = Checkpointed.half_partition(self._channel.channel, number)
+        return why_unreadable(error, self._settings.connection(), owner.group, owner.place)
 
     def worker(self, ledger: Ledger, delivery: Delivery, began: float) -> PartitionWorker:
         """Return the worker of a half partition, not started.
@@ -157,7 +163,7 @@ class TakeOver:
         if not isinstance(delivery, TransactionalDelivery):
             return NoHangingTransactions()
         kafka, group = self._settings.connection(), self._channel.channel.relay_group
-        return OwnHangingTransactions(kafka, self._admin, group, ledger, delivery, halves)
+        return OwnHangingTransactions(kafka, self._admin, group, HalfAuthor(ledger, halves), delivery)
 
     def end_hanging(self, number: int) -> None:
         """End a hanging transaction that hides the checkpoint of a half partition (R51).
@@ -166,5 +172,7 @@ class TakeOver:
             DeliveryError: It was not ended.
             OutboxError: As above.
         """
-        settings = self._settings
-        end_hanging(settings.connection(), self._admin, self._channel, number, settings.hanging_transaction)
+        settings, channel = self._settings, self._channel
+        kafka, owner = settings.connection(), Checkpointed.half_partition(channel.channel, number)
+        author_of = partial(CheckpointAuthor.of, kafka, channel, number)
+        end_hanging(kafka, self._admin, channel.channel, owner, author_of, settings.hanging_transaction)

@@ -11,8 +11,8 @@ from outbox._kafka.admin import checked_properties
 from outbox._rules.source_progress import Committed
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
-
-TIMEOUT_SECONDS = 10.0
+from relay.recovery.hanging_checkpoint import Checkpointed, Word, refuse_undone_end
+from relay.recovery.held_back import CHECKPOINT_SECONDS, why_unreadable
 
 
 class KafkaProgress:
@@ -24,11 +24,14 @@ class KafkaProgress:
         kafka: librdkafka properties for the connection.
         channel: The channel; the offset is committed for partition 0 of its half topic.
         source: Name of the table source.
+        word: What an operator wants of a hanging transaction.
     """
 
-    def __init__(self, kafka: Mapping[str, Any], channel: Channel, source: str) -> None:
-        self.group = channel.table_group(source)
-        self._topic = channel.half_topic
+    def __init__(self, kafka: Mapping[str, Any], channel: Channel, source: str, word: Word) -> None:
+        self.owner = Checkpointed.table_source(channel, source)
+        self.group = self.owner.group
+        self._kafka = kafka
+        self._word = word
         with checked_properties():
             self._consumer = Consumer(
                 {**kafka, "enable.auto.commit": False, "group.id": self.group, "isolation.level": "read_committed"}
@@ -40,19 +43,23 @@ class KafkaProgress:
         """Return what is committed; None: nothing.
 
         Raises:
-            KafkaUnreachable: Kafka does not answer, or a Kafka transaction that wrote the offset has not ended yet.
+            KafkaUnreachable: Kafka does not answer.
+            HeldBackError: A Kafka transaction that wrote the offset has not ended yet.
+            UnsafeError: The end of a hanging transaction was cut off (R51).
         """
         try:
-            (place,) = self._consumer.committed([TopicPartition(self._topic, 0)], TIMEOUT_SECONDS)
+            (place,) = self._consumer.committed([TopicPartition(*self.owner.place)], CHECKPOINT_SECONDS)
         except KafkaException as error:
-            raise KafkaUnreachable(f"the progress of group {self.group}: {error.args[0].str()}") from error
+            raise why_unreadable(error, self._kafka, self.group, self.owner.place) from error
         if place.error is not None:
             raise KafkaUnreachable(f"the progress of group {self.group}: {place.error.str()}")
-        return None if place.offset < 0 else Committed(place.offset, place.metadata or "")
+        committed = None if place.offset < 0 else place
+        refuse_undone_end(self._kafka, self.owner, committed, self._word)
+        return None if committed is None else Committed(committed.offset, committed.metadata or "")
 
     def offsets(self, committed: Committed) -> list[TopicPartition]:
         """Return the offsets that commit the progress."""
-        return [TopicPartition(self._topic, 0, committed.batch, committed.incarnation)]
+        return [TopicPartition(*self.owner.place, committed.batch, committed.incarnation)]
 
     def close(self) -> None:
         """Close the connection."""

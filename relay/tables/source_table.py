@@ -5,6 +5,7 @@ The connection belongs to one owner: a session-level advisory lock lasts as long
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, LiteralString, NamedTuple, Self
 
@@ -20,6 +21,8 @@ from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
+from outbox.protocol.identifiers import table_transaction_id
+from relay.tables.id_floor import IdFloor
 from relay.tables.rows import Row
 
 CONNECT_SECONDS = 5
@@ -41,16 +44,21 @@ _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFL
 # A row takes about 300 bytes beside key and value.
 _WINDOW: LiteralString = (
     "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
-    " + 300 AS size FROM {message} WHERE id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id LIMIT %(rows)s),"
+    " + 300 AS size FROM {message} WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[]))"
+    " ORDER BY id LIMIT %(rows)s),"
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
     " SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, timestamp, key, value, header_names,"
-    " header_values, lane FROM {message} WHERE id <= (SELECT last FROM cut) AND id <> ALL (CAST(%(skip)s AS bigint[]))"
-    " ORDER BY id"
+    " header_values, lane FROM {message} WHERE id >= %(floor)s AND id <= (SELECT last FROM cut)"
+    " AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id"
 )
 _BEYOND: LiteralString = (
     "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), ARRAY(SELECT DISTINCT xid::text::bigint"
     " FROM {message} WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s)"
+)
+_TRANSACTIONS: LiteralString = (
+    "SELECT id, xid::text::bigint, {started} FROM {message} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
+    " UNION ALL SELECT id, xid::text::bigint, {started} FROM {discarded} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
 )
 _MOVE: LiteralString = (
     "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS bigint[])"
@@ -73,8 +81,16 @@ _PURGE: LiteralString = (
     " SELECT count(*) FROM old"
 )
 _FIGURES: LiteralString = (
-    "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} ORDER BY id LIMIT 1),"
-    " (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message})"
+    "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} WHERE id >= %(floor)s"
+    " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(floor)s)"
+)
+# INSERT and COPY take this lock before they are given an id. Only prepared transactions have no pid.
+_WRITERS: LiteralString = (
+    "SELECT ARRAY(SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END"
+    " FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+    " WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.granted"
+    " AND l.mode = 'RowExclusiveLock' AND l.relation = CAST({quoted} AS regclass)"
+    " AND l.pid IS DISTINCT FROM pg_backend_pid())"
 )
 
 
@@ -139,6 +155,7 @@ class SourceTable:
         self._table = table
         self._connection = connection
         self._keep_ms = keep_ms
+        self._floor = IdFloor(time.monotonic())
         self._window = table.compose(_WINDOW)
         self._beyond = table.compose(_BEYOND)
         self._move = table.compose(_MOVE)
@@ -218,16 +235,33 @@ class SourceTable:
             ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
-        parameters = {"rows": rows, "bytes": size, "skip": _array(skip)}
+        self._look_at_writers()
+        parameters = {"rows": rows, "bytes": size, "skip": _array(skip), "floor": self._floor.id}
         cursor = self._connection.cursor(binary=True)
         with self._explained():
             found = [Row(*row) for row in cursor.execute(self._window, parameters)]
+        self._floor.saw([row.id for row in found], skip, time.monotonic())
         failpoint("relay.table_read")
         if not found:
             return Window((), frozenset(), 0)
         parameters = {"xids": sorted({str(row.xid) for row in found}), "last": found[-1].id}
         now, beyond = self._connection.execute(self._beyond, parameters).fetchone() or (0, ())
         return Window(found, frozenset(beyond), now)
+
+    def _look_at_writers(self) -> None:
+        now = time.monotonic()
+        if self._floor.is_due(now):
+            (writers,) = self._connection.execute(self._table.compose(_WRITERS)).fetchone() or ((),)
+            self._floor.look(writers, now)
+
+    def transaction_ids(self, ids: Sequence[int]) -> dict[int, str]:
+        """Return the transaction ids of those of some rows that wait or are discarded, by row id.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+        rows = self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": _array(ids)})
+        return {id_: table_transaction_id(xid, started_us) for id_, xid, started_us in rows}
 
     def move(self, before: Progress, step: Step) -> Progress:
         """Take a step in one durable transaction: delete what was delivered, name the next batch.
@@ -274,7 +308,7 @@ class SourceTable:
 
     def figures(self) -> tuple[float, int]:
         """Return the age of the oldest row (s), and about how many rows there are."""
-        row = self._connection.execute(self._table.compose(_FIGURES)).fetchone()
+        row = self._connection.execute(self._table.compose(_FIGURES), {"floor": self._floor.id}).fetchone()
         oldest, count = row or (0, 0)
         return float(oldest or 0), int(count)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import psycopg
 import structlog
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
@@ -21,7 +22,9 @@ from relay import metrics
 from relay.batching.topic_gate import Gate
 from relay.kafka.producer import DeliveryError
 from relay.kafka.transactional_delivery import TransactionalDelivery, request_seconds
-from relay.recovery.hanging_transactions import NoHangingTransactions
+from relay.recovery.hanging_checkpoint import end_hanging
+from relay.recovery.hanging_transactions import OwnHangingTransactions
+from relay.recovery.held_back import HeldBackError
 from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
 from relay.settings import RelaySettings
@@ -29,6 +32,7 @@ from relay.tables.admission import Admission
 from relay.tables.half_order import HalfOrder
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.row_author import RowAuthor
 from relay.tables.source_table import SourceTable
 from relay.tables.table_source import TableSource
 
@@ -49,11 +53,13 @@ class _Cluster(NamedTuple):
 
     Args:
         settings: The relay's settings.
+        admin: Client of the Kafka cluster.
         channel: The channel.
         topics: Descriptions of real topics.
     """
 
     settings: RelaySettings
+    admin: AdminClient
     channel: ChannelDescription
     topics: TopicCache
 
@@ -125,24 +131,41 @@ class _SourceThread(threading.Thread):
         finally:
             table.close()
 
-    def _serve(self, table: SourceTable) -> None:
+    def _progress(self) -> KafkaProgress:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
+        return KafkaProgress(settings.connection(), channel, self._source, settings.hanging_transaction)
+
+    def _serve(self, table: SourceTable) -> None:
+        settings = self._cluster.settings
         with (
-            closing(KafkaProgress(settings.connection(), channel, self._source)) as kafka,
+            closing(self._progress()) as kafka,
             closing(HalfProgressReader(settings.connection(), self._cluster.channel)) as halves,
         ):
             patience = self._feedback.volume.patience
             delivery = TransactionalDelivery(settings.polled_connection(), kafka.group, patience, kafka.group)
-            with closing(delivery):
-                self._deliver(table, delivery, kafka, halves)
+            try:
+                with closing(delivery):
+                    self._deliver(table, delivery, kafka, halves)
+            except HeldBackError as error:
+                log.warning("Progress of a table source held back", source=self._source, reason=str(error))
+                self._end_hanging(table, kafka)
+
+    def _end_hanging(self, table: SourceTable, kafka: KafkaProgress) -> None:
+        """End a hanging transaction that hides the progress in Kafka (R51)."""
+        settings, admin, channel, _ = self._cluster
+        author = RowAuthor(table, is_delivered=False)
+        word = settings.hanging_transaction
+        end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
 
     def _deliver(
         self, table: SourceTable, delivery: TransactionalDelivery, kafka: KafkaProgress, halves: HalfProgressReader
     ) -> None:
-        settings, channel = self._cluster.settings, self._cluster.channel.channel
+        settings, admin, description, topics = self._cluster
+        channel, author = description.channel, RowAuthor(table, is_delivered=True)
+        hanging = OwnHangingTransactions(settings.connection(), admin, channel.relay_group, author, delivery)
         gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
-        admission = Admission(gate, channel, HalfOrder(self._cluster.channel.partitions))
-        lookup = TopicLookup(admission, gate, self._cluster.topics, NoHangingTransactions(), self._feedback.refusals)
+        admission = Admission(gate, channel, HalfOrder(description.partitions))
+        lookup = TopicLookup(admission, gate, topics, hanging, self._feedback.refusals)
         source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()
         self._pause, self.halted = PAUSE_SECONDS, ""
@@ -156,12 +179,15 @@ class TableSources:
 
     Args:
         settings: The relay's settings.
+        admin: Client of the Kafka cluster.
         channel: The channel.
         topics: Descriptions of real topics.
     """
 
-    def __init__(self, settings: RelaySettings, channel: ChannelDescription, topics: TopicCache) -> None:
-        cluster = _Cluster(settings, channel, topics)
+    def __init__(
+        self, settings: RelaySettings, admin: AdminClient, channel: ChannelDescription, topics: TopicCache
+    ) -> None:
+        cluster = _Cluster(settings, admin, channel, topics)
         self._threads: Mapping[str, _SourceThread] = {
             name: _SourceThread(name, table, cluster) for name, table in settings.tables.items()
         }

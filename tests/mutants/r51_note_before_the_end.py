@@ -9,16 +9,13 @@ from collections.abc import Mapping
 
 from confluent_kafka import TopicPartition
 
-from outbox._kafka.channel import ChannelDescription
-from relay.recovery.hanging_checkpoint import Word, refuse_undone_end
+from relay.recovery.hanging_checkpoint import Checkpointed, Word, refuse_undone_end
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _accept(
-    kafka: Mapping[str, str], channel: ChannelDescription, number: int, checkpoint: TopicPartition, word: Word
-) -> None:
+def _accept(kafka: Mapping[str, str], owner: Checkpointed, checkpoint: TopicPartition | None, word: Word) -> None:
     """Go on from any checkpoint."""
-    del kafka, channel, number, checkpoint, word
+    del kafka, owner, checkpoint, word
 
 
 MUTANT = Mutant(

@@ -315,12 +315,16 @@ def test_only_a_run_that_ended_takes_the_place_of_the_kept_one(
         assert (len(read_results(kept)["steps"]), running.exists()) == (len(steps(Mode.QUICK)), False)
 
 
+HEAR_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""A shell starts what runs in the background deaf to it."""
+
+
 def test_a_step_that_fails_or_lasts_is_told_of(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert run_step(["-c", "print(1)"], log, 60) is None
     assert run_step(["-c", "raise SystemExit('no such thing')"], log, 60) == "ended with 1: no such thing"
     assert run_step(["-c", "print('│ wrong │\\n╰──╯'); exit(2)"], log, 60) == "ended with 2: wrong"
-    assert run_step(["-c", "import time; time.sleep(600)"], log, 0.5) == "not done after 0 s"
+    assert run_step(["-c", f"{HEAR_SIGINT}; import time; time.sleep(600)"], log, 0.5) == "not done after 0 s"
 
 
 CHILD = """
@@ -331,10 +335,10 @@ with open(sys.argv[1], "w") as file:
 time.sleep(600)
 """
 STEP = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
-RUN = """
-import pathlib, signal, sys
+RUN = f"""
+import pathlib, sys
 from benchmarks.whole.processes import run_step
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background deaf to it
+{HEAR_SIGINT}
 run_step(["-c", *sys.argv[2:]], pathlib.Path(sys.argv[1]), 600)
 """
 

@@ -15,12 +15,12 @@ from outbox import Message
 from outbox._kafka.group_offsets import committed_checkpoints
 from relay.kafka.producer import DeliveryError
 from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.recovery.restore import HELD_BACK
+from relay.recovery.held_back import HELD_BACK
 from relay.recovery.transaction_state import partition_of
 from stack import Stack
 from tests.integration.relay.test_kill_relay import QUICK, is_stopped
-from tests.support.bulk import publish_bulk
 from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.owners import OWNERS, Owner
 
 pytestmark = pytest.mark.long
 COUNT = 300
@@ -41,23 +41,29 @@ def _nodes(site: Site) -> list[int]:
     return sorted(site.admin.list_topics(timeout=20.0).brokers)
 
 
-def _is_coordinated_by(site: Site, node: int) -> bool:
-    """Return whether the offsets of a site's relays are on a node."""
+def _is_coordinated_by(site: Site, group: str, node: int) -> bool:
+    """Return whether the offsets of a group are on a node."""
     topics = site.admin.list_topics(timeout=20.0).topics
     partitions = topics["__consumer_offsets"].partitions
-    return bool(partitions[partition_of(site.channel.relay_group, len(partitions))].leader == node)
+    return bool(partitions[partition_of(group, len(partitions))].leader == node)
+
+
+@pytest.fixture(params=sorted(OWNERS))
+def owner(request: pytest.FixtureRequest) -> Owner:
+    """Whose transaction hangs."""
+    return OWNERS[request.param]
 
 
 @pytest.fixture
-def site(own: Stack) -> Iterator[Site]:
-    """A site whose checkpoints are on the last node."""
+def site(own: Stack, owner: Owner) -> Iterator[Site]:
+    """A site on which the owner's checkpoint is on the last node."""
     with Site(own.bootstrap_servers, own.postgres_url, replication=3) as first:
         node = _nodes(first)[LAST]
         committed_checkpoints(first.kafka(), "any", [("any", 0)])  # Kafka makes the topic of offsets
     while True:
         name = f"t{uuid.uuid4().hex[:10]}"
         with Site(own.bootstrap_servers, own.postgres_url, name, replication=3) as made:
-            if _is_coordinated_by(made, node):
+            if _is_coordinated_by(made, owner.group(made.channel), node):
                 made.create(partitions=1)
                 yield made
                 return
@@ -69,10 +75,8 @@ def _create_orders(site: Site, node: int) -> None:
     site.admin.create_topics([NewTopic(topic, 1, replica_assignment=place)])[topic].result(20.0)
 
 
-def _publish(site: Site) -> None:
-    messages = [Message(site.topic("orders"), str(n), f"key{n % 40}") for n in range(COUNT)]
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
-        publish_bulk(site, outbox, messages)
+def _publish(site: Site, owner: Owner) -> None:
+    owner.publish(site, [Message(site.topic("orders"), str(n), f"key{n % 40}") for n in range(COUNT)])
 
 
 def _kill_last(own: Stack, site: Site) -> None:
@@ -80,43 +84,45 @@ def _kill_last(own: Stack, site: Site) -> None:
     wait_until(lambda: len(site.admin.list_topics(timeout=20.0).brokers) == LAST, explain=site.logs)
 
 
-def _has_skipped(own: Stack, site: Site) -> bool:
-    """Return whether a broker has skipped the end of a transaction of the site's relays."""
+def _has_skipped(own: Stack, transactional_id: str) -> bool:
+    """Return whether a broker has skipped the end of a transaction of an owner."""
     logs = "\n".join(own.kafka.log(node).read_text() for node in range(LAST))
-    return any(SKIPS.search(line) and f"{site.name}-relay-" in line for line in logs.splitlines())
+    return any(SKIPS.search(line) and transactional_id in line for line in logs.splitlines())
 
 
-def _leave_committed(own: Stack, site: Site) -> None:
+def _leave_committed(own: Stack, site: Site, owner: Owner) -> None:
     """Let a relay commit while the node with the offsets is away, then kill it."""
-    relay = site.relay(failpoint="relay.offsets_sent:1:stop", extra=QUICK)
+    relay = owner.relay(site, f"relay.offsets_sent:{owner.first}:stop", QUICK)
     wait_until(lambda: is_stopped(relay), explain=site.logs)
     _kill_last(own, site)
     os.kill(relay.process.pid, signal.SIGCONT)
-    wait_until(lambda: _has_skipped(own, site), explain=site.logs)
+    wait_until(lambda: _has_skipped(own, owner.transactional_id(site.channel)), explain=site.logs)
     relay.kill()
     own.kafka.start(LAST)
 
 
-def _leave_aborted(own: Stack, site: Site) -> None:
+def _leave_aborted(own: Stack, site: Site, owner: Owner) -> None:
     """Let a relay die before it commits, and fence it while the node with the offsets is away."""
-    assert site.relay(failpoint="relay.offsets_sent", extra=QUICK).wait() == -signal.SIGKILL
+    relay = owner.relay(site, f"relay.offsets_sent:{owner.first}", QUICK)
+    assert relay.wait() == -signal.SIGKILL
     _kill_last(own, site)
+    transactional_id = owner.transactional_id(site.channel)
 
     def fenced() -> bool:
         try:
-            TransactionalDelivery(site.kafka(), site.channel.transactional_id(0)).close()
+            TransactionalDelivery(site.kafka(), transactional_id).close()
         except DeliveryError:
             return False
         return True
 
     wait_until(fenced, explain=site.logs)
-    wait_until(lambda: _has_skipped(own, site))
+    wait_until(lambda: _has_skipped(own, transactional_id))
     own.kafka.start(LAST)
 
 
-def _assert_all_once(site: Site) -> None:
+def _assert_all_once(site: Site, owner: Owner) -> None:
     found = site.wait_visible(COUNT, "orders")
-    site.wait_settled()
+    owner.wait(site)
     assert not doubled(site.read("orders"))
     assert len(found) == COUNT
 
@@ -127,49 +133,45 @@ def _assert_ended(relay: Service, outcome: str) -> None:
     assert any(f'"outcome": "{outcome}"' in line for line in ended), relay.output()
 
 
-def test_hanging_commit_whose_messages_are_visible_counts(own: Stack, site: Site) -> None:
+def test_hanging_commit_whose_messages_are_visible_counts(own: Stack, site: Site, owner: Owner) -> None:
     _create_orders(site, 0)
-    site.checker()
-    _publish(site)
-    _leave_committed(own, site)
-    relay = site.relay(extra=QUICK)
-    _assert_all_once(site)
+    _publish(site, owner)
+    _leave_committed(own, site, owner)
+    relay = owner.relay(site, "", QUICK)
+    _assert_all_once(site, owner)
     _assert_ended(relay, "committed")
 
 
-def test_hanging_abort_is_delivered_again_once(own: Stack, site: Site) -> None:
+def test_hanging_abort_is_delivered_again_once(own: Stack, site: Site, owner: Owner) -> None:
     _create_orders(site, 0)
-    site.checker()
-    _publish(site)
-    _leave_aborted(own, site)
-    relay = site.relay(extra=QUICK)
-    _assert_all_once(site)
+    _publish(site, owner)
+    _leave_aborted(own, site, owner)
+    relay = owner.relay(site, "", QUICK)
+    _assert_all_once(site, owner)
     _assert_ended(relay, "aborted")
 
 
-def test_hanging_commit_that_nobody_has_seen_is_aborted(own: Stack, site: Site) -> None:
+def test_hanging_commit_that_nobody_has_seen_is_aborted(own: Stack, site: Site, owner: Owner) -> None:
     """Its records hang on the real topic, too, where a later abort would lose them."""
     _create_orders(site, LAST)
-    site.checker()
-    _publish(site)
-    _leave_committed(own, site)
-    relay = site.relay(extra=QUICK)
-    _assert_all_once(site)
+    _publish(site, owner)
+    _leave_committed(own, site, owner)
+    relay = owner.relay(site, "", QUICK)
+    _assert_all_once(site, owner)
     _assert_ended(relay, "aborted")
 
 
-def test_end_of_a_commit_that_is_cut_off_halts(own: Stack, site: Site) -> None:
+def test_end_of_a_commit_that_is_cut_off_halts(own: Stack, site: Site, owner: Owner) -> None:
     """Its checkpoint is lost then: going on from the one before would deliver visible messages again."""
     _create_orders(site, 0)
-    site.checker()
-    _publish(site)
-    _leave_committed(own, site)
-    relay = site.relay(failpoint="relay.ending", extra=QUICK)
+    _publish(site, owner)
+    _leave_committed(own, site, owner)
+    relay = owner.relay(site, "relay.ending", QUICK)
     assert relay.wait() == -signal.SIGKILL, site.logs()
-    second = site.relay(extra=QUICK)
+    second = owner.relay(site, "", QUICK)
     wait_until(lambda: "committed and is lost" in second.output(), explain=site.logs)
     assert not doubled(site.read("orders"))
     second.kill()
-    site.relay(extra={**QUICK, "OUTBOX_HANGING_TRANSACTION": "abort"})
-    site.wait_settled()
+    owner.relay(site, "", {**QUICK, "OUTBOX_HANGING_TRANSACTION": "abort"})
+    owner.wait(site)
     assert {record.value for record in site.read("orders")} == {str(n).encode() for n in range(COUNT)}

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outbox import CommitOutcomeUnknown, Message, OutboxError
-from relay.recovery.restore import HELD_BACK
+from relay.recovery.held_back import HELD_BACK
 from stack import Stack
 from tests.integration.relay.test_kill_relay import is_serving, is_stopped, numbered
 from tests.support.bulk import publish_bulk, send_halves

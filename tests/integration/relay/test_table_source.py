@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from outbox import Message
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.partitioner import lane_number
+from relay.tables.id_floor import LOOK_SECONDS, WHOLE_SECONDS
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (
     SOURCE,
@@ -97,6 +98,20 @@ def test_rows_become_records_with_the_ids_of_their_transaction(shop: Site) -> No
     assert headers[:2] == [("a", b"1"), ("a", None)]
     assert (f"{SOURCE}/{rows[0][0]}").encode() in [value for _, value in found[0].headers]
     wait_empty(shop)
+
+
+def test_row_that_commits_long_after_higher_ids_is_delivered(shop: Site) -> None:
+    """The source reads from higher ids meanwhile, but not from beyond those of open transactions (R62)."""
+    relay(shop)
+    with psycopg.connect(shop.postgres_url) as late:
+        publish(late, shop, "orders", ["late"])
+        for number in range(30):
+            insert(shop, "orders", f"key{number}")
+            time.sleep(LOOK_SECONDS / 10)
+        shop.wait_visible(30, "orders")
+        late.commit()
+    wait_empty(shop, WHOLE_SECONDS / 3)
+    assert_exactly(shop, "orders")
 
 
 def test_the_sql_function_returns_the_message_id(shop: Site) -> None:

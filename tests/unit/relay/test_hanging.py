@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -16,8 +17,9 @@ from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.recovery.authors import CheckpointAuthor
 from relay.recovery.checkpoint_hold import Held, Hold
-from relay.recovery.hanging_checkpoint import TOPIC, decided, end_hanging, refuse_undone_end
+from relay.recovery.hanging_checkpoint import TOPIC, Checkpointed, decided, end_hanging, refuse_undone_end
 from relay.recovery.transaction_state import (
     Decision,
     Outcome,
@@ -44,6 +46,7 @@ DESCRIPTION = ChannelDescription(
 CHECKPOINT = HalfCheckpoint(7, 10, (range(7, 8), range(9, 10)))
 """It owes halves 7 and 9, and all from 10 on."""
 HALF, NOTE = (CHANNEL.half_topic, 2), (CHANNEL.discard_topic, 2)
+OWNER = Checkpointed.half_partition(CHANNEL, 2)
 
 
 REAL = "orders"
@@ -70,6 +73,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.records: list[tuple[str, bytes | None]] = []
+        self.partition = partition_of(ID, 50)
 
     def write(self, *states: int | bytes | None, of: str = ID) -> None:
         """Write states of a transactional id: a status, a whole value, or a tombstone."""
@@ -77,7 +81,7 @@ class Coordinator:
 
     def reader(self, _kafka: object, topic: str, partition: int, _group: str, isolation: str) -> Coordinator:
         """Stands in for an `OffsetReader`."""
-        assert (topic, partition, isolation) == (TOPIC, partition_of(ID, 50), "read_uncommitted")
+        assert (topic, partition, isolation) == (TOPIC, self.partition, "read_uncommitted")
         return self
 
     def bounds(self) -> tuple[int, int]:
@@ -155,7 +159,7 @@ def _decided() -> Decision:
 
 
 def _end(word: relay.recovery.hanging_checkpoint.Word = "decide") -> None:
-    end_hanging({}, Mock(), DESCRIPTION, 2, word)
+    end_hanging({}, Mock(), CHANNEL, OWNER, partial(CheckpointAuthor.of, {}, DESCRIPTION, 2), word)
 
 
 def _ended(deliveries: dict[str, Mock]) -> bool:
@@ -243,9 +247,9 @@ def test_committed_transaction_is_ended_after_a_note(
     _end()
     assert _ended(deliveries)
     with pytest.raises(UnsafeError, match="committed and is lost"):
-        refuse_undone_end({}, DESCRIPTION, 2, group.offsets[HALF], "decide")
-    refuse_undone_end({}, DESCRIPTION, 2, group.offsets[HALF], "abort")
-    refuse_undone_end({}, DESCRIPTION, 2, TopicPartition(*HALF, 9, "2;h;of a later one"), "decide")
+        refuse_undone_end({}, OWNER, group.offsets[HALF], "decide")
+    refuse_undone_end({}, OWNER, group.offsets[HALF], "abort")
+    refuse_undone_end({}, OWNER, TopicPartition(*HALF, 9, "2;h;of a later one"), "decide")
 
 
 @pytest.mark.parametrize(
@@ -273,16 +277,6 @@ def test_commit_that_nobody_has_seen_is_aborted(
     _end()
     assert _ended(deliveries) is is_committed
     of.assert_called_once_with([(REAL, 0), (REAL, 2)])
-
-
-def test_what_hangs_before_it_is_waited_for(
-    coordinator: Coordinator, deliveries: dict[str, Mock], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Hold, "of", lambda _self, _places: {Held.ITSELF, Held.BY_OTHERS})
-    coordinator.write(PREPARE_COMMIT, EMPTY)
-    with pytest.raises(KafkaUnreachable, match="waited for"):
-        end_hanging({}, Mock(), DESCRIPTION, 2, "decide", may_wait=True)
-    deliveries[ID].end_hanging.assert_not_called()
 
 
 def test_commit_whose_places_are_forgotten_is_committed(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
@@ -341,3 +335,20 @@ def test_producer_is_closed_after_an_end_that_failed(coordinator: Coordinator, d
     with pytest.raises(UndecidedError):
         _end()
     deliveries[ID].close.assert_called_once_with()
+
+
+def test_source_without_progress_is_ended_as_decided(
+    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
+) -> None:
+    """The first transaction of a table source commits its progress; it writes to no topic of the channel."""
+    owner = Checkpointed.table_source(CHANNEL, "shop")
+    coordinator.partition = partition_of(owner.transactional_id, 50)
+    coordinator.write(PREPARE_COMMIT, EMPTY, of=owner.transactional_id)
+    end_hanging({}, Mock(), CHANNEL, owner, lambda _progress: Mock(), "decide")
+    (call,) = deliveries[owner.transactional_id].end_hanging.call_args_list
+    assert call.args[0] is None
+    assert call.kwargs["is_committed"]
+    with pytest.raises(UnsafeError, match=r"table source shop at offset none .* committed and is lost"):
+        refuse_undone_end({}, owner, None, "decide")
+    refuse_undone_end({}, owner, TopicPartition(*owner.place, 4, "incarnation"), "decide")
+    assert group.offsets.keys() >= {owner.note}

@@ -18,7 +18,8 @@ from relay.batching.delivered_record import parse_delivered
 from relay.kafka.half_reader import HalfReader
 from relay.kafka.transactional_delivery import TransactionalDelivery
 from relay.ledger.ledger import Ledger
-from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions, backwards
+from relay.recovery.authors import HalfAuthor, backwards
+from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions
 from relay.state.half_records import Half
 from tests.support.ledger_model import GROUP, PARTITION, half, transaction_id
 
@@ -117,7 +118,7 @@ def hanging(cluster: Cluster, delivery: Mock) -> OwnHangingTransactions:
     ledger.discards = Mock(**{"holds.return_value": False})
     ledger.progress = Mock(**{"head.return_value": HEAD})
     halves = Mock(spec=HalfReader, find=cluster.find)
-    made = OwnHangingTransactions({}, Mock(), "outbox-relay", ledger, delivery, halves)
+    made = OwnHangingTransactions({}, Mock(), "outbox-relay", HalfAuthor(ledger, halves), delivery)
     assert not made.take_stale()
     return made
 

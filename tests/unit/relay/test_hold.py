@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Message
 
+import relay.recovery.authors
 import relay.recovery.checkpoint_hold
 from outbox._kafka.channel import ChannelDescription
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, Truth, real_headers
+from relay.recovery.authors import CheckpointAuthor
 from relay.recovery.checkpoint_hold import Held, Hold
 from relay.state.half_records import Half
 from tests.support.ledger_model import CHANNEL, GROUP, OP_TOPIC_ID, TOPIC_ID, transaction_id
@@ -57,7 +59,7 @@ class Cluster:
         """Stands in for a `HalfReader`."""
         return self
 
-    def find(self, offsets: Sequence[int]) -> dict[int, Half]:
+    def find(self, offsets: Collection[int]) -> dict[int, Half]:
         """The halves."""
         control = HalfControl(TOPIC, -1, transaction_id(1), 0, GROUP, Truth.ROW)
         return {offset: Half(offset, 1_000, None, None, (), control) for offset in offsets}
@@ -72,7 +74,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(relay.recovery.checkpoint_hold, "end_offset", made.end_offset)
     monkeypatch.setattr(relay.recovery.checkpoint_hold, "OffsetReader", made.reader)
-    monkeypatch.setattr(relay.recovery.checkpoint_hold, "HalfReader", made.half_reader)
+    monkeypatch.setattr(relay.recovery.authors, "HalfReader", made.half_reader)
     monkeypatch.setattr(relay.recovery.checkpoint_hold, "describe_topics", lambda _admin, names: set(names) - {MISSING})
     return made
 
@@ -83,7 +85,8 @@ def _record(half_offset: int, number: int = 1, partition: int = NUMBER) -> Messa
 
 
 def _held(*places: tuple[str, int]) -> set[Held]:
-    return Hold({}, Mock(), DESCRIPTION, NUMBER, CHECKPOINT).of(places)
+    author = CheckpointAuthor({}, DESCRIPTION, NUMBER, CHECKPOINT)
+    return Hold({}, Mock(), CHANNEL, author).of(places)
 
 
 def test_partition_that_readers_see_to_its_end_may_have_been_seen(cluster: Cluster) -> None:

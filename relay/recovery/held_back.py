@@ -1,0 +1,48 @@
+"""Checkpoints that Kafka holds back for a transaction without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from outbox.errors import KafkaUnreachable
+
+CHECKPOINT_SECONDS = 4.0
+"""For committed offsets. Their transactions have ended when they are asked for, so that Kafka need not wait for any."""
+
+HELD_BACK = "holds the checkpoint back for a transaction that is still open"
+"""What Kafka does then. After the former owner was fenced none should be open."""
+
+
+class HeldBackError(KafkaUnreachable):
+    """Kafka holds a checkpoint or discard records back for a transaction without an end."""
+
+
+def why_unreadable(
+    error: KafkaException, kafka: Mapping[str, str], group: str, place: tuple[str, int]
+) -> KafkaUnreachable:
+    """Return why checkpoints could not be read: perhaps Kafka has them, but holds them back.
+
+    Args:
+        error: Of a read with `read_committed`.
+        kafka: Client properties.
+        group: Consumer group of the checkpoints.
+        place: Topic and partition of one of them.
+    """
+    cause: KafkaError = error.args[0]
+    timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
+    if timed_out and _is_known(kafka, group, place):
+        return HeldBackError(f"Kafka {HELD_BACK}: see docs/operations/recovery.md if it stays so")
+    return KafkaUnreachable(f"{cause.str()}")
+
+
+def _is_known(kafka: Mapping[str, str], group: str, place: tuple[str, int]) -> bool:
+    consumer = Consumer({**kafka, "group.id": group, "isolation.level": "read_uncommitted"})
+    try:
+        consumer.committed([TopicPartition(*place)], CHECKPOINT_SECONDS)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True

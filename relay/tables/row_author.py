@@ -1,0 +1,42 @@
+"""Recognises what a table source wrote to real topics, and whether its rows are still to be delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from relay.batching.delivered_record import WrittenRow, parse_delivered_row
+from relay.recovery.authors import Found, Own
+from relay.tables.source_table import SourceTable
+
+
+class RowAuthor:
+    """Recognises the records of a table source, by the name of the source and the transaction ids of its rows.
+
+    Args:
+        table: The message table.
+        is_delivered: Whether the newest batch was delivered; its rows may be in the table nevertheless.
+    """
+
+    def __init__(self, table: SourceTable, *, is_delivered: bool) -> None:
+        self._table = table
+        self._is_delivered = is_delivered
+
+    def last_own(self, found: Sequence[Found], in_hand: Collection[int]) -> Own | None:
+        """See `Author`. A record whose row is gone was delivered.
+
+        A record of another transaction than the row's is of another table of the same name: it is passed over.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+        del in_hand
+        written = [row for row in (parse_delivered_row(*some, self._table.name) for some in found) if row is not None]
+        there = self._table.transaction_ids([row.id for row in written]) if written else {}
+        for row in reversed(written):
+            if there.get(row.id, row.transaction_id) == row.transaction_id:
+                return self._own(row, there)
+        return None
+
+    def _own(self, row: WrittenRow, there: Collection[int]) -> Own:
+        delivered = self._table.progress().ids if self._is_delivered else ()
+        return Own(row.record, row.offset, row.id in there and row.id not in delivered)

@@ -21,9 +21,9 @@ from outbox.errors import OutboxError
 from relay import metrics
 from relay.batching.topic_gate import Gate
 from relay.kafka.producer import DeliveryError
-from relay.kafka.transactional_delivery import TransactionalDelivery, request_seconds
+from relay.kafka.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.recovery.hanging_checkpoint import end_hanging
-from relay.recovery.hanging_transactions import OwnHangingTransactions
+from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions, OwnHangingTransactions
 from relay.recovery.held_back import HeldBackError
 from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
@@ -32,6 +32,7 @@ from relay.tables.admission import Admission
 from relay.tables.half_order import HalfOrder
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
+from relay.tables.plain_rows import PlainRows
 from relay.tables.row_author import RowAuthor
 from relay.tables.source_table import SourceTable
 from relay.tables.table_source import TableSource
@@ -135,16 +136,30 @@ class _SourceThread(threading.Thread):
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         return KafkaProgress(settings.connection(), channel, self._source, settings.hanging_transaction)
 
+    def _delivery(self, kafka: KafkaProgress) -> Delivery:
+        """Return an initialised producer; a former owner cannot commit any more."""
+        settings, patience = self._cluster.settings, self._feedback.volume.patience
+        connection = settings.polled_connection()
+        if settings.delivery == "at_least_once":
+            discard_topic = self._cluster.channel.channel.discard_topic
+            return PlainRows(connection, kafka.group, discard_topic, kafka.metadata, patience)
+        return TransactionalDelivery(connection, kafka.group, patience, kafka.group)
+
+    def _hanging(self, table: SourceTable, delivery: Delivery) -> HangingTransactions:
+        if not isinstance(delivery, TransactionalDelivery):
+            return NoHangingTransactions()
+        settings, admin, description, _ = self._cluster
+        author, group = RowAuthor(table, is_delivered=True), description.channel.relay_group
+        return OwnHangingTransactions(settings.connection(), admin, group, author, delivery)
+
     def _serve(self, table: SourceTable) -> None:
         settings = self._cluster.settings
         with (
             closing(self._progress()) as kafka,
             closing(HalfProgressReader(settings.connection(), self._cluster.channel)) as halves,
         ):
-            patience = self._feedback.volume.patience
-            delivery = TransactionalDelivery(settings.polled_connection(), kafka.group, patience, kafka.group)
             try:
-                with closing(delivery):
+                with closing(self._delivery(kafka)) as delivery:
                     self._deliver(table, delivery, kafka, halves)
             except HeldBackError as error:
                 log.warning("Progress of a table source held back", source=self._source, reason=str(error))
@@ -158,14 +173,13 @@ class _SourceThread(threading.Thread):
         end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
 
     def _deliver(
-        self, table: SourceTable, delivery: TransactionalDelivery, kafka: KafkaProgress, halves: HalfProgressReader
+        self, table: SourceTable, delivery: Delivery, kafka: KafkaProgress, halves: HalfProgressReader
     ) -> None:
-        settings, admin, description, topics = self._cluster
-        channel, author = description.channel, RowAuthor(table, is_delivered=True)
-        hanging = OwnHangingTransactions(settings.connection(), admin, channel.relay_group, author, delivery)
+        settings, _, description, topics = self._cluster
+        channel = description.channel
         gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
         admission = Admission(gate, channel, HalfOrder(description.partitions))
-        lookup = TopicLookup(admission, gate, topics, hanging, self._feedback.refusals)
+        lookup = TopicLookup(admission, gate, topics, self._hanging(table, delivery), self._feedback.refusals)
         source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()
         self._pause, self.halted = PAUSE_SECONDS, ""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import psycopg
 
+from outbox import Message
 from outbox._postgres.message_table import MessageTable
 from tests.support.harness import Site, wait_until
 
@@ -61,6 +62,20 @@ def publish(connection: psycopg.Connection, site: Site, topic: str, keys: Sequen
             f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
             ("orders", site.topic(topic), key.encode(), str(row[0] if row else 0).encode()),
         )
+
+
+def insert_rows(site: Site, messages: Sequence[Message]) -> None:
+    """Publish messages by plain SQL, each in a transaction of its own.
+
+    Args:
+        site: The site, with a message table.
+        messages: With key and value as text.
+    """
+    statement = f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES ('g', %s, %s, %s)"
+    with psycopg.connect(site.postgres_url, autocommit=True) as connection:
+        for message in messages:
+            parts = (message.topic, str(message.key).encode(), str(message.value).encode())
+            connection.execute(statement.encode(), parts)
 
 
 class Writers:

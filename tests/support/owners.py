@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import psycopg
-
 from outbox import Message
 from outbox.protocol.names import Channel
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Service, Site
-from tests.support.message_rows import SOURCE, create, relay_settings, wait_empty
+from tests.support.message_rows import SOURCE, create, insert_rows, relay_settings, wait_empty
 
 
 class Owner(NamedTuple):
@@ -42,11 +40,7 @@ def _publish_halves(site: Site, messages: Sequence[Message]) -> None:
 
 def _publish_rows(site: Site, messages: Sequence[Message]) -> None:
     create(site)
-    statement = f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES ('g', %s, %s, %s)"
-    with psycopg.connect(site.postgres_url, autocommit=True) as connection:
-        for message in messages:
-            parts = (message.topic, str(message.key).encode(), str(message.value).encode())
-            connection.execute(statement.encode(), parts)
+    insert_rows(site, messages)
 
 
 def _halves_relay(site: Site, failpoint: str, extra: Mapping[str, str | None]) -> Service:

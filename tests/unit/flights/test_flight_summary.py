@@ -43,9 +43,9 @@ def _with(mode: Mode, **changes: object) -> Summary:
 
 
 def _printed(summary: Summary) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    show(summary, console)
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    text = io.StringIO()
+    show(summary, Console(file=text, width=100))
+    return text.getvalue()
 
 
 def _line(text: str, start: str) -> list[str]:
@@ -61,7 +61,7 @@ def test_summary_of_a_good_run_is_clean() -> None:
 @pytest.mark.parametrize("place", ["visible", "landed"])
 @pytest.mark.parametrize("wrong", ["lost", "doubled", "phantom", "out_of_order"])
 def test_summary_with_one_wrong_message_is_not_clean(place: str, wrong: str) -> None:
-    found = Reconciliation(990, **{wrong: ["half/a/0"]})  # type: ignore[arg-type]
+    found = Reconciliation(990, **{wrong: ["half/a/0"]})
     assert not replace(_summary(), **{place: found}).clean  # type: ignore[arg-type]
 
 

@@ -5,22 +5,33 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from sqlalchemy import BigInteger, Engine, Integer, MetaData, String, Table, Text, create_engine, insert, select, text
 from sqlalchemy import Column as SqlColumn
 from sqlalchemy.orm import Session
 
+from examples.flights.crash import VARIABLE, Crash
+from examples.flights.diary import Diary, diary_of
 from examples.flights.digest import digest
+from examples.flights.modes import Mode, message_id, part_of
 from examples.flights.plan import Flight, PlannedTransaction, make_plan, share_of
-from outbox import Message, Outbox
+from outbox import Message, Outbox, PublishFailed, TransactionFenced
 
 DEPARTURES = "flights.departures"
 DELAYS = "flights.delays"
 TOPICS = (DEPARTURES, DELAYS)
-GROUP = "flights"
+ID_HEADER = "flight-id"
+PER_SECOND = 20
+"""Transactions that a process begins per second, at most: what goes on in an outage is then seen at a glance."""
+
+RETRY_SECONDS = 0.25
+"""Between two attempts at a transaction that was refused."""
 
 metadata = MetaData()
 
@@ -35,12 +46,14 @@ flight_table = Table(
     metadata,
     SqlColumn("row", Integer, primary_key=True, autoincrement=False),
     SqlColumn("transaction", Integer, nullable=False, index=True),
+    SqlColumn("attempt", Text, nullable=False),
+    SqlColumn("mode", String(5), nullable=False),
     SqlColumn("carrier", String(3), nullable=False),
 )
 told = Table(
     "flights_told",
     metadata,
-    SqlColumn("message_id", Text, primary_key=True),
+    SqlColumn("id", Text, primary_key=True),
     SqlColumn("topic", Text, nullable=False),
     SqlColumn("digest", Text, nullable=False),
     comment="What was published, by the application's own word: the truth of the reconciliation.",
@@ -56,74 +69,105 @@ class ChangedItsMind(Exception):  # noqa: N818 - it is no error, it is what roll
     """The application rolls a transaction back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diary:
-    """What a process did last, in a file that outlives it: `attempt <number> <transaction id>`, `rolled-back <number>`.
-
-    Args:
-        path: The file.
-    """
-
-    path: Path
-
-    def write(self, line: str) -> None:
-        """Append a line."""
-        with self.path.open("a") as file:
-            file.write(line + "\n")
-
-    def rolled_back(self) -> set[int]:
-        """Numbers of the transactions that were rolled back on purpose."""
-        return {int(words[1]) for words in self._lines() if words[0] == "rolled-back"}
-
-    def last_attempt(self) -> str:
-        """Transaction id of the last attempt."""
-        return next(words[2] for words in reversed(self._lines()) if words[0] == "attempt")
-
-    def _lines(self) -> list[list[str]]:
-        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
-
-
 def make_engine(url: str) -> Engine:
     """Return an engine for a `postgresql://` URL."""
     return create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1), pool_size=1)
 
 
-def run(transaction: PlannedTransaction, session: Session, outbox: Outbox, diary: Diary) -> None:
-    """One local transaction: count the aircraft's departures, insert the flights, publish the messages."""
-    try:
-        with session.begin():
-            attempts = {_tell(flight, transaction.number, session, outbox) for flight in transaction.flights}
-            diary.write(f"attempt {transaction.number} {attempts.pop()}")
-            _reconsider(transaction)
-    except ChangedItsMind:
-        diary.write(f"rolled-back {transaction.number}")
+class Pace:
+    """Begins at most so many transactions per second; time that is lost is not made up for.
+
+    Args:
+        per_second: Transactions per second.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._seconds = 1 / per_second
+        self._next = time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until the next transaction may begin."""
+        time.sleep(max(0.0, self._next - time.monotonic()))
+        self._next = time.monotonic() + self._seconds
 
 
-def _reconsider(transaction: PlannedTransaction) -> None:
-    if transaction.rolls_back:
-        raise ChangedItsMind
+class Application:
+    """One process of the application.
 
+    Args:
+        mode: Mode of its outbox.
+        session: Its database.
+        outbox: Its outbox.
+        diary: What it did.
+        crash: Where it kills itself.
+    """
 
-def _tell(flight: Flight, number: int, session: Session, outbox: Outbox) -> str:
-    """Insert a flight and publish it; the id of the transaction."""
-    count = None
-    if flight.tail_number is not None:
-        count = session.execute(_COUNT, {"tail_number": flight.tail_number}).scalar_one()
-    session.execute(insert(flight_table).values(row=flight.row, transaction=number, carrier=flight.carrier))
-    receipts = []
-    for message in _messages(flight, count):
-        receipt = outbox.publish(session, message)
+    def __init__(self, mode: Mode, session: Session, outbox: Outbox, diary: Diary, crash: Crash) -> None:
+        self._mode = mode
+        self._session = session
+        self._outbox = outbox
+        self._diary = diary
+        self._crash = crash
+
+    def run(self, transaction: PlannedTransaction) -> None:
+        """Run a local transaction, again and again while the outbox refuses it.
+
+        Raises:
+            PublishFailed: A mode that does not need Kafka refused it.
+        """
+        while not self._is_done(transaction):
+            time.sleep(RETRY_SECONDS)
+
+    def _is_done(self, transaction: PlannedTransaction) -> bool:
+        try:
+            self._commit(transaction)
+        except ChangedItsMind:
+            self._diary.roll_back(transaction.number)
+        except (PublishFailed, TransactionFenced) as error:
+            if isinstance(error, PublishFailed) and not self._mode.needs_kafka:
+                raise
+            self._diary.refuse(transaction.number, error)
+            return False
+        return True
+
+    def _commit(self, transaction: PlannedTransaction) -> None:
+        """Count the aircraft's departures, insert the flights and publish the messages in one local transaction."""
+        attempt = uuid.uuid4().hex
+        ids = (message_id(self._mode, attempt, number) for number in count())
+        with self._session.begin():
+            for flight in transaction.flights:
+                departure = self._insert(flight, transaction.number, attempt)
+                for id_, message in _messages(flight, departure, ids):
+                    self._publish(id_, message)
+            self._diary.attempt(transaction.number, attempt)
+            self._crash.at("before-commit")
+            if transaction.rolls_back:
+                raise ChangedItsMind
+        self._crash.at("after-commit")
+        self._diary.commit(transaction.number)
+
+    def _insert(self, flight: Flight, number: int, attempt: str) -> int | None:
+        """Insert a flight; return how many departures its aircraft has now, None without an aircraft."""
+        departure = None
+        if flight.tail_number is not None:
+            departure = self._session.execute(_COUNT, {"tail_number": flight.tail_number}).scalar_one()
+        row = {"row": flight.row, "transaction": number, "attempt": attempt, "mode": self._mode.value}
+        self._session.execute(insert(flight_table).values(**row, carrier=flight.carrier))
+        return departure
+
+    def _publish(self, id_: str, message: Message) -> None:
+        """Publish a message, and note it in the database for the reconciliation."""
+        self._outbox.publish(self._session, message)
         shape = digest(message.key_bytes(), message.value_bytes(), message.header_list())
-        session.execute(insert(told).values(message_id=receipt.message_id, topic=message.topic, digest=shape))
-        receipts.append(receipt)
-    return receipts[0].transaction_id
+        self._session.execute(insert(told).values(id=id_, topic=message.topic, digest=shape))
 
 
-def _messages(flight: Flight, count: int | None) -> list[Message]:
+def _messages(flight: Flight, departure: int | None, ids: Iterator[str]) -> Iterator[tuple[str, Message]]:
+    """Yield the messages about a flight with ids of the application's own: in mode auto the outbox has none yet."""
     body = {
         "row": flight.row,
         "tail_number": flight.tail_number,
-        "departure": count,
+        "departure": departure,
         "carrier": flight.carrier,
         "flight": flight.number,
         "origin": flight.origin,
@@ -131,36 +175,46 @@ def _messages(flight: Flight, count: int | None) -> list[Message]:
         "scheduled": flight.scheduled,
         "delay": flight.delay,
     }
-    headers = {"type": "departure", "carrier": flight.carrier}
-    departure = Message(DEPARTURES, value=json.dumps(body), key=flight.tail_number, headers=headers)
-    if not flight.is_late:
-        return [departure]
-    delay = {"row": flight.row, "departure": count, "delay": flight.delay}
-    return [departure, Message(DELAYS, value=json.dumps(delay), key=flight.tail_number, headers={"type": "delay"})]
+    key, id_ = flight.tail_number, next(ids)
+    headers = {ID_HEADER: id_, "type": "departure", "carrier": flight.carrier}
+    yield id_, Message(DEPARTURES, value=json.dumps(body), key=key, headers=headers)
+    if flight.is_late:
+        id_ = next(ids)
+        delay = {"row": flight.row, "departure": departure, "delay": flight.delay}
+        yield id_, Message(DELAYS, value=json.dumps(delay), key=key, headers={ID_HEADER: id_, "type": "delay"})
 
 
 def done(engine: Engine) -> set[int]:
-    """Numbers of the transactions that are committed."""
+    """Return the numbers of the transactions that committed."""
     with Session(engine) as session:
         return set(session.scalars(select(flight_table.c.transaction).distinct()))
 
 
-def work(rows: int | None, worker: int, workers: int, diary: Diary, environ: Mapping[str, str]) -> None:
+def work(rows: int | None, mode: Mode, worker: int, workers: int, folder: Path, environ: Mapping[str, str]) -> None:
     """Do one process's share of the plan, going on where a process before it was killed."""
     engine = make_engine(environ["OUTBOX_POSTGRES_URL"])
+    diary = diary_of(folder, mode, worker)
     finished = done(engine) | diary.rolled_back()
     with Outbox.from_env(environ) as outbox, Session(engine) as session:
-        for transaction in share_of(make_plan(rows), worker, workers):
+        with suppress(PublishFailed):  # an application starts also while there is no Kafka
+            outbox.ping()
+        application, pace = (
+            Application(mode, session, outbox, diary, Crash(environ.get(VARIABLE, ""))),
+            Pace(PER_SECOND),
+        )
+        for transaction in share_of(part_of(make_plan(rows), mode), worker, workers):
             if transaction.number not in finished:
-                run(transaction, session, outbox, diary)
+                pace.wait()
+                application.run(transaction)
 
 
 if __name__ == "__main__":
-    given_rows, given_worker, given_workers, given_diary = sys.argv[1:]
+    given_rows, given_mode, given_worker, given_workers, given_folder = sys.argv[1:]
     work(
         None if given_rows == "all" else int(given_rows),
+        Mode(given_mode),
         int(given_worker),
         int(given_workers),
-        Diary(Path(given_diary)),
+        Path(given_folder),
         os.environ,
     )

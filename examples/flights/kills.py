@@ -10,17 +10,29 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 
-from examples.flights.application import Diary
-from outbox._failpoints import VARIABLE
+from examples.flights.crash import VARIABLE as CRASH
+from examples.flights.diary import diaries_of, diary_of
+from examples.flights.modes import WORKERS, Mode
+from outbox._failpoints import VARIABLE as FAILPOINT
 
-STEPS = {
-    "after the half": "outbox.half_acked",
-    "before COMMIT": "outbox.sealed",
-    "after COMMIT": "outbox.committed",
+AFTER_HALF, BEFORE_COMMIT, AFTER_COMMIT = STEPS = ("after the half", "before COMMIT", "after COMMIT")
+
+_FAILPOINTS = {
+    AFTER_HALF: (FAILPOINT, "outbox.half_acked"),
+    BEFORE_COMMIT: (FAILPOINT, "outbox.sealed"),
+    AFTER_COMMIT: (FAILPOINT, "outbox.committed"),
 }
-KILLS_PER_STEP = 7
+PLACES = {
+    Mode.HALF: _FAILPOINTS,
+    Mode.AUTO: _FAILPOINTS,
+    Mode.TABLE: {BEFORE_COMMIT: (CRASH, "before-commit"), AFTER_COMMIT: (CRASH, "after-commit")},
+}
+"""Per mode and step: the variable and the place that has a process killed there."""
+
+KILLS_PER_MODE = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +40,19 @@ class Kill:
     """One process that was killed.
 
     Args:
+        mode: Its mode.
         step: Where.
-        transaction_id: The transaction that it held.
+        attempt: Id of the attempt at a transaction that it held.
     """
 
+    mode: Mode
     step: str
-    transaction_id: str
+    attempt: str
 
 
 @dataclass(slots=True)
 class _Worker:
+    mode: Mode
     number: int
     process: subprocess.Popen[bytes]
     step: str | None
@@ -49,36 +64,33 @@ class Application:
 
     Args:
         rows: Rows of input, or `all`.
-        transactions: How many transactions the plan has.
+        transactions: How many transactions of the plan each mode has.
         folder: Where the diaries are.
         environ: Settings of the processes.
-        workers: How many processes.
         seed: Of the kills.
     """
 
     rows: str
-    transactions: int
+    transactions: Mapping[Mode, int]
     folder: Path
     environ: Mapping[str, str]
-    workers: int = 4
     seed: int = 2013
     kills: list[Kill] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Draw the plan of kills and start the processes."""
-        steps = list(STEPS) * KILLS_PER_STEP
         self._random = random.Random(self.seed)
+        self._steps = {mode: deque(self._plan_kills(mode)) for mode in Mode}
+        self._running = [self._start(mode, number) for number in range(WORKERS) for mode in Mode]
+
+    def _plan_kills(self, mode: Mode) -> list[str]:
+        steps = list(islice(cycle(PLACES[mode]), KILLS_PER_MODE))
         self._random.shuffle(steps)
-        self._steps = deque(steps)
-        self._running = [self._start(number) for number in range(self.workers)]
+        return steps
 
-    def diary(self, worker: int) -> Diary:
-        """Return the diary of one process and its successors."""
-        return Diary(self.folder / f"worker-{worker}.diary")
-
-    def rolled_back(self) -> int:
-        """How many transactions were rolled back on purpose so far."""
-        return sum(len(self.diary(worker).rolled_back()) for worker in range(self.workers))
+    def rolled_back(self) -> dict[Mode, int]:
+        """How many transactions were rolled back on purpose so far, by mode."""
+        return {mode: sum(len(diary.rolled_back()) for diary in diaries_of(self.folder, mode)) for mode in Mode}
 
     def watch(self) -> bool:
         """Look after the processes once; whether any is still at work.
@@ -92,10 +104,12 @@ class Application:
                 continue
             self._running.remove(worker)
             if code == -signal.SIGKILL and worker.step is not None:
-                self.kills.append(Kill(worker.step, self.diary(worker.number).last_attempt()))
-                self._running.append(self._start(worker.number))
+                attempt = diary_of(self.folder, worker.mode, worker.number).last_attempt()
+                self.kills.append(Kill(worker.mode, worker.step, attempt))
+                self._running.append(self._start(worker.mode, worker.number))
             elif code != 0:
-                raise RuntimeError(f"application process {worker.number} ended with {code}")
+                log = self._log(worker.mode, worker.number)
+                raise RuntimeError(f"an application process of {worker.mode} mode ended with {code}: see {log}")
         return bool(self._running)
 
     def save(self, path: Path) -> None:
@@ -108,17 +122,26 @@ class Application:
             worker.process.kill()
             worker.process.wait()
 
-    def _start(self, number: int) -> _Worker:
-        step = self._steps.popleft() if self._steps else None
-        environ = dict(self.environ)
+    def _start(self, mode: Mode, number: int) -> _Worker:
+        step = self._steps[mode].popleft() if self._steps[mode] else None
+        environ = {**self.environ, "OUTBOX_GROUP": mode.group, "OUTBOX_MODE": mode.value}
+        if mode is Mode.TABLE:
+            del environ["OUTBOX_BOOTSTRAP_SERVERS"]  # it never connects to Kafka
         if step is not None:
+            variable, place = PLACES[mode][step]
             # Early enough that every planned kill comes before the work is done.
-            at_most = max(2, self.transactions // (2 * len(STEPS) * KILLS_PER_STEP))
-            environ[VARIABLE] = f"{STEPS[step]}:{self._random.randint(1, at_most)}"
-        command = [sys.executable, "-m", "examples.flights.application", self.rows, str(number), str(self.workers)]
-        return _Worker(number, subprocess.Popen([*command, str(self.diary(number).path)], env=environ), step)
+            at_most = max(2, self.transactions[mode] // (2 * KILLS_PER_MODE))
+            environ[variable] = f"{place}:{self._random.randint(1, at_most)}"
+        command = [sys.executable, "-m", "examples.flights.application"]
+        arguments = [self.rows, mode.value, str(number), str(WORKERS), str(self.folder)]
+        with self._log(mode, number).open("ab") as log:
+            process = subprocess.Popen([*command, *arguments], env=environ, stderr=log)
+        return _Worker(mode, number, process, step)
+
+    def _log(self, mode: Mode, number: int) -> Path:
+        return self.folder / f"{mode}-{number}.log"
 
 
 def load_kills(path: Path) -> list[Kill]:
     """Return the kills that were written down."""
-    return [Kill(**kill) for kill in json.loads(path.read_text())]
+    return [Kill(Mode(kill.pop("mode")), **kill) for kill in json.loads(path.read_text())]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import psycopg
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, distinct, func, select, text
 from sqlalchemy.orm import Session
 
-from examples.flights.application import TOPICS, told
+from examples.flights.application import ID_HEADER, TOPICS, flight_table, told
 from examples.flights.digest import digest
+from examples.flights.modes import Mode
 from examples.flights.reconcile import Seen, Told, departure_of
 from outbox.protocol.half import Header, user_headers
 from outbox.protocol.names import Channel
@@ -21,18 +21,44 @@ from outbox.testing import VisibleRecord, read_committed
 from spark_jobs.runtime.session import DELTA_LOCK, spark_session
 from spark_jobs.tables.table_reader import read_table
 
-LANDED = ("topic", "partition", "offset", "key", "value", "headers", "message_id")
+LANDED = ("topic", "partition", "offset", "key", "value", "headers")
 
 
 def told_in(engine: Engine) -> dict[str, Told]:
-    """Return what the application told, by message id."""
+    """Return what the application told, by its own ids."""
     with Session(engine) as session:
         return {id_: Told(topic, shape) for id_, topic, shape in session.execute(select(told))}
 
 
-def visible_on(kafka: Mapping[str, str]) -> list[Seen]:
+def committed_in(engine: Engine) -> dict[Mode, int]:
+    """Return how many transactions committed, by mode."""
+    count = select(flight_table.c.mode, func.count(distinct(flight_table.c.transaction))).group_by(flight_table.c.mode)
+    with Session(engine) as session:
+        found = {Mode(mode): number for mode, number in session.execute(count)}
+    return {mode: found.get(mode, 0) for mode in Mode}
+
+
+def committed_attempts(engine: Engine, attempts: Iterable[str]) -> set[str]:
+    """Return those of some attempts that committed."""
+    found = select(flight_table.c.attempt).where(flight_table.c.attempt.in_(list(attempts)))
+    with Session(engine) as session:
+        return set(session.scalars(found))
+
+
+def rows_wait(engine: Engine) -> bool:
+    """Return whether the message table holds rows that are not delivered yet."""
+    with Session(engine) as session:
+        return bool(session.scalar(text("SELECT EXISTS (SELECT FROM outbox_message)")))
+
+
+def visible_records(kafka: Mapping[str, str]) -> list[VisibleRecord]:
     """Return what is visible on the real topics."""
-    return [_seen(record) for record in read_committed(kafka, TOPICS)]
+    return read_committed(kafka, TOPICS)
+
+
+def seen_in(records: Iterable[VisibleRecord]) -> list[Seen]:
+    """Return visible records in the form that is compared."""
+    return [_seen(record) for record in records]
 
 
 def landed_rows(path: Path) -> list[Mapping[str, Any]]:
@@ -57,31 +83,16 @@ def decided_by_checker(kafka: Mapping[str, str], channel: Channel) -> Counter[st
     return Counter(decided.values())
 
 
-def states(postgres_url: str, transaction_ids: Iterable[str]) -> dict[str, str]:
-    """State of transactions in the callback table: C, R, or nothing."""
-    with psycopg.connect(postgres_url) as connection:
-        rows = connection.execute(
-            "SELECT transaction_id::text, state FROM outbox_transaction WHERE transaction_id = ANY (%s::uuid[])",
-            (list(transaction_ids),),
-        ).fetchall()
-    return dict(rows)
-
-
 def _seen(record: VisibleRecord) -> Seen:
-    return _make(
-        record.message_id, record.topic, record.partition, record.offset, record.key, record.value, record.headers
-    )
+    return _make(record.topic, record.partition, record.offset, record.key, record.value, record.headers)
 
 
 def _landed(row: Mapping[str, Any]) -> Seen:
     headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
-    return _make(
-        row["message_id"] or "", row["topic"], row["partition"], row["offset"], row["key"], row["value"], headers
-    )
+    return _make(row["topic"], row["partition"], row["offset"], row["key"], row["value"], headers)
 
 
 def _make(
-    message_id: str,
     topic: str,
     partition: int,
     offset: int,
@@ -90,4 +101,5 @@ def _make(
     headers: Iterable[Header],
 ) -> Seen:
     own = user_headers(list(headers))
-    return Seen(message_id, topic, partition, offset, key, digest(key, value, own), departure_of(value))
+    id_ = (dict(own).get(ID_HEADER) or b"").decode()
+    return Seen(id_, topic, partition, offset, key, digest(key, value, own), departure_of(value))

@@ -26,7 +26,7 @@ class Seen:
     """A record as it was found, on a topic or in a table.
 
     Args:
-        message_id: Id in its header.
+        id: Id that the application gave it, in a header.
         topic: Real topic.
         partition: Partition.
         offset: Offset.
@@ -35,7 +35,7 @@ class Seen:
         departure: The aircraft's counter in the message; None where there is no aircraft.
     """
 
-    message_id: str
+    id: str
     topic: str
     partition: int
     offset: int
@@ -46,7 +46,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Reconciliation:
-    """What was found in one place, by message id.
+    """What was found in one place, by the application's own id.
 
     Args:
         seen: Records found.
@@ -63,24 +63,29 @@ class Reconciliation:
     out_of_order: list[str] = field(default_factory=list)
 
     @property
+    def wrong(self) -> list[str]:
+        """Ids of everything that is wrong."""
+        return [*self.lost, *self.doubled, *self.phantom, *self.out_of_order]
+
+    @property
     def clean(self) -> bool:
         """Whether nothing is wrong."""
-        return not (self.lost or self.doubled or self.phantom or self.out_of_order)
+        return not self.wrong
 
 
 def reconcile(told: Mapping[str, Told], seen: Iterable[Seen]) -> Reconciliation:
     """Compare what was told with what was found in one place.
 
     Args:
-        told: By message id.
+        told: By the application's own id.
         seen: Records of one place, in any order.
     """
     records = sorted(seen, key=lambda record: (record.topic, record.partition, record.offset))
     result = Reconciliation(seen=len(records))
-    right = Counter(record.message_id for record in records if _is_right(told, record))
-    result.lost = [message_id for message_id in told if message_id not in right]
-    result.doubled = [message_id for message_id, count in right.items() for _ in range(count - 1)]
-    result.phantom = [record.message_id for record in records if not _is_right(told, record)]
+    right = Counter(record.id for record in records if _is_right(told, record))
+    result.lost = [id_ for id_ in told if id_ not in right]
+    result.doubled = [id_ for id_, count in right.items() for _ in range(count - 1)]
+    result.phantom = [record.id for record in records if not _is_right(told, record)]
     result.out_of_order = _out_of_order(records)
     return result
 
@@ -92,7 +97,7 @@ def departure_of(value: bytes | None) -> int | None:
 
 
 def _is_right(told: Mapping[str, Told], record: Seen) -> bool:
-    expected = told.get(record.message_id)
+    expected = told.get(record.id)
     return expected is not None and (expected.topic, expected.digest) == (record.topic, record.digest)
 
 
@@ -104,6 +109,6 @@ def _out_of_order(records: Iterable[Seen]) -> list[str]:
             continue
         place = (record.topic, record.key)
         if record.departure <= highest.get(place, 0):
-            wrong.append(record.message_id)
+            wrong.append(record.id)
         highest[place] = max(record.departure, highest.get(place, 0))
     return wrong

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from examples.flights.kills import STEPS, Kill
+from examples.flights.kafka_outage import Span
+from examples.flights.kills import AFTER_COMMIT, STEPS, Kill
+from examples.flights.modes import Mode
 from examples.flights.reconcile import Reconciliation
-
-EXPECTED_STATES = {"after the half": "R", "before COMMIT": "R", "after COMMIT": "C"}
-OUTCOMES = {"R": "rolled back by the fence", "C": "delivered by check-back", None: "undecided"}
+from examples.flights.side_by_side import ModeFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,42 +21,60 @@ class Summary:
 
     Args:
         told: Messages that the database says were told.
-        committed: Transactions that committed.
-        rolled_back: Transactions that rolled back on purpose.
+        modes: What each mode did.
+        outage: When there was no Kafka; None if it was not stopped.
         decided: Transactions that the checker decided, by kind.
         kills: Processes that were killed.
-        states: State of the killed transactions in the callback table.
+        survived: Attempts that committed although their process was killed.
         visible: What was found on the topics.
         landed: What was found in the landed table.
     """
 
     told: int
-    committed: int
-    rolled_back: int
+    modes: Mapping[Mode, ModeFigures]
+    outage: Span | None
     decided: Counter[str]
     kills: Sequence[Kill]
-    states: Mapping[str, str]
+    survived: AbstractSet[str]
     visible: Reconciliation
     landed: Reconciliation
 
+    @property
+    def committed(self) -> int:
+        """Transactions that committed."""
+        return sum(figures.committed for figures in self.modes.values())
+
+    @property
+    def rolled_back(self) -> int:
+        """Transactions that were rolled back on purpose."""
+        return sum(figures.rolled_back for figures in self.modes.values())
+
     def kills_by_step(self) -> dict[str, dict[str, int]]:
-        """Per step: how many were killed, and what became of the transactions that they held."""
+        """Per step: how many were killed, and how many of the transactions that they held committed."""
         table: dict[str, dict[str, int]] = {}
         for step in STEPS:
-            outcomes = Counter(
-                OUTCOMES[self.states.get(kill.transaction_id)] for kill in self.kills if kill.step == step
-            )
-            table[step] = {"kills": outcomes.total(), **outcomes}
+            kills = [kill for kill in self.kills if kill.step == step]
+            committed = sum(kill.attempt in self.survived for kill in kills)
+            table[step] = {"kills": len(kills), "committed": committed, "rolled_back": len(kills) - committed}
         return table
 
     def wrong_outcomes(self) -> list[Kill]:
         """Kills after which the transaction did not end as it must."""
-        return [kill for kill in self.kills if self.states.get(kill.transaction_id) != EXPECTED_STATES[kill.step]]
+        return [kill for kill in self.kills if (kill.attempt in self.survived) != (kill.step == AFTER_COMMIT)]
+
+    def stalled(self) -> list[Mode]:
+        """Modes that must go on without Kafka, and did not."""
+        return [mode for mode, figures in self.modes.items() if figures.stalled and not mode.needs_kafka]
+
+    def wrong_ways(self) -> list[Mode]:
+        """Modes of which not each message is visible once, in the way that the mode sends it."""
+        return [mode for mode, figures in self.modes.items() if not _went_right(mode, figures)]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is lost, doubled, phantom or out of order, and every kill ended as it must."""
-        return self.visible.clean and self.landed.clean and not self.wrong_outcomes()
+        """Whether nothing is lost, doubled, phantom or out of order, kills ended as they must, and no mode stalled."""
+        places_clean = self.visible.clean and self.landed.clean
+        return places_clean and not (self.wrong_outcomes() or self.wrong_ways() or self.stalled())
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures of `summary.json`; what is wrong is counted over both places."""
@@ -64,6 +83,10 @@ class Summary:
             "messages": self.told,
             "committed": self.committed,
             "rolled_back": self.rolled_back,
+            "modes": {mode.value: figures.as_json() for mode, figures in self.modes.items()},
+            "outage_seconds": round(self.outage.back - self.outage.start, 1) if self.outage else 0,
+            "stalled": [mode.value for mode in self.stalled()],
+            "wrong_ways": [mode.value for mode in self.wrong_ways()],
             "decided_by_check_back": self.decided.total(),
             "kills": len(self.kills),
             "kills_by_step": self.kills_by_step(),
@@ -75,3 +98,8 @@ class Summary:
             "out_of_order": sum(len(place.out_of_order) for place in places),
             "wrong_outcomes": len(self.wrong_outcomes()),
         }
+
+
+def _went_right(mode: Mode, figures: ModeFigures) -> bool:
+    unexpected = {Mode.HALF: figures.rows, Mode.TABLE: figures.halves, Mode.AUTO: 0}[mode]
+    return figures.told == figures.halves + figures.rows and unexpected == 0

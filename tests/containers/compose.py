@@ -22,7 +22,7 @@ FILE = Path(__file__).parents[2] / "docker-compose.yml"
 _PORTS = ("KAFKA_PORT", "POSTGRES_PORT", "RELAY_PORT", "CHECKER_PORT")
 _STAY_UP = ("kafka", "postgres", "relay", "checker")
 _ONE_SHOT = ("init", "demo", "land", "audit", "reconcile")
-_FORGET_ONE = "DELETE FROM flights_told WHERE message_id = (SELECT min(message_id) FROM flights_told)"
+_FORGET_ONE = "DELETE FROM flights_told WHERE id = (SELECT min(id) FROM flights_told)"
 
 _PROJECT_LABEL = f"label=com.docker.compose.project={PROJECT}"
 

@@ -19,7 +19,7 @@ def _records() -> list[Seen]:
 
 
 def _told() -> dict[str, Told]:
-    return {record.message_id: Told(record.topic, record.digest) for record in _records()}
+    return {record.id: Told(record.topic, record.digest) for record in _records()}
 
 
 def test_a_clean_run_is_clean() -> None:
@@ -29,7 +29,7 @@ def test_a_clean_run_is_clean() -> None:
 
 
 def test_one_lost_message_is_found() -> None:
-    result = reconcile(_told(), [record for record in _records() if record.message_id != "tx4/0"])
+    result = reconcile(_told(), [record for record in _records() if record.id != "tx4/0"])
     assert result.lost == ["tx4/0"]
     assert (result.doubled, result.phantom, result.out_of_order) == ([], [], [])
     assert not result.clean

@@ -1,0 +1,99 @@
+"""The plan of kills: each mode gets as many, each at places that it passes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.flights.diary import diary_of
+from examples.flights.kills import BEFORE_COMMIT, KILLS_PER_MODE, PLACES, Application, Kill, load_kills
+from examples.flights.modes import WORKERS, Mode
+
+
+class _Process:
+    """A process that ends at once: killed where it has a place for that, else with a code of its own."""
+
+    def __init__(self, environ: dict[str, str], code: int) -> None:
+        self.environ = environ
+        self._code = code
+
+    def poll(self) -> int:
+        places = [name for place in PLACES.values() for name, _ in place.values()]
+        return -signal.SIGKILL if any(name in self.environ for name in places) else self._code
+
+
+class _Processes:
+    def __init__(self, folder: Path) -> None:
+        self.started: list[dict[str, str]] = []
+        self.code = 0
+        self._folder = folder
+
+    def start(self, command: list[str], *, env: dict[str, str], stderr: Any) -> _Process:
+        del stderr
+        *_, mode, worker, _workers, _folder = command
+        diary_of(self._folder, Mode(mode), int(worker)).attempt(0, f"{mode}-{len(self.started)}")
+        self.started.append(env)
+        return _Process(env, self.code)
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Processes:
+    started = _Processes(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", started.start)
+    return started
+
+
+def _application(folder: Path) -> Application:
+    environ = {"OUTBOX_BOOTSTRAP_SERVERS": "kafka:9092", "OUTBOX_POSTGRES_URL": "postgresql://db"}
+    return Application("all", dict.fromkeys(Mode, 1_000), folder, environ)
+
+
+def _run(application: Application) -> None:
+    for _ in range(len(Mode) * KILLS_PER_MODE + 1):
+        if not application.watch():
+            return
+    pytest.fail("the application does not end")
+
+
+def test_each_mode_is_killed_equally_often(processes: _Processes, tmp_path: Path) -> None:
+    application = _application(tmp_path)
+    _run(application)
+    assert Counter(kill.mode for kill in application.kills) == Counter(dict.fromkeys(Mode, KILLS_PER_MODE))
+    assert all(kill.step in PLACES[kill.mode] for kill in application.kills)
+    assert len({kill.attempt for kill in application.kills}) == len(application.kills)
+    assert len(processes.started) == len(Mode) * (WORKERS + KILLS_PER_MODE)
+
+
+def test_kills_come_before_half_of_a_share_is_done(processes: _Processes, tmp_path: Path) -> None:
+    """So every planned kill happens, however the work is spread over the processes of a mode."""
+    _run(_application(tmp_path))
+    names = {name for place in PLACES.values() for name, _ in place.values()}
+    passes = [int(env[name].rpartition(":")[2]) for env in processes.started for name in names if name in env]
+    assert len(passes) == len(Mode) * KILLS_PER_MODE
+    assert all(1 <= number <= 1_000 // (2 * KILLS_PER_MODE) for number in passes)
+
+
+def test_table_mode_gets_no_address_of_kafka(processes: _Processes, tmp_path: Path) -> None:
+    _run(_application(tmp_path))
+    modes = {env["OUTBOX_MODE"]: "OUTBOX_BOOTSTRAP_SERVERS" in env for env in processes.started}
+    assert modes == {"half": True, "auto": True, "table": False}
+    assert {env["OUTBOX_GROUP"] for env in processes.started} == {mode.group for mode in Mode}
+
+
+def test_process_that_fails_ends_the_demo(processes: _Processes, tmp_path: Path) -> None:
+    processes.code = 1
+    with pytest.raises(RuntimeError, match="mode ended with 1: see"):
+        _run(_application(tmp_path))
+
+
+def test_kills_are_read_as_they_were_written(processes: _Processes, tmp_path: Path) -> None:
+    application = _application(tmp_path)
+    application.kills = [Kill(Mode.TABLE, BEFORE_COMMIT, "a")]
+    application.save(tmp_path / "kills.json")
+    assert load_kills(tmp_path / "kills.json") == application.kills
+    assert processes.started

@@ -143,7 +143,7 @@ class _Choice:
             UsageError: It names none, or both.
         """
         if bool(self.ids) == self.every:
-            raise UsageError("name transactions, or give --all, which --group and --reason narrow")
+            raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
 
     def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Return what is chosen, one at a time."""

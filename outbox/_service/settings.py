@@ -86,7 +86,7 @@ def read_secret(setting: str, path: Path) -> str:
             f"{setting} {path} cannot be read: {error.strerror or type(error).__name__}"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{setting} {path} cannot be read: it is no text") from error
+        raise ConfigurationError(f"{setting} {path} cannot be read: it is not UTF-8 text") from error
     if not found:
         raise ConfigurationError(f"{setting} {path} is empty: it must hold a connection string")
     return found

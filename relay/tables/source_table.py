@@ -290,8 +290,9 @@ class SourceTable:
         }
         if self._connection.execute(self._move, parameters).fetchone() is None:
             raise UnsafeError(
-                f"Table source {self.name}: its progress is not at batch {before.batch} any more. "
-                "Another process changed the source table. Find out which one."
+                f"Table source {self.name}: its row in the table outbox_source is no longer at batch {before.batch} of "
+                f"incarnation {before.incarnation}: another process changed it. Find out which process writes there, "
+                "and restart this relay."
             )
         failpoint("relay.table_moved")
         return before._replace(batch=step.batch, delivered=step.delivered, ids=tuple(step.ids))

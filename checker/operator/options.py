@@ -44,7 +44,7 @@ class ResolveSettings(CheckAge, OperatorSettings):
 
     transaction_timeout_ms: Annotated[
         Milliseconds, Flag("--min-age-ms"), Former("transaction_timeout", "--min-age")
-    ] = Field(6_000, ge=0, description="What is younger is not decided. The relay's setting, unless it is given here.")
+    ] = Field(6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting.")
 
 
 class OperatorContext:

@@ -30,7 +30,7 @@ def skip(
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Pass by one record of the half or op topic that cannot be read, and that halts its half partition.
+    """Skip one unreadable record of the half or op topic that halts its half partition.
 
     A half becomes MALFORMED in the discard topic. The decision of an op is asked for again.
     """

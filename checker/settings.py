@@ -39,12 +39,18 @@ class DatabaseSettings(Database):
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
     read_only: bool = Field(
-        default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
+        default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
     )
-    durability: Durability | None = Field(None, description="What the server must be set to; by default the profile.")
-    synchronous_standby: bool = Field(default=False, description="Each COMMIT there waits for a standby.")
-    breaker: Switch | None = Field(None, description="The circuit breaker; by default that of all databases.")
-    breaker_limit: Annotated[int | None, Unit("transactions")] = Field(None, ge=1, description="Likewise, its limit.")
+    durability: Durability | None = Field(
+        None, description="Durability that the server must have. Default: the profile."
+    )
+    synchronous_standby: bool = Field(
+        default=False, description="Require that each COMMIT waits for a standby; refuse to start otherwise."
+    )
+    breaker: Switch | None = Field(None, description="Circuit breaker of this database. Default: breaker.")
+    breaker_limit: Annotated[int | None, Unit("transactions")] = Field(
+        None, ge=1, description="Limit of this database's circuit breaker. Default: breaker_limit."
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -87,15 +93,20 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     REMOVED = ("batch",)
 
     read_only: bool = Field(
-        default=False, description="Never write there: a missing row is UNKNOWN. A replica will do."
+        default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
     )
-    synchronous_standby: bool = Field(default=False, description="Each COMMIT there waits for a standby.")
+    synchronous_standby: bool = Field(
+        default=False, description="Require that each COMMIT waits for a standby; refuse to start otherwise."
+    )
     databases: dict[str, DatabaseSettings] = Field(
-        default_factory=dict, description="Several, by name, as tables of the TOML file."
+        default_factory=dict, description="Several databases, by name, as tables of the TOML file."
     )
-    breaker: Switch = Field("on", description="off: fence a group's transactions however many have no row.")
+    breaker: Switch = Field("on", description="off: roll back a group's transactions, however many have no row.")
     breaker_limit: Annotated[int, Unit("transactions")] = Field(
-        Policy().limit, ge=1, description="Fenced at most after the newest committed row of their group."
+        Policy().limit,
+        ge=1,
+        description="Maximum transactions newer than the group's last committed row that are rolled back before the "
+        "breaker opens.",
     )
 
     purge: bool = Field(True, description="Whether rows of settled transactions are deleted.")
@@ -106,7 +117,7 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
         86_400_000, ge=1, description="Age up to which rows of settled transactions are kept."
     )
     keep_tombstones_ms: Annotated[Milliseconds, Former("keep_tombstones")] = Field(
-        2_592_000_000, ge=86_400_000, description="Age up to which tombstones are kept; older ones go by age alone."
+        2_592_000_000, ge=86_400_000, description="Age up to which rollback rows are kept; older ones are deleted."
     )
     settlement_interval_ms: Annotated[Milliseconds, Former("settlement_interval")] = Field(
         600_000, ge=100, description="Pause between two settlement audits."

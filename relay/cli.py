@@ -22,7 +22,7 @@ from relay.workers import WORKERS_LOG_FORMAT, end_with_parent, run_workers
 
 app = typer.Typer(
     epilog=layers(RelaySettings),
-    help="Run the relay: committed halves to their real topics, exactly once and in order.",
+    help="Run the relay: deliver committed halves and table rows to their real topics, exactly once, in order.",
 )
 
 

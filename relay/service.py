@@ -227,8 +227,9 @@ class RelayService:
         new = sorted({tp.partition for tp in partitions if tp.partition >= self._channel.partitions})
         if new:
             raise UnsafeError(
-                f"partitions {new} are new, the channel had {self._channel.partitions}: ordering keys move to other "
-                "partitions; see docs/operations/recovery.md before this channel is served again"
+                f"channel {self._channel.channel.name} has new partitions {new}, it had {self._channel.partitions}: "
+                "ordering keys move to other partitions. Before you serve this channel again, see "
+                "docs/operations/recovery.md"
             )
         self._contract.soon()
 

@@ -44,14 +44,14 @@ _TRY_LOCKS: LiteralString = (
 )
 _WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE id = 0"
 
-_HALVED = (
+_RETRY_SMALLER = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.OutOfMemory,
     psycopg.errors.QueryCanceled,
     psycopg.errors.SerializationFailure,
     OvertakenError,
 )
-"""What a smaller batch may get past: 40P01, 53200, 57014, 40001, and a purge that came in between."""
+"""Errors that a smaller batch may avoid: 40P01, 53200, 57014, 40001, and a purge that came in between."""
 
 DiscardLookup = Callable[[Collection[str]], Collection[str]]
 """Return those of some transactions that are in the discard topic now; none if that is unknown."""
@@ -110,8 +110,8 @@ class Fence:
                 continue
             try:
                 answers |= self._check(connection, batch)
-            except _HALVED as error:
-                self._say(error, len(batch))
+            except _RETRY_SMALLER as error:
+                self._note_split(error, len(batch))
                 if len(batch) == 1 or time.monotonic() > deadline:
                     answers |= _all(batch, Verdict.UNREACHABLE)
                 else:
@@ -124,8 +124,8 @@ class Fence:
         failpoint("checker.decided")
         return answers
 
-    def _say(self, error: psycopg.Error, size: int) -> None:
-        """One line; a server whose lock table is full gets smaller batches from now on."""
+    def _note_split(self, error: psycopg.Error, size: int) -> None:
+        """Log that a batch is split, and use smaller batches from now on if the server's lock table is full."""
         reason = _reason(error)
         if isinstance(error, psycopg.errors.OutOfMemory):
             self._size = max(1, min(self._size, size) // 2)
@@ -187,7 +187,7 @@ class Fence:
             chosen = [one for one in below if one.transaction_id in found]
             for start in range(0, len(chosen), self._size):
                 answers |= self._fence_discarded_batch(connection, chosen[start : start + self._size], in_discard_topic)
-        except (OutboxError, *_HALVED) as error:
+        except (OutboxError, *_RETRY_SMALLER) as error:
             reason = _reason(error) if isinstance(error, psycopg.Error) else str(error)
             log.warning("Transactions below the purge watermark stay undecided for now", reason=reason)
         return answers

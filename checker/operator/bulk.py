@@ -151,7 +151,7 @@ class Bulk:
     def _rows(self, requests: Sequence[CheckRequest]) -> DatabaseView:
         name = database_of(requests[0], self.desk.databases)
         if name is None:
-            raise RuntimeError("an unmapped group has no rows")
+            raise RuntimeError(f"internal error: producer group {requests[0].group!r} has no database to read")
         return self.desk.rows(name)
 
     def _decide(self, some: Sequence[Unsettled], reader: DeliveryReader) -> list[OpEntry]:

@@ -44,7 +44,7 @@ class ResolveSettings(CheckAge, OperatorSettings):
 
     transaction_timeout_ms: Annotated[
         Milliseconds, Flag("--min-age-ms"), Former("transaction_timeout", "--min-age")
-    ] = Field(6_000, ge=0, description="What is younger is not decided. The relay's setting, unless it is given here.")
+    ] = Field(6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting.")
 
 
 class OperatorContext:
@@ -77,7 +77,7 @@ def parse_id(text: str) -> tuple[str, int | None]:
     try:
         return check_uuid(id_), parse_number(position, "the position") if slash else None
     except ProtocolError as error:
-        raise UsageError(f"{text!r} is no transaction id and no message id: {error}") from None
+        raise UsageError(f"{text!r} is not a valid transaction or message id: {error}") from None
 
 
 def parse_duration(text: str) -> int:
@@ -88,5 +88,5 @@ def parse_duration(text: str) -> int:
     """
     match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no duration: write a whole number and ms, s, m, h or d, such as 15m")
+        raise UsageError(f"{text!r} is not a valid duration. Write a whole number and ms, s, m, h or d, such as 15m.")
     return int(match[1]) * UNITS[match[2]]

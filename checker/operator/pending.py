@@ -40,9 +40,9 @@ app = typer.Typer(help="Show what is undecided now, or decided and not delivered
 @setting_options(OperatorSettings, only=SITE_OPTIONS)
 def pending(
     given: dict[str, Any],
-    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only transactions of this producer group.")] = None,
     older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
-    limit: Annotated[int, typer.Option(min=1, help="The oldest so many are listed.")] = LIMIT,
+    limit: Annotated[int, typer.Option(min=1, help="Number of transactions listed, the oldest first.")] = LIMIT,
     look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
     records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag

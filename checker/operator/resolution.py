@@ -226,5 +226,5 @@ class RequestedDecision:
 
     def _found(self) -> Unsettled:
         if self.found is None:
-            raise RuntimeError("nothing was looked for yet")
+            raise RuntimeError(f"internal error: transaction {self.id} was not looked for")
         return self.found

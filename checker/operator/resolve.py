@@ -36,9 +36,9 @@ app = typer.Typer(help="Decide undecided transactions by hand, in their database
 def resolve(
     given: dict[str, Any],
     transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,
-    commit: Annotated[bool, typer.Option("--commit", help="Its messages are delivered.")] = False,  # noqa: FBT002 - a flag
-    rollback: Annotated[bool, typer.Option("--rollback", help="They never are.")] = False,  # noqa: FBT002 - a flag
-    reason: Annotated[str, typer.Option(help="Why; it goes into the op topic with your name and the time.")] = "",
+    commit: Annotated[bool, typer.Option("--commit", help="Deliver its messages.")] = False,  # noqa: FBT002 - a flag
+    rollback: Annotated[bool, typer.Option("--rollback", help="Never deliver its messages.")] = False,  # noqa: FBT002 - a flag
+    reason: Annotated[str, typer.Option(help="Reason; stored in the op topic with your name and the time.")] = "",
     incarnation: Annotated[
         str | None,
         typer.Option(

@@ -87,11 +87,11 @@ def _start(transaction_id: str, since: str) -> int:
         try:
             given = datetime.fromisoformat(since)
         except ValueError:
-            raise UsageError(f"{since!r} is no time: write it as 2026-11-22T06:00Z") from None
+            raise UsageError(f"{since!r} is not a valid time. Write it as 2026-11-22T06:00Z.") from None
         return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
     born = born_ms(transaction_id)
     if born is None:
-        raise UsageError(f"{transaction_id} is no UUIDv7 and contains no time: give --since")
+        raise UsageError(f"{transaction_id} is not a UUIDv7, so it contains no time. Give --since.")
     return max(born - SKEW_MS, 0)
 
 

@@ -70,7 +70,7 @@ def _check(settings: CheckerSettings, topic_id: str) -> None:
     try:
         check_uuid(topic_id)
     except ProtocolError as error:
-        raise UsageError(f"that is no topic id: {error}") from None
+        raise UsageError(f"This is not a topic id: {error}") from None
     channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
     if topic_id == channel.half.id:
         raise UsageError(

@@ -29,12 +29,12 @@ LIMIT = 100
 app = typer.Typer(help="Transactions that were not delivered: list, show, deliver, drop.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)]
-All = Annotated[bool, typer.Option("--all", help="All that --group and --reason leave.")]
-Group = Annotated[str | None, typer.Option(help="Only of this producer group.")]
-Reason = Annotated[DiscardReason | None, typer.Option(help="Only with this reason.", case_sensitive=False)]
+All = Annotated[bool, typer.Option("--all", help="All transactions, limited by --group and --reason.")]
+Group = Annotated[str | None, typer.Option(help="Only transactions of this producer group.")]
+Reason = Annotated[DiscardReason | None, typer.Option(help="Only transactions with this reason.", case_sensitive=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")]
-Comment = Annotated[str, typer.Option(help="Why; it goes into the op topic with your name. Rows keep none.")]
+Comment = Annotated[str, typer.Option(help="Comment; stored in the op topic with your name. Not stored for rows.")]
 Limit = Annotated[
     int | None,
     typer.Option(min=1, help=f"Show no more transactions. Default: {LIMIT}, and all with --json.", show_default=False),
@@ -143,7 +143,7 @@ class _Choice:
             UsageError: It names none, or both.
         """
         if bool(self.ids) == self.every:
-            raise UsageError("name transactions, or give --all, which --group and --reason narrow")
+            raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
 
     def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Return what is chosen, one at a time."""

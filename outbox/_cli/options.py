@@ -8,6 +8,7 @@ import psycopg
 from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
+from outbox._service.exit_codes import NO_KAFKA
 from outbox._service.settings import KafkaSettings, MessageTables, PostgresSettings, SiteSettings
 from outbox.errors import ConfigurationError
 
@@ -49,7 +50,7 @@ def connection(settings: KafkaSettings) -> dict[str, str]:
         ConfigurationError: No servers are given.
     """
     if not settings.bootstrap_servers:
-        raise ConfigurationError("Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers")
+        raise ConfigurationError(NO_KAFKA)
     return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
 
 

@@ -30,7 +30,7 @@ def skip(
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Pass by one record of the half or op topic that cannot be read, and that halts its half partition.
+    """Skip one unreadable record of the half or op topic that halts its half partition.
 
     A half becomes MALFORMED in the discard topic. The decision of an op is asked for again.
     """
@@ -58,5 +58,7 @@ def _place(text: str, channel: ChannelDescription) -> tuple[str, int]:
     name, _, number = text.partition("/")
     topics = {"half": channel.half.id, "op": channel.op.id}
     if name not in topics or not (number.isascii() and number.isdigit()) or int(number) >= channel.partitions:
-        raise UsageError(f"{text[:40]!r} is no partition: give half/N or op/N, N from 0 to {channel.partitions - 1}")
+        raise UsageError(
+            f"{text[:40]!r} is not a valid partition. Give half/N or op/N, N from 0 to {channel.partitions - 1}."
+        )
     return topics[name], int(number)

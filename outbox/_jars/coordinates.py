@@ -38,7 +38,7 @@ class Coordinate:
         """
         match = _COORDINATE.fullmatch(text)
         if match is None:
-            raise FetchError(f"{text!r} is no coordinate: write group:artifact:version[:classifier][@extension]")
+            raise FetchError(f"{text!r} is not a coordinate: write group:artifact:version[:classifier][@extension]")
         group, artifact, version, classifier, extension = match.groups()
         return cls(group, artifact, version, classifier or "", extension or "jar")
 
@@ -83,7 +83,7 @@ def read_lock(path: Path) -> Lock:
         roots = tuple(map(Coordinate.parse, content["roots"]))
         transitive = bool(content["transitive"])
     except (OSError, UnicodeError, tomllib.TOMLDecodeError, KeyError, AttributeError, TypeError) as error:
-        raise FetchError(f"{path} is no lock file of jars: {error!r}") from error
+        raise FetchError(f"{path} is not a lock file of jars: {error!r}") from error
     if wrong := [str(name) for name, digest in sha256.items() if not _SHA256.fullmatch(digest)]:
         raise FetchError(f"{path} has no SHA-256 of {', '.join(wrong)}")
     return Lock(roots, transitive, sha256)

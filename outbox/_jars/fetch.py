@@ -119,7 +119,7 @@ def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
         arrived.unlink()
         raise ChecksumError(
             f"{name} has SHA-256 {found}, the lock file has {digest}: the file was deleted; "
-            "try again, and if it stays so, do not trust the place that it comes from",
+            "try again, and if this persists, do not trust the place that it comes from",
         )
     final.parent.mkdir(parents=True, exist_ok=True)
     arrived.replace(final)

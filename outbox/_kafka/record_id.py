@@ -44,7 +44,7 @@ def message_id_of(message: ConsumedRecord | str) -> str:
     id_ = _text(ids[0])
     if not fits(id_):
         raise UsageError(
-            f"the header {MESSAGE_ID_HEADER!r} of record {_place(message)} is no message id: "
+            f"the header {MESSAGE_ID_HEADER!r} of record {_place(message)} is not a message id: "
             "if it did not come through an outbox, give once() an id of your own as text"
         )
     return id_

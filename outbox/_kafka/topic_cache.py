@@ -56,7 +56,10 @@ class TopicCache:
     def _asking(self) -> Iterator[None]:
         """One thread asks at a time."""
         if not self._lock.acquire(timeout=REQUEST_TIMEOUT):
-            raise KafkaUnreachable("Kafka does not answer: another thread is still waiting for it")
+            raise KafkaUnreachable(
+                f"Kafka did not describe topics within {REQUEST_TIMEOUT:g} s: another thread of this process still "
+                "waits for its answer. Check that Kafka is up, and try again."
+            )
         try:
             yield
         finally:

@@ -106,13 +106,13 @@ class Acks:
                 self._witness.unanswered(self._sent_at, "a half message was not acknowledged")
             raise PublishFailed(
                 f"Kafka did not acknowledge {len(self._offsets)} half message(s) in time. "
-                "The local transaction is rolled back. Check that Kafka is up, and try again."
+                "Roll the local transaction back. Check that Kafka is up, and try again."
             )
         if self.error is not None:
             if self._too_late:
                 self._witness.unanswered(self._sent_at, self.error)
             raise PublishFailed(
-                f"Kafka refused a half message ({self.error}). The local transaction is rolled back. "
+                f"Kafka refused a half message ({self.error}). Roll the local transaction back. "
                 "Correct the cause, or try again."
             )
         return self._offsets

@@ -109,7 +109,7 @@ class Sender(Connection):
         if not produced:
             self.unanswered(began, "the client's queue of halves is full")
             raise PublishFailed(
-                "The client's queue of halves is full. The local transaction is rolled back. "
+                "The client's queue of halves is full. Roll the local transaction back. "
                 "Try again, or raise queue.buffering.max.messages."
             )
 

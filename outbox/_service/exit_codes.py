@@ -14,6 +14,9 @@ from outbox._service.redaction import redact, visible
 from outbox.errors import ConfigurationError, OutboxError
 from outbox.protocol.errors import ProtocolError
 
+NO_KAFKA = "Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers"
+"""Error if no bootstrap servers are given."""
+
 
 class Exit(enum.IntEnum):
     """How a command ends; docs/operations/settings.md has the same table."""
@@ -76,8 +79,17 @@ def one_line(error: Exception) -> str:
     return str(error)
 
 
+def _missing(name: str) -> str:
+    """Return one sentence about a required setting that is not given."""
+    if name == "bootstrap_servers":
+        return NO_KAFKA
+    return f"setting {name} is missing: set OUTBOX_{name.upper()}"
+
+
 def _setting(location: tuple[int | str, ...], message: str) -> str:
     """Return one sentence about one setting, or about several of them, which have no common location."""
     what = message.removeprefix("Value error, ")
     name = ".".join(map(str, location))
+    if message == "Field required":
+        return _missing(name)
     return f"setting {name} (OUTBOX_{name.upper()}): {what}" if name else what

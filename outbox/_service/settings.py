@@ -91,7 +91,7 @@ def read_secret(setting: str, path: Path) -> str:
             f"{setting} {path} cannot be read: {error.strerror or type(error).__name__}"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{setting} {path} cannot be read: it is no text") from error
+        raise ConfigurationError(f"{setting} {path} cannot be read: it is not UTF-8 text") from error
     if not found:
         raise ConfigurationError(f"{setting} {path} is empty: it must hold a connection string")
     return found
@@ -248,7 +248,7 @@ class _Layer(PydanticBaseSettingsSource):
 class KafkaSettings(LayeredSettings):
     """Which channel of which cluster."""
 
-    channel: str = Field(DEFAULT_CHANNEL, description="Channel.")
+    channel: str = Field(DEFAULT_CHANNEL, description="Name of the channel: prefix of its internal topics.")
     bootstrap_servers: str = Field(description="Kafka's bootstrap servers, host:port, separated by commas.")
     kafka: KafkaProperties = Field(
         default_factory=dict,
@@ -283,9 +283,11 @@ class PostgresSettings(LayeredSettings):
     RIVALS = (frozenset({"postgres_url", "postgres_url_file"}),)
 
     postgres_url: SecretStr | None = Field(None, description="Connection string of the database.")
-    postgres_url_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
+    postgres_url_file: SecretFile | None = Field(
+        None, description="File that contains the connection string; read at each connect."
+    )
     table_schema: Annotated[str, Flag("--schema")] = Field(
-        "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of its tables."
+        "public", validation_alias=AliasChoices("OUTBOX_SCHEMA", "schema"), description="Schema of the outbox tables."
     )
     table_prefix: str = Field("outbox", description="Prefix of the table names.")
 
@@ -316,7 +318,9 @@ class Database(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)  # a misspelt setting must not take its default
 
     dsn: SecretStr | None = Field(None, description="Connection string of the service's role.")
-    dsn_file: SecretFile | None = Field(None, description="File that holds it; read at each connect.")
+    dsn_file: SecretFile | None = Field(
+        None, description="File that contains the connection string; read at each connect."
+    )
 
     @model_validator(mode="after")
     def _one_dsn(self) -> Self:
@@ -484,7 +488,7 @@ class ServiceSettings(LogSettings, SiteSettings):
     http_port: Annotated[int, Unit("port")] = Field(
         0, ge=0, le=65_535, description="Port of /livez, /readyz and /metrics; 0: none."
     )
-    http_host: str = Field("127.0.0.1", description="Address that they listen on.")
+    http_host: str = Field("127.0.0.1", description="Address on which the HTTP port listens.")
 
     def polled_connection(self) -> dict[str, Any]:
         """Return librdkafka properties for a client that is polled all the time: it logs to the service's log."""

@@ -103,4 +103,4 @@ def check_version(fields: dict[str, Any], what: str) -> None:
     if type(version) is int and version > names.FORMAT_VERSION:
         refuse_newer(str(version), what)
     if type(version) is not int or version != names.FORMAT_VERSION:
-        raise ProtocolError(f"{what} without a format version")
+        raise ProtocolError(f"{what} has no valid format version: {version!r:.40}")

@@ -92,7 +92,10 @@ class HalfCheckpoint:
         """
         text = _seal(f"{VERSION};h;{topic_id};{self._settled()}", self.offset, partition)
         if len(text) > MAX_LENGTH or self.head - self.offset > MAX_SPAN:
-            raise CheckpointError(f"a checkpoint of {len(text)} characters for {self.head - self.offset} offsets")
+            raise CheckpointError(
+                f"internal error: a checkpoint would have {len(text)} characters for {self.head - self.offset} "
+                f"offsets; {MAX_LENGTH} and {MAX_SPAN} are allowed"
+            )
         return text
 
     def _settled(self) -> str:
@@ -145,7 +148,7 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str, partition: int)
     try:
         runs = _parse_runs(data)
     except ValueError as error:
-        raise CheckpointError(f"a checkpoint that cannot be read ({error}): {text[:80]!r}") from None
+        raise CheckpointError(f"a checkpoint cannot be read ({error}): {text[:80]!r}") from None
     edges = list(accumulate(runs, initial=offset))
     unsettled = tuple(range(a, b) for a, b in list(pairwise(edges))[::2] if a < b)
     return HalfCheckpoint(offset, edges[-1], unsettled)
@@ -168,7 +171,7 @@ def parse_op_checkpoint(text: str, offset: int, topic_id: str, partition: int) -
     try:
         return OpCheckpoint(offset, offset + parse_number(data, "the head of a checkpoint"))
     except ProtocolError as error:
-        raise CheckpointError(f"a checkpoint that cannot be read ({error}): {text[:80]!r}") from None
+        raise CheckpointError(f"a checkpoint cannot be read ({error}): {text[:80]!r}") from None
 
 
 def _seal(body: str, offset: int, partition: int) -> str:

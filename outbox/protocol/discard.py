@@ -159,7 +159,7 @@ def _parse_reason(text: str) -> DiscardReason:
     try:
         return DiscardReason(text)
     except ValueError:
-        raise ProtocolError(f"{text[:40]!r} is no reason for a discard") from None
+        raise ProtocolError(f"{text[:40]!r} is not a valid discard reason") from None
 
 
 def _parse_offsets(pairs: object) -> tuple[tuple[int, int], ...]:

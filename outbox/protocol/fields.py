@@ -47,7 +47,7 @@ def get_text(fields: Mapping[str, Any], name: str) -> str:
     """
     value = fields.get(name)
     if not isinstance(value, str) or not is_utf8(value):
-        raise ProtocolError(f"field {name!r} is not a text")
+        raise ProtocolError(f"field {name!r} is not a string")
     return value
 
 

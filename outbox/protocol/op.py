@@ -131,11 +131,11 @@ def parse_op(value: bytes | None, headers: Headers) -> tuple[OpSource, Sequence[
     """
     source = _parse_source(tuple(headers))
     if not value:
-        raise ProtocolError("an op record without entries")
+        raise ProtocolError("an op record has no entries")
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError("an op record that is not UTF-8") from error
+        raise ProtocolError("an op record is not UTF-8") from error
     return source, [_parse_entry(line) for line in text.split("\n")]
 
 
@@ -148,7 +148,7 @@ def parse_kind(text: str) -> OpKind:
     try:
         return OpKind(text)
     except ValueError:
-        raise ProtocolError(f"{text[:40]!r} is no kind of op entry") from None
+        raise ProtocolError(f"{text[:40]!r} is not a valid kind of op entry") from None
 
 
 @lru_cache(maxsize=64)
@@ -166,7 +166,7 @@ def _parse_source(headers: tuple[Header, ...]) -> OpSource:
 def _parse_entry(line: str) -> OpEntry:
     entry = _parse_plain(line) or _parse_any(line)
     if not fit(entry.positions, entry.first_offset, entry.last_offset):
-        raise ProtocolError(f"an op entry whose positions and offsets do not fit each other: {line[:200]!r}")
+        raise ProtocolError(f"the positions and offsets of an op entry do not match: {line[:200]!r}")
     return entry
 
 

@@ -90,7 +90,10 @@ class DiscardReader:
         found: dict[int, Half] = {}
         while missing := {key: offset for key, offset in wanted.items() if offset not in found}:
             if time.monotonic() > deadline:
-                raise KafkaUnreachable(f"{len(missing)} records of {self._topic}/{self._partition} cannot be read")
+                raise KafkaUnreachable(
+                    f"{len(missing)} discarded halves were not found in {self._topic}/{self._partition} within "
+                    f"{TIMEOUT_SECONDS:g} s, the first of half offset {min(missing.values())}; the read is repeated"
+                )
             places = sorted(self._places[key] for key in missing if key in self._places)
             for message in self._reader.read_at(places):
                 half = decode_envelope(message.value())

@@ -43,8 +43,9 @@ class HalfReader:
             missing = set(wanted) - {half.offset for half in found}
             if missing:
                 raise ConfigurationError(
-                    f"{len(missing)} halves of {self._place} that are not settled are gone, the first at offset "
-                    f"{min(missing)} (retention, or the topic was cut by hand); nothing was skipped"
+                    f"{len(missing)} unsettled halves of {self._place} are gone, the first at offset {min(missing)} "
+                    "(retention, or the topic was truncated by hand); nothing was skipped. "
+                    "See docs/operations/recovery.md, 'Halves that are gone'"
                 )
             yield found
 

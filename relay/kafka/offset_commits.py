@@ -51,7 +51,10 @@ class OffsetCommits:
     def _want(self, number: int, offsets: Offsets) -> None:
         with self._lock:
             if number not in self._served:
-                raise DeliveryError("its partition is not served any more")
+                raise DeliveryError(
+                    f"this relay no longer serves half partition {number}, so its offsets are not committed; "
+                    "the new owner continues at the last checkpoint"
+                )
             self._open[number] = offsets
             self._unsent.add(number)
 

@@ -145,7 +145,10 @@ class TransactionalDelivery:
             DeliveryError: It may hang; the next owner ends it as it was decided.
         """
         if self._group and not is_committed(self._kafka, self._group, offsets):
-            raise DeliveryError("its last checkpoint is committed, and Kafka does not return it")
+            raise DeliveryError(
+                f"Kafka acknowledged the last checkpoint of {self._group}, and does not return it; the checkpoint may "
+                "hang, and the next owner of the half partition ends it"
+            )
 
     def _commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> float:
         """Write a Kafka transaction.
@@ -192,7 +195,10 @@ class TransactionalDelivery:
             call_again(Step.ABORT, ABORT_SECONDS, self._producer.client.abort_transaction)
             lost_something = self._producer.listen()
         if lost_something:
-            raise DeliveryError("a connection was lost while a Kafka transaction was aborted")
+            raise DeliveryError(
+                f"a connection to Kafka was lost while a transaction on {record.topic}/{record.partition} was aborted; "
+                "the abort is repeated with a new producer"
+            )
         self._renew()  # an abort that is sent twice could end the next transaction (R17)
 
     def end_hanging(

@@ -125,7 +125,9 @@ class Ledger:
         group = None
         for half in halves:
             if half.control is None:
-                raise ValueError(f"the half at offset {half.offset} could be parsed before")
+                raise ValueError(
+                    f"internal error: the half at offset {half.offset} cannot be parsed, although it was parsed before"
+                )
             group = half.control.group
             self.deferred.remove_lowest(group)
             self._keep(half, half.control)

@@ -82,10 +82,6 @@ class Ownership:
         self._pauses[number] = pause
         self._due[number] = now + pause
 
-    def is_patient(self, number: int) -> bool:
-        """Return whether the next attempts to take a number over still come soon."""
-        return self._pauses.get(number, 0.0) < RETRY_SECONDS_MAX
-
     def halted(self, number: int, now: float) -> None:
         """Try a number again after a while: nothing but an operator ends what halts it (R36)."""
         self._due[number] = now + LOOK_AGAIN_SECONDS

@@ -125,7 +125,10 @@ class CheckpointAuthor:
             ProtocolError: It cannot be read.
         """
         if committed is None:
-            raise UndecidedError(f"{channel.half.name}/{number} has no checkpoint before the one that hangs")
+            raise UndecidedError(
+                f"{channel.half.name}/{number} has no checkpoint older than the one that hangs, so the relay "
+                "cannot find out which records are its own; see docs/operations/recovery.md"
+            )
         checkpoint = parse_half_checkpoint(committed.metadata or "", committed.offset, channel.half.id, number)
         return cls(kafka, channel, number, checkpoint)
 

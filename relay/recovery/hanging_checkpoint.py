@@ -163,9 +163,10 @@ def refuse_undone_end(
     if word != "abort" and _names(note, checkpoint):
         offset = "none" if checkpoint is None else checkpoint.offset
         raise UnsafeError(
-            f"the checkpoint of {owner.name} at offset {offset} is followed by one that was "
-            "committed and is lost: the end of a hanging transaction was cut off. Messages after it may be visible. "
-            "To deliver what it owes, some of it twice, start one relay with OUTBOX_HANGING_TRANSACTION=abort"
+            f"after the checkpoint of {owner.name} at offset {offset} the relay wrote another one that was "
+            "committed and is lost: its transaction was only partly committed. Some of its messages may be visible. "
+            "To deliver everything since the old checkpoint again, start one relay with "
+            "OUTBOX_HANGING_TRANSACTION=abort"
         )
 
 

@@ -33,7 +33,7 @@ def why_unreadable(
     cause: KafkaError = error.args[0]
     timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
     if timed_out and _is_known(kafka, group, place):
-        return HeldBackError(f"Kafka {HELD_BACK}: see docs/operations/recovery.md if it stays so")
+        return HeldBackError(f"Kafka {HELD_BACK}. If this persists, see docs/operations/recovery.md")
     return KafkaUnreachable(f"{cause.str()}")
 
 

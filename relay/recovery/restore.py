@@ -126,7 +126,8 @@ def verify_checkpoints(
     if end < half_checkpoint.head:
         raise UnsafeError(
             f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
-            "Kafka has lost records that it had acknowledged; what comes now would be taken for settled"
+            "Kafka has lost records that it had acknowledged. The relay would treat new records below that offset as "
+            "settled. Find out which records were lost, and see docs/operations/recovery.md, 'Lost checkpoints'"
         )
     if start > half_checkpoint.offset:
         half_checkpoint = _without_lost_halves(channel.half.name, number, half_checkpoint, start, skip_lost=skip_lost)
@@ -145,8 +146,10 @@ def _without_lost_halves(
     if not skip_lost:
         raise UnsafeError(
             f"the checkpoint of {topic}/{number} is outside the topic: it is at offset {checkpoint.offset}, the topic "
-            f"begins at {start}. {lost} halves that were not settled are gone (retention, or the topic was cut by "
-            f"hand); nothing was skipped. To go on without them set OUTBOX_SKIP_LOST={number} and restart the relay"
+            f"begins at {start}. {lost} unsettled halves are gone (retention, or the topic was truncated by "
+            "hand); nothing was skipped. Before you skip them with "
+            f"OUTBOX_SKIP_LOST={number}, list the committed transactions: docs/operations/recovery.md, 'Halves that "
+            "are gone', step 1"
         )
     log.error("Lost halves skipped", topic=topic, partition=number, lost=lost, before=start)
     metrics.LOST_HALVES.inc(lost)
@@ -229,5 +232,5 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
     if stable < end:
         raise HeldBackError(
             f"a Kafka transaction without an end keeps {topic}/{number} back from offset {stable}: "
-            "see docs/operations/recovery.md if it stays so"
+            "if this persists, see docs/operations/recovery.md"
         )

@@ -121,7 +121,10 @@ def last_decision(states: Iterable[TransactionalIdState]) -> Decision | None:
         if state.outcome is None or (completed and state.outcome is not completed):
             break
         if state.producer_id != newest.producer_id:
-            raise UndecidedError("the transactional id has a new producer id, which does not end what hangs")
+            raise UndecidedError(
+                f"the transactional id has a new producer id ({newest.producer_id}, formerly {state.producer_id}), "
+                "with which the relay cannot end the hanging transaction; see docs/operations/recovery.md"
+            )
         if state.places is not None:
             return Decision(state.outcome, state.places)
         completed = state.outcome

@@ -24,5 +24,8 @@ class GroupMetadata:
         """
         metadata = self.newest
         if generation(metadata) < 0:
-            raise DeliveryError("the consumer is in no generation of its group")
+            raise DeliveryError(
+                f"the consumer has no generation (it has {generation(metadata)}): it is not a member of the relay's "
+                "group at present; the commit is repeated after it has joined again"
+            )
         return metadata

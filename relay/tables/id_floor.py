@@ -17,10 +17,10 @@ LOOK_SECONDS = 1.0
 """Pause between two looks at the locks of the table."""
 
 PREPARED = "prepared"
-"""The one name of all prepared transactions: PREPARE TRANSACTION gives a transaction another name."""
+"""Represents all prepared transactions: PREPARE TRANSACTION gives a transaction another name."""
 
 WHOLE_SECONDS = 60.0
-"""Pause between two reads from the lowest id: a read finds rows whose ids were restarted, which is not allowed."""
+"""Pause between two reads from the lowest id: the ids of a table must not be restarted, but an operator can do so."""
 
 
 class _Mark(NamedTuple):

@@ -207,8 +207,9 @@ class OwnedTable(ABC):
     def _take(self, statement: sql.Composed, parameters: Mapping[str, Any], before: Progress, step: Step) -> Progress:
         if self._connection.execute(statement, parameters).fetchone() is None:
             raise UnsafeError(
-                f"Table source {self.name}: its progress is not at batch {before.batch} any more. "
-                "Another process changed the source table. Find out which one."
+                f"Table source {self.name}: its row in the table {self._names.source} is no longer at batch "
+                f"{before.batch} of incarnation {before.incarnation}: another process changed it. Find out which "
+                "process writes there, and restart this relay."
             )
         failpoint("relay.table_moved")
         return before._replace(batch=step.batch, delivered=step.delivered, ids=tuple(step.ids))

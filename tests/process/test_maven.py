@@ -157,18 +157,18 @@ def test_a_coordinate_is_written_as_it_was_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a:b", "a:b:c:d:e", "a b:c:d", "../x:b:1/../.."])
 def test_what_is_no_coordinate_is_refused(text: str) -> None:
-    with pytest.raises(FetchError, match="is no coordinate"):
+    with pytest.raises(FetchError, match="is not a coordinate"):
         Coordinate.parse(text)
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (None, "is no lock file"),
-        ("roots = [", "is no lock file"),
-        ('roots = ["a:b:1"]', "is no lock file"),
-        ('roots = []\ntransitive = true\nsha256 = "x"', "is no lock file"),
-        ('roots = []\ntransitive = true\n[sha256]\n"a:b" = "00"', "is no coordinate"),
+        (None, "is not a lock file"),
+        ("roots = [", "is not a lock file"),
+        ('roots = ["a:b:1"]', "is not a lock file"),
+        ('roots = []\ntransitive = true\nsha256 = "x"', "is not a lock file"),
+        ('roots = []\ntransitive = true\n[sha256]\n"a:b" = "00"', "is not a coordinate"),
         ('roots = []\ntransitive = true\n[sha256]\n"a:b:1" = "00"', "no SHA-256 of a:b:1"),
     ],
 )

@@ -483,7 +483,7 @@ def test_an_operator_lets_the_rows_of_a_deleted_topic_go(site: Site, channel: Ch
     assert "stock" in done.stdout
     assert "5 rows deleted from database default" in done.stdout
     assert set(site.rows()) == {row.transaction_id for row in kept}
-    assert "no topic id" in run_command(site, "checker", "purge-topic", "half", "--yes").stderr
+    assert "not a topic id" in run_command(site, "checker", "purge-topic", "half", "--yes").stderr
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

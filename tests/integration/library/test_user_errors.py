@@ -325,7 +325,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     "record of a malformed id": (
         lambda: Inbox("g").once(WRONG, _record(("outbox-id", b"\xff"))),
-        "is no message id: if it did not come through an outbox, give once() an id of your own as text",
+        "is not a message id: if it did not come through an outbox, give once() an id of your own as text",
     ),
     "record without headers": (lambda: Inbox("g").once(WRONG, WRONG), "give once() the record as it was consumed"),
     "once of no session": (

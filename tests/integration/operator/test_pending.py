@@ -164,7 +164,7 @@ def test_a_database_that_is_down_keeps_nothing_from_being_listed(site: Site, out
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--older-than", "long"), "no duration"),
+        (("--older-than", "long"), "not a valid duration"),
         (("--channel", "nobody-made-this"), "outbox channel create"),
     ],
 )

@@ -391,7 +391,7 @@ def test_a_wrong_command_line_is_one_sentence(still: Site, words: tuple[str, ...
 @pytest.mark.parametrize(
     ("id_", "code", "says"),
     [
-        ("nonsense", Exit.CONFIGURATION, "no transaction id"),
+        ("nonsense", Exit.CONFIGURATION, "not a valid transaction or message id"),
         ("01937b5e-0000-7000-8000-000000000001/0", Exit.CONFIGURATION, "decided as a whole"),
         ("01937b5e-0000-7000-8000-000000000001", Exit.FINDINGS, "not among what channel"),
     ],

@@ -140,9 +140,9 @@ def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("nonsense",), "no transaction id and no message id"),
+        (("nonsense",), "not a valid transaction or message id"),
         (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f",), "give --since"),
-        (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f", "--since", "soon"), "is no time"),
+        (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f", "--since", "soon"), "is not a valid time"),
     ],
 )
 def test_what_keeps_it_from_looking_is_one_sentence(shop: Shop, words: tuple[str, ...], says: str) -> None:

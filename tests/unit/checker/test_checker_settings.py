@@ -42,7 +42,7 @@ def test_a_connection_string_in_a_file_is_read_anew_each_time(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"), [(None, "cannot be read: No such file"), (b" \n", "is empty"), (b"\xff", "no text")]
+    ("content", "problem"), [(None, "cannot be read: No such file"), (b" \n", "is empty"), (b"\xff", "not UTF-8 text")]
 )
 def test_a_file_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path, content: bytes | None, problem: str) -> None:
     file = tmp_path / "shop"

@@ -198,5 +198,5 @@ def test_durations(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "1.5h", "-1s", "1w"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(UsageError, match="no duration"):
+    with pytest.raises(UsageError, match="not a valid duration"):
         parse_duration(text)

@@ -40,7 +40,7 @@ def test_attribute_record_without_one_id_is_refused(headers: tuple[tuple[str, by
 
 @pytest.mark.parametrize("value", [None, b"", "", 7, b"\xff", b"x" * 256, b"a\0"])
 def test_attribute_record_with_malformed_id_is_refused(value: object) -> None:
-    with pytest.raises(UsageError, match="header 'outbox-id' of record orders/3/7 is no message id"):
+    with pytest.raises(UsageError, match="header 'outbox-id' of record orders/3/7 is not a message id"):
         message_id_of(attributes([("outbox-id", value)]))
 
 

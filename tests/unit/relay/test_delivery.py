@@ -176,7 +176,7 @@ def test_an_abort_during_which_a_connection_was_lost_is_an_error(monkeypatch: py
         abort(epoch)
 
     monkeypatch.setattr(coordinator, "abort", lose)
-    with pytest.raises(DeliveryError, match="a connection was lost"):
+    with pytest.raises(DeliveryError, match="a connection to Kafka was lost"):
         found.write_and_abort(Record("real", 2, None, b"again", [], 0))
 
 

@@ -43,7 +43,7 @@ AWAY = RealTopic(4, 10_000, unavailable="no leader")
 CLOSED, HIDDEN = RealTopic(0, 0, lacks="WRITE on topic late"), RealTopic(0, 0, lacks="DESCRIBE on topic late")
 
 
-class Relay:
+class GatedLedger:
     """A ledger behind its gate, and a cluster; transactions have one message each, numbered like their halves."""
 
     def __init__(
@@ -121,8 +121,8 @@ def number(transaction: Transaction) -> int:
 # --- who goes -----------------------------------------------------------------------------------------------------
 
 
-def test_what_its_topic_can_take_goes_at_once_and_is_looked_up_once() -> None:
-    relay = Relay("orders", "stock")
+def test_open_topic_delivers_at_once_after_one_lookup() -> None:
+    relay = GatedLedger("orders", "stock")
     for _ in range(3):
         relay.commit("orders", "stock")
     assert relay.turn() == [0, 1, 2]
@@ -131,8 +131,8 @@ def test_what_its_topic_can_take_goes_at_once_and_is_looked_up_once() -> None:
     assert relay.looks == [{"orders"}, {"stock"}]
 
 
-def test_what_is_known_of_a_topic_grows_old() -> None:
-    relay = Relay("orders")
+def test_known_topic_expires() -> None:
+    relay = GatedLedger("orders")
     relay.commit("orders")
     relay.turn()
     relay.commit("orders")
@@ -149,10 +149,8 @@ def test_what_is_known_of_a_topic_grows_old() -> None:
         (HIDDEN, TOPIC, DiscardReason.NOT_AUTHORIZED),
     ],
 )
-def test_what_may_pass_is_waited_for_and_then_given_up(
-    before: RealTopic | None, after: RealTopic, reason: DiscardReason
-) -> None:
-    relay = Relay("there")
+def test_closed_topic_waits_then_gives_up(before: RealTopic | None, after: RealTopic, reason: DiscardReason) -> None:
+    relay = GatedLedger("there")
     relay.cluster |= {"late": before} if before else {}
     relay.commit("late", partition=3)
     relay.commit("there", partition=3)
@@ -164,7 +162,7 @@ def test_what_may_pass_is_waited_for_and_then_given_up(
     assert relay.turn(2 * POLICY.pause_max) == [0]
     assert relay.ledger.deliveries.queue.held() == 0
 
-    lasting = Relay()
+    lasting = GatedLedger()
     lasting.cluster |= {"late": before} if before else {}
     lasting.commit("late", partition=3)
     assert lasting.given_up() == [(0, reason)]
@@ -172,9 +170,9 @@ def test_what_may_pass_is_waited_for_and_then_given_up(
     assert POLICY.max_age <= lasting.now <= POLICY.max_age + 2 * POLICY.pause_max
 
 
-def test_a_topic_whose_broker_is_away_is_waited_for_as_long_as_there_is_room() -> None:
+def test_topic_without_leader_waits_while_space_is_left() -> None:
     """The limit of the group is 4 halves."""
-    relay = Relay("there", parking=ParkingPolicy(group_pending_max=4))
+    relay = GatedLedger("there", parking=ParkingPolicy(group_pending_max=4))
     relay.cluster["late"] = AWAY
     for _ in range(3):
         relay.commit("late")
@@ -190,8 +188,8 @@ def test_a_topic_whose_broker_is_away_is_waited_for_as_long_as_there_is_room() -
     assert sorted(relay.turn(2 * POLICY.pause_max)) == [4, 5], "without a key, in any order"
 
 
-def test_those_behind_it_in_its_order_wait_with_it_and_go_after_it() -> None:
-    relay = Relay("there")
+def test_same_lane_waits_for_blocked_transaction() -> None:
+    relay = GatedLedger("there")
     relay.commit("late", key=b"a")
     relay.commit("there", key=b"a")
     relay.commit("there", key=b"b")
@@ -201,15 +199,15 @@ def test_those_behind_it_in_its_order_wait_with_it_and_go_after_it() -> None:
     assert relay.turn(2 * POLICY.pause) == [0, 1]
 
 
-def test_once_it_is_given_up_those_behind_it_go() -> None:
-    relay = Relay("there")
+def test_same_lane_goes_after_give_up() -> None:
+    relay = GatedLedger("there")
     relay.commit("late", key=b"a")
     relay.commit("there", key=b"a")
     assert relay.given_up() == [(0, DiscardReason.TOPIC_MISSING), (1, None)]
 
 
-def test_a_transaction_waits_for_all_its_topics_one_after_the_other() -> None:
-    relay = Relay("there")
+def test_transaction_waits_for_each_topic_in_turn() -> None:
+    relay = GatedLedger("there")
     relay.commit("there", "late", "later")
     assert relay.turn() == []
     relay.cluster["late"] = TOPIC
@@ -226,17 +224,17 @@ def test_a_transaction_waits_for_all_its_topics_one_after_the_other() -> None:
         ("secret", DiscardReason.FORBIDDEN),
     ],
 )
-def test_what_is_final_is_handed_out_at_once_to_be_discarded(target: str, reason: DiscardReason) -> None:
+def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> None:
     """Also beside a message that could wait; and its topic is not even looked at."""
-    relay = Relay("orders", allowed=AllowList({GROUP: ("late", "orders")}))
+    relay = GatedLedger("orders", allowed=AllowList({GROUP: ("late", "orders")}))
     relay.commit("late", target)
     (transaction,) = relay.take()
     assert relay.reason(transaction) is reason
     assert relay.looks == []
 
 
-def test_what_waits_waits_on_when_its_body_is_let_go() -> None:
-    relay = Relay(allowed=AllowList({GROUP: ("late",)}))
+def test_transaction_still_waits_after_its_body_is_freed() -> None:
+    relay = GatedLedger(allowed=AllowList({GROUP: ("late",)}))
     relay.commit("late")
     relay.commit("late", "secret")
     pending = [relay.ledger.pending.by_id[transaction_id(number)] for number in range(2)]
@@ -247,8 +245,8 @@ def test_what_waits_waits_on_when_its_body_is_let_go() -> None:
     assert relay.turn(2 * POLICY.pause) == [0]
 
 
-def test_a_half_that_does_not_count_is_not_waited_for() -> None:
-    relay = Relay("there")
+def test_half_outside_positions_does_not_block() -> None:
+    relay = GatedLedger("there")
     control = HalfControl("late", -1, transaction_id(0), 1, GROUP, Truth.ROW)
     struck = Half(1, 1_000, None, b"value", tuple(control.encode()), control)
     there = HalfControl("there", -1, transaction_id(0), 0, GROUP, Truth.ROW)
@@ -260,8 +258,8 @@ def test_a_half_that_does_not_count_is_not_waited_for() -> None:
 # --- how often is looked --------------------------------------------------------------------------------------------
 
 
-def test_the_looks_back_off_and_no_traffic_makes_them_more() -> None:
-    relay = Relay("there")
+def test_lookups_back_off_regardless_of_traffic() -> None:
+    relay = GatedLedger("there")
     looked_at = []
     while relay.now < POLICY.max_age // 2:
         relay.commit("late")
@@ -276,13 +274,13 @@ def test_the_looks_back_off_and_no_traffic_makes_them_more() -> None:
 
 
 @given(looks=st.integers(1, 100), who=st.text())
-def test_the_pauses_double_up_to_the_longest_and_are_spread_by_a_tenth(looks: int, who: str) -> None:
+def test_pauses_double_to_maximum_with_jitter(looks: int, who: str) -> None:
     exact = min(100 * 2 ** (looks - 1), 5_000)
     assert 0.9 * exact <= POLICY.pause_after(looks, who) <= 1.1 * exact
 
 
-def test_many_topics_that_are_due_are_looked_at_together() -> None:
-    relay = Relay()
+def test_due_topics_are_looked_up_together() -> None:
+    relay = GatedLedger()
     for topic in range(500):
         relay.commit(f"late{topic}")
     relay.turn()
@@ -290,8 +288,8 @@ def test_many_topics_that_are_due_are_looked_at_together() -> None:
     assert relay.looks == [{f"late{topic}" for topic in range(500)}] * 2
 
 
-def test_a_look_that_is_not_answered_says_nothing_and_the_wait_begins_anew() -> None:
-    relay = Relay()
+def test_unanswered_lookup_restarts_the_wait() -> None:
+    relay = GatedLedger()
     relay.commit("late")
     relay.turn()
     relay.answers = False
@@ -303,9 +301,9 @@ def test_a_look_that_is_not_answered_says_nothing_and_the_wait_begins_anew() -> 
     assert relay.turn(POLICY.max_age // 4) == [0]
 
 
-def test_after_it_was_given_up_a_new_one_waits_for_the_next_look_only() -> None:
+def test_after_give_up_next_waits_for_one_lookup() -> None:
     """As long as there are new ones: a topic that is gone for good must not always hold a minute's traffic."""
-    relay = Relay()
+    relay = GatedLedger()
     relay.commit("gone")
     assert relay.given_up() == [(0, DiscardReason.TOPIC_MISSING)]
     relay.commit("gone")
@@ -316,8 +314,8 @@ def test_after_it_was_given_up_a_new_one_waits_for_the_next_look_only() -> None:
     assert relay.turn(2 * POLICY.pause_max) == [2]
 
 
-def test_a_topic_that_nobody_waits_for_is_forgotten_and_waited_for_anew() -> None:
-    relay = Relay()
+def test_topic_without_waiters_is_removed() -> None:
+    relay = GatedLedger()
     relay.commit("gone")
     relay.given_up()
     relay.turn(2 * POLICY.pause_max)
@@ -327,8 +325,8 @@ def test_a_topic_that_nobody_waits_for_is_forgotten_and_waited_for_anew() -> Non
     assert relay.turn(POLICY.max_age // 2) == []
 
 
-def test_a_look_in_the_middle_of_a_turn_makes_nothing_worse_for_what_was_admitted() -> None:
-    relay = Relay("orders")
+def test_lookup_during_turn_keeps_admitted_transactions() -> None:
+    relay = GatedLedger("orders")
     relay.commit("orders")
     (admitted,) = relay.take()
     for worse in ({}, {"orders": CLOSED}, {"orders": SMALL}):
@@ -343,8 +341,8 @@ def test_a_look_in_the_middle_of_a_turn_makes_nothing_worse_for_what_was_admitte
 # --- what happens to those that wait --------------------------------------------------------------------------------
 
 
-def test_one_that_is_rolled_back_meanwhile_never_goes() -> None:
-    relay = Relay("there")
+def test_rollback_while_waiting_is_not_delivered() -> None:
+    relay = GatedLedger("there")
     relay.commit("late", key=b"a")
     relay.commit("there", key=b"a")
     relay.turn()
@@ -356,8 +354,8 @@ def test_one_that_is_rolled_back_meanwhile_never_goes() -> None:
     assert relay.turn(POLICY.max_age) == []
 
 
-def test_one_that_is_rolled_back_when_it_was_given_up_leaves_nothing_behind() -> None:
-    relay = Relay()
+def test_rollback_after_give_up_leaves_no_state() -> None:
+    relay = GatedLedger()
     relay.commit("late")
     relay.turn()
     relay.ledger.deliveries.queue.release({"late"}, give_up=True)
@@ -366,8 +364,8 @@ def test_one_that_is_rolled_back_when_it_was_given_up_leaves_nothing_behind() ->
     assert (relay.ledger.deliveries.queue.held(), len(relay.ledger.pending)) == (0, 0)
 
 
-def test_one_whose_commit_comes_again_goes_once() -> None:
-    relay = Relay()
+def test_repeated_commit_delivers_once() -> None:
+    relay = GatedLedger()
     relay.commit("late")
     relay.turn()
     relay.ledger.read_ops([op(9, entry(OpKind.COMMIT, 0, "0", 0, 0), source=OpSource.CHECKER)])
@@ -377,9 +375,9 @@ def test_one_whose_commit_comes_again_goes_once() -> None:
     assert relay.turn(POLICY.max_age) == []
 
 
-def test_who_takes_room_that_others_need_waits_no_longer() -> None:
+def test_transaction_that_exhausts_space_is_given_up() -> None:
     """Before anybody is parked: the limit of the group is 3 halves."""
-    relay = Relay("there", parking=ParkingPolicy(group_pending_max=3))
+    relay = GatedLedger("there", parking=ParkingPolicy(group_pending_max=3))
     for _ in range(3):
         relay.commit("late")
     relay.commit("late", group="stock")
@@ -394,12 +392,12 @@ def test_who_takes_room_that_others_need_waits_no_longer() -> None:
     assert relay.ledger.deliveries.queue.held() == 2, "the other group, and the last one, are within their limit"
 
 
-def test_one_that_was_given_up_goes_as_soon_as_the_checkpoint_can_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_up_goes_once_checkpoint_can_encode_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate says only once that it has given up: it is not asked while the answer would be of no use."""
     for module in (unsettled, parking):
         for name, value in (("WINDOW", 6), ("FEW", 2)):
             monkeypatch.setattr(module, name, value)
-    relay = Relay("there")
+    relay = GatedLedger("there")
     targets = ["there"] * 7 + ["late"] + ["there"] * 2
     controls = [
         HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW) for number, topic in enumerate(targets)
@@ -423,8 +421,8 @@ def test_one_that_was_given_up_goes_as_soon_as_the_checkpoint_can_say_so(monkeyp
     assert relay.turn() == [7]
 
 
-def test_what_happens_is_told_once() -> None:
-    relay = Relay()
+def test_events_are_reported_once() -> None:
+    relay = GatedLedger()
     relay.commit("late")
     relay.commit("late")
     relay.turn()

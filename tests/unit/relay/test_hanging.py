@@ -325,7 +325,7 @@ def test_half_partition_without_checkpoint_is_left_alone(
 ) -> None:
     coordinator.write(PREPARE_COMMIT, EMPTY)
     group.offsets.clear()
-    with pytest.raises(UndecidedError, match="no checkpoint before"):
+    with pytest.raises(UndecidedError, match="no checkpoint older than"):
         _end()
     deliveries[ID].end_hanging.assert_not_called()
 

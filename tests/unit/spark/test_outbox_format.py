@@ -119,7 +119,7 @@ def test_discard_records_are_rows_by_what_they_are() -> None:
         (OutboxTable.HALVES, {"headers": (("outbox-transaction", b"2;x"),)}, "of format 2"),
         (OutboxTable.PENDING, {"problem": "a header's name is not UTF-8"}, "is not UTF-8"),
         (OutboxTable.OPS, {}, "header outbox-op is missing"),
-        (OutboxTable.OPS, {"headers": (("outbox-op", b"1;producer"),), "value": None}, "without entries"),
+        (OutboxTable.OPS, {"headers": (("outbox-op", b"1;producer"),), "value": None}, "has no entries"),
         (OutboxTable.OPS, {"headers": (("outbox-op", b"1;producer"),), "value": b"\xff"}, "not UTF-8"),
         (OutboxTable.DISCARDS, {"key": None}, "no key of a discard record"),
         (OutboxTable.DISCARDS, {"key": b"x/manifest"}, "x"),

@@ -224,11 +224,12 @@ def test_a_transaction_waits_for_all_its_topics_one_after_the_other() -> None:
         ("outbox.op", DiscardReason.INTERNAL_TOPIC),
         ("__consumer_offsets", DiscardReason.INTERNAL_TOPIC),
         ("secret", DiscardReason.FORBIDDEN),
+        ("connect-offsets", DiscardReason.PLATFORM_TOPIC),
     ],
 )
 def test_what_is_final_is_handed_out_at_once_to_be_discarded(target: str, reason: DiscardReason) -> None:
     """Also beside a message that could wait; and its topic is not even looked at."""
-    relay = Relay("orders", allowed=AllowList({GROUP: ("late", "orders")}))
+    relay = Relay("orders", allowed=AllowList({GROUP: ("late", "orders", "c*")}))
     relay.commit("late", target)
     (transaction,) = relay.take()
     assert relay.reason(transaction) is reason

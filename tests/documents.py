@@ -18,7 +18,7 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
-from outbox._rules.rights import NEEDS, Need, Role
+from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import ServiceSettings
 from outbox._service.settings_help import DescribedSetting, describe_settings

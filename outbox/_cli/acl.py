@@ -9,7 +9,7 @@ import typer
 from outbox._cli.options import ChannelSettings, Given
 from outbox._cli.setting_options import setting_options
 from outbox._rules.acl_formats import AclFormat, formatted, is_principal
-from outbox._rules.rights import Role, Scope, names_missing, rights_of
+from outbox._rules.role_rights import Role, Scope, names_missing, rights_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel, check_group, is_topic_name

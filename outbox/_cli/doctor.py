@@ -15,7 +15,7 @@ from outbox._operations.finding import Finding
 from outbox._operations.rights_doctor import RightsDoctor
 from outbox._operations.table_doctor import TableDoctor
 from outbox._postgres.callback_table import CallbackTable
-from outbox._rules.rights import Role, rights_of
+from outbox._rules.role_rights import Role, rights_of
 from outbox._service.findings import show_findings
 from outbox._service.output import Json
 from outbox.errors import ConfigurationError

@@ -10,10 +10,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, not in its __all__
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client, answer, checked_properties
+from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client, answer, broker_setting, checked_properties
 from outbox._kafka.client_log import logged
 from outbox._operations.finding import Finding
-from outbox._rules.rights import Kind, Operation, Right
+from outbox._rules.role_rights import Kind, Operation, Right
 from outbox.errors import ConfigurationError
 
 _REFUSED = {
@@ -24,6 +24,10 @@ _REFUSED = {
 }
 _PROBE = "doctor"
 """End of an id with a given prefix that no part of this project uses: a try under it fences none of them."""
+
+
+_GRANT = "grant it: `outbox acl print` has the command"
+_SETTING = "offsets.retention.minutes"
 
 
 class RightsDoctor:
@@ -57,7 +61,7 @@ class RightsDoctor:
         try:
             allowed = self._allowed(first)
         except KafkaException as error:
-            yield Finding(what, "", f"{_listed(rights)} not checked: {error.args[0].str()}")
+            yield _hidden(what, rights, error.args[0])
             return
         if allowed is None:
             yield Finding(what, "", f"{_listed(rights)} not checked: it cannot be asked without being used")
@@ -71,8 +75,8 @@ class RightsDoctor:
         if right.kind is Kind.GROUP:
             return self._of_group(f"{right.name}{_PROBE}" if right.prefixed else right.name)
         if right.kind is Kind.CLUSTER:
-            asked = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT)
-            return _operations(asked)
+            # Its authorized operations are only for those who may also DESCRIBE it.
+            return () if broker_setting(self._admin, _SETTING) is None else (Operation.DESCRIBE_CONFIGS,)
         if right.kind is Kind.TRANSACTIONAL_ID and right.prefixed:
             return self._of_transactional_ids(right.name)
         return None
@@ -130,9 +134,19 @@ def findings(what: str, rights: Iterable[Right], allowed: Collection[str]) -> It
         if right.otherwise:
             yield Finding(what, "", f"{right.operation} is missing: {right.otherwise}")
         else:
-            yield Finding(what, f"{right.operation} is missing", "grant it: `outbox acl print` has the command")
+            yield Finding(what, f"{right.operation} is missing", _GRANT)
     if not lacks:
         yield Finding(what, "", _listed(needed))
+
+
+def _hidden(what: str, rights: Sequence[Right], error: KafkaError) -> Finding:
+    """Return why Kafka does not show the rights on a resource."""
+    if error.code() not in _REFUSED:
+        return Finding(what, "", f"{_listed(rights)} not checked: {error.str()}")
+    lacks = f"DESCRIBE is missing, and without it Kafka does not show whether there is {_listed(rights)}"
+    if all(right.otherwise for right in rights):
+        return Finding(what, "", f"{lacks}: {rights[0].otherwise}")
+    return Finding(what, lacks, _GRANT)
 
 
 def _is_one_topic(right: Right) -> bool:
@@ -149,12 +163,10 @@ def _code(future: Future[Any]) -> int | None:
 
 
 def _operations(future: Future[Any]) -> Collection[str] | None:
-    """Return the names of the operations in an answer; none if the client may not even ask.
+    """Return the names of the operations in an answer; None if it has none.
 
     Raises:
-        KafkaException: Kafka does not answer, or there is no such resource.
+        KafkaException: Kafka does not answer, the client may not even ask, or there is no such resource.
     """
-    if _code(future) in _REFUSED:
-        return ()
     allowed: Sequence[AclOperation] | None = future.result(REQUEST_TIMEOUT).authorized_operations
     return None if allowed is None else [operation.name for operation in allowed]

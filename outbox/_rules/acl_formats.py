@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from outbox._rules.rights import Kind, Right
+from outbox._rules.role_rights import Kind, Right
 
 
 class AclFormat(enum.StrEnum):

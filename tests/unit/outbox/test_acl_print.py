@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from outbox._cli.acl import app
 from outbox._rules.acl_formats import AclFormat, formatted
-from outbox._rules.rights import Kind, Operation, Right, Role
+from outbox._rules.role_rights import Kind, Operation, Right, Role
 
 WHO = "User:orders"
 RIGHTS = [

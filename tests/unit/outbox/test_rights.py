@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox._operations.rights_doctor import findings
-from outbox._rules.rights import NEEDS, Kind, Operation, Right, Role, Scope, names_missing, rights_of
+from outbox._rules.role_rights import NEEDS, Kind, Operation, Right, Role, Scope, names_missing, rights_of
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("shop")

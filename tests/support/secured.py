@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from outbox._cli import acl
 from outbox._rules.role_rights import Role
 from stack import Stack
-from tests.support.harness import Site
+from tests.support.harness import Site, wait_until
 
 PASSWORD = "secret"  # noqa: S105 - of test users
 _TYPES = {
@@ -90,9 +90,11 @@ class SecuredSite(Site):
         return name
 
     def grant(self, rules: Iterable[Mapping[str, str]]) -> None:
-        """Give rights, as `outbox acl print --format json` prints them."""
-        for future in self.admin.create_acls([_binding(rule) for rule in rules]).values():
+        """Give rights, as `outbox acl print --format json` prints them, and wait until the broker goes by them."""
+        given = list(rules)
+        for future in self.admin.create_acls([_binding(rule) for rule in given]).values():
             future.result(20)
+        wait_until(lambda: all(map(self._is_granted, given)))
 
     @contextmanager
     def without(self, rule: Mapping[str, str]) -> Iterator[None]:
@@ -113,9 +115,14 @@ class SecuredSite(Site):
             self.revoke(rule)
 
     def revoke(self, rule: Mapping[str, str]) -> None:
-        """Take one right away, which is there."""
+        """Take one right away, which is there, and wait until the broker goes by that."""
         for future in self.admin.delete_acls([_filter(rule)]).values():
             assert len(future.result(20)) == 1
+        wait_until(lambda: not self._is_granted(rule))
+
+    def _is_granted(self, rule: Mapping[str, str]) -> bool:
+        """Whether the broker has a right; its controller has it before."""
+        return bool(self.admin.describe_acls(_filter(rule)).result(20))
 
 
 def printed(site: Site, name: str, *roles: Role, **names: Iterable[str]) -> list[dict[str, str]]:

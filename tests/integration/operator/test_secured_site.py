@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -224,7 +225,7 @@ def test_a_relay_names_each_right_that_is_taken_away(secured: Stack, site: Secur
                 message_rows.publish(connection, site, "orders", ["row"])
             with _only_described(site, rule), site.acting(name):
                 relay = site.relay(extra=message_rows.relay_settings(site, **QUICK))
-                wait_until(lambda relay=relay, rule=rule: _names_right(relay, rule), 60, site.logs)
+                wait_until(partial(_names_right, relay, rule), 60, site.logs)
                 goes_on = rule["name"] in {site.topic("orders"), site.channel.table_group(message_rows.SOURCE)}
                 assert (relay.terminate() if goes_on else relay.wait(30)) == (
                     Exit.OK if goes_on else Exit.CONFIGURATION

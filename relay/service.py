@@ -135,7 +135,10 @@ class RelayService:
             self._tables.start()
         log.info("Relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
         if self._settings.allowed_topics is None:
-            log.info("allowed_topics is not set: every producer group may write to every topic that is not internal")
+            log.info(
+                "allowed_topics is not set: every producer group may write to every topic that is neither internal nor "
+                "one of another platform"
+            )
         try:
             while not self._stop.is_set():
                 self._turn()

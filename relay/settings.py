@@ -122,7 +122,9 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
         description="Maximum wait for a real topic that is missing, has too few partitions or is not authorized.",
     )
     allowed_topics: dict[str, tuple[str, ...]] | None = Field(
-        None, description="Allowed real topics by producer group: names, or prefixes that end in '*'. Default: all."
+        None,
+        description="Allowed real topics by producer group: names, or prefixes that end in '*'. "
+        "Default: all but those of other platforms.",
     )
     batch_messages: Annotated[int, Unit("messages")] = Field(
         5_000, ge=1, description="Approximate number of messages in one Kafka transaction."

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from outbox._jars.java import Java
 from stack.errors import PortInUseError, StartError, log_tail
-from stack.kafka_cluster import Node, cluster_in
+from stack.kafka_cluster import PLAIN, Listeners, Node, cluster_in
 from stack.kafka_settings import initial_controllers, server_properties
 from stack.ports import HOST, Ports, is_free
 from stack.processes import Command, Processes
@@ -28,6 +33,7 @@ JVM_OPTIONS = "KAFKA_JVM_PERFORMANCE_OPTS"
 """Variable with options of a node's JVM, as Kafka's own start script names it."""
 
 _STOP_SECONDS = 20.0
+_ITERATIONS = 4_096  # the fewest that Kafka takes
 LOG4J = Path(__file__).with_name("log4j2.xml")
 """Makes log4j write to standard output."""
 
@@ -63,7 +69,7 @@ class Kafka:
         brokers: Number of nodes.
         port: Clients' port of the first node, the others follow; None: any.
         settings: Settings of `server.properties` over the stack's own.
-        proxied: Give each node a listener for a proxy.
+        listeners: What listeners each node has besides.
     """
 
     def __init__(
@@ -76,14 +82,14 @@ class Kafka:
         brokers: int = 1,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        proxied: bool = False,
+        listeners: Listeners = PLAIN,
     ) -> None:
         self._processes = processes
         self._program = program
         self._folder = folder
         self._settings = dict(settings or {})
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._cluster = cluster_in(folder, ports, brokers=brokers, port=port, proxied=proxied)
+        self._cluster = cluster_in(folder, ports, brokers=brokers, port=port, listeners=listeners)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -91,9 +97,29 @@ class Kafka:
         return ",".join(f"{HOST}:{node.port}" for node in self._cluster.nodes)
 
     @property
+    def secured_servers(self) -> str:
+        """What clients with a name and a password connect to: the secured listeners of all nodes."""
+        return ",".join(f"{HOST}:{node.secured_port}" for node in self._cluster.nodes)
+
+    @property
     def proxy_ports(self) -> list[tuple[int, int]]:
         """For each node: where its proxy must listen, and which port of the node it passes everything to."""
         return [(node.proxy_port, node.behind_port) for node in self._cluster.nodes]
+
+    def add_user(self, name: str, password: str) -> None:
+        """Let a client in at the secured listeners; it has no right until an ACL gives it one.
+
+        Args:
+            name: Its name: its principal is `User:` and this.
+            password: Its password (SCRAM-SHA-256).
+
+        Raises:
+            KafkaException: The cluster does not take it.
+        """
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, _ITERATIONS)
+        upsertion = UserScramCredentialUpsertion(name, credential, password.encode())
+        client.alter_user_scram_credentials([upsertion])[name].result(READY_SECONDS)
 
     def log(self, node: int = 0) -> Path:
         """Return the file with everything that a node printed."""

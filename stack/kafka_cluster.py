@@ -13,6 +13,24 @@ from stack.ports import Ports
 
 
 @dataclass(frozen=True)
+class Listeners:
+    """What listeners each node has besides the one for clients without a name.
+
+    Attributes:
+        proxied: One whose clients connect to a proxy.
+        secured: One whose clients have a name and a password (SASL_PLAINTEXT with SCRAM-SHA-256), and only the rights
+            that ACLs give them.
+    """
+
+    proxied: bool = False
+    secured: bool = False
+
+
+PLAIN = Listeners()
+"""No others."""
+
+
+@dataclass(frozen=True)
 class Node:
     """Where one node of the cluster listens.
 
@@ -23,6 +41,7 @@ class Node:
         directory: Id of its folder, as Kafka writes ids.
         behind_port: For a proxy before this node; 0: there is none.
         proxy_port: Where that proxy listens, and what its clients connect to; 0: there is none.
+        secured_port: For clients with a name and a password; 0: there is none.
     """
 
     number: int
@@ -31,11 +50,17 @@ class Node:
     directory: str
     behind_port: int = 0
     proxy_port: int = 0
+    secured_port: int = 0
 
     @property
     def name(self) -> str:
         """The node's name for people."""
         return f"kafka-{self.number}"
+
+    @property
+    def listeners(self) -> Listeners:
+        """Which listeners the node has."""
+        return Listeners(proxied=bool(self.proxy_port), secured=bool(self.secured_port))
 
 
 @dataclass(frozen=True)
@@ -46,16 +71,16 @@ class Cluster:
     nodes: tuple[Node, ...]
 
 
-def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, proxied: bool = False) -> Cluster:
+def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, listeners: Listeners = PLAIN) -> Cluster:
     """Return the cluster that is in a folder, on the ports that it had; else a new one, which is written there.
 
     Raises:
         PortInUseError: One of its ports is in use.
-        StartError: Another number of nodes or another port is wanted than the cluster has.
+        StartError: Another number of nodes, another port or other listeners are wanted than the cluster has.
     """
     file = folder / "cluster.json"
     if not file.exists():
-        nodes = (_new_node(number, ports, port, proxied=proxied) for number in range(brokers))
+        nodes = (_new_node(number, ports, port, listeners) for number in range(brokers))
         cluster = Cluster(_new_id(), tuple(nodes))
         file.write_text(json.dumps(asdict(cluster), indent=2))
         return cluster
@@ -64,25 +89,27 @@ def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, pr
     if len(cluster.nodes) != brokers or port not in {None, cluster.nodes[0].port}:
         has = f"{len(cluster.nodes)} node(s) from port {cluster.nodes[0].port}"
         raise StartError(f"{folder} holds a cluster of {has}: ask for the same, or name another folder")
-    if any(bool(node.proxy_port) is not proxied for node in cluster.nodes):
+    if any(node.listeners != listeners for node in cluster.nodes):
         raise StartError(
-            f"{folder} holds a cluster with{'' if not proxied else 'out'} a listener for proxies: "
+            f"{folder} holds a cluster with {cluster.nodes[0].listeners}, not {listeners}: "
             "ask for the same, or name another folder"
         )
     for node in cluster.nodes:
-        for taken in filter(None, (node.port, node.controller_port, node.behind_port, node.proxy_port)):
+        used = (node.port, node.controller_port, node.behind_port, node.proxy_port, node.secured_port)
+        for taken in filter(None, used):
             ports.claim(taken)
     return cluster
 
 
-def _new_node(index: int, ports: Ports, first_port: int | None, *, proxied: bool) -> Node:
+def _new_node(index: int, ports: Ports, first_port: int | None, listeners: Listeners) -> Node:
     return Node(
         number=index + 1,
         port=ports.claim(None if first_port is None else first_port + index),
         controller_port=ports.claim(),
         directory=_new_id(),
-        behind_port=ports.claim() if proxied else 0,
-        proxy_port=ports.claim() if proxied else 0,
+        behind_port=ports.claim() if listeners.proxied else 0,
+        proxy_port=ports.claim() if listeners.proxied else 0,
+        secured_port=ports.claim() if listeners.secured else 0,
     )
 
 

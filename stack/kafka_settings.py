@@ -11,9 +11,23 @@ SMALL_TOPIC_PARTITIONS = 8
 """Partitions of Kafka's own topics; the default of 50 costs seconds at the first transaction of a fresh cluster."""
 
 
+SECURED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "false",
+    # A client without a name, on the first listener: the nodes themselves, and the process that started them.
+    "super.users": "User:ANONYMOUS",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
+}
+"""Clients with a name have the rights that ACLs give them, and no others."""
+
+
 def server_properties(node: Node, nodes: Sequence[Node], log_dirs: str, overrides: Mapping[str, str]) -> str:
     """Return the file `server.properties` of a node."""
-    settings = {**_base(len(nodes)), **_place(node, nodes), "log.dirs": log_dirs, **overrides}
+    secured = SECURED if node.secured_port else {}
+    settings = {**_base(len(nodes)), **_place(node, nodes), **secured, "log.dirs": log_dirs, **overrides}
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
@@ -24,6 +38,8 @@ def initial_controllers(nodes: Sequence[Node]) -> str:
 
 def _place(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
     listeners = f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}"
+    if node.secured_port:
+        listeners += f",SASL_PLAINTEXT://{HOST}:{node.secured_port}"
     # A client that comes in through a proxy gets the addresses of proxies only, so that no client gets past them.
     proxied = ",PROXIED://" + HOST if node.proxy_port else ""
     return {
@@ -41,7 +57,9 @@ def _base(nodes: int) -> dict[str, str]:
         "process.roles": "broker,controller",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
+        ),
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": replicas,

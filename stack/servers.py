@@ -15,6 +15,7 @@ from outbox._jars.java import find_java
 from stack.accounts import let_in, server_user
 from stack.errors import PortInUseError, StartError
 from stack.kafka import Kafka, KafkaProgram
+from stack.kafka_cluster import Listeners
 from stack.locks import KAFKA_LOCK
 from stack.ports import Ports
 from stack.postgres import STANDBY_NAME, Postgres
@@ -40,6 +41,8 @@ class Stack:
             `{"synchronous_standby_names": ""}` none waits, and a failover loses what the standby had not received.
         proxied: Give each Kafka node a second listener, whose clients connect to a proxy; the proxies are
             the caller's, see `kafka.proxy_ports`.
+        secured: Give each Kafka node a listener for clients with a name and a password, see `kafka.secured_servers` and
+            `kafka.add_user()`; they have the rights that ACLs give them, and no others.
         kafka_port: Clients' port of the first node, those of the others follow; None: any.
         postgres_port: Port of Postgres; None: any.
         kafka_settings: Settings of Kafka's `server.properties` over the stack's own.
@@ -65,6 +68,7 @@ class Stack:
         brokers: int = 1,
         standby: bool = False,
         proxied: bool = False,
+        secured: bool = False,
         kafka_port: int | None = None,
         postgres_port: int | None = None,
         kafka_settings: Mapping[str, str] | None = None,
@@ -74,7 +78,7 @@ class Stack:
     ) -> None:
         self._brokers = brokers
         self._with_standby = standby
-        self._proxied = proxied
+        self._listeners = Listeners(proxied=proxied, secured=secured)
         self._kafka_port = kafka_port
         self._postgres_port = postgres_port
         self._kafka_settings = kafka_settings
@@ -192,7 +196,7 @@ class Stack:
             brokers=self._brokers,
             port=self._kafka_port,
             settings=self._kafka_settings,
-            proxied=self._proxied,
+            listeners=self._listeners,
         )
         self._make_postgres(self._processes, postgres_binaries(user, self.data_dir), user)
         self._in_parallel(self._processes, self.kafka.start_all, self._start_postgres)

@@ -14,9 +14,15 @@ import spark_jobs.landing.metrics
 import spark_jobs.watching.metrics
 from checker.settings import CheckerSettings
 from outbox._kafka.topic_contract import STOPS, WARNS, Rule
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import Grant
+from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.message_table import MessageTable
+from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import ServiceSettings, TableSettings
 from outbox._service.settings_help import DescribedSetting, describe_field, describe_settings
+from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
@@ -73,6 +79,8 @@ def _tables() -> dict[str, str]:
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
         "contract": _table(("rule", "a running service"), _rules()),
+        "rights in Kafka": "\n".join(f"### {role}\n\n{_rights(role)}" for role in Role),
+        "rights in Postgres": _grants(),
         "settings of both": _settings(describe_settings(ServiceSettings)),
         "settings of the relay": _settings(row for row in describe_settings(RelaySettings) if row.name not in common),
         "settings of a table source": _table(
@@ -101,6 +109,40 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _rules() -> Iterator[tuple[str, str]]:
     for rule in Rule:
         yield f"`{rule}`", "stops (`UNSAFE`)" if rule in STOPS else WARNED if rule in WARNS else "goes on, not ready"
+
+
+def _rights(role: Role) -> str:
+    meaning = f"{role.meaning[0].upper()}{role.meaning[1:]}.\n\n"
+    if not NEEDS[role]:
+        return f"{meaning}It needs no rights in Kafka.\n"
+    rows = ((str(need.kind), _resource(need), ", ".join(need.operations), need.otherwise) for need in NEEDS[role])
+    return meaning + _table(("on", "name", "operations", "without it"), rows)
+
+
+def _resource(need: Need) -> str:
+    """The name of a resource, with `<…>` for what is filled in."""
+    name = need.name.replace("{", "<").replace("}", ">").replace("<sibling>", "<topic's sibling>")
+    return f"begins with `{name}`" if need.prefixed else f"`{name}`"
+
+
+def _grants() -> str:
+    names = TableNames("public", "outbox")
+    callbacks, messages, inbox = CallbackTable(names), MessageTable(names), InboxTable(names)
+    options: Mapping[str, tuple[Grant, ...]] = {
+        "application": (callbacks.application_grant("r"), messages.application_grant("r")),
+        "relay": (messages.relay_grant("r"),),
+        "checker": (callbacks.checker_grant("r"), messages.checker_grant("r")),
+        "operator": (messages.operator_grant("r"),),
+        "consumer": (inbox.consumer_grant("r"),),
+        "purger": (inbox.purger_grant("r"),),
+    }
+    rows = (
+        (f"`--{option}-role`", f"`{table}`", ", ".join(privileges))
+        for option, grants in options.items()
+        for grant in grants
+        for table, privileges in grant.rights.items()
+    )
+    return _table(("option", "table", "privileges"), rows)
 
 
 def _settings(settings: Iterable[DescribedSetting]) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
+from outbox._cli.acl import Groups, Sources, Topics, scope_of
 from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
 from outbox._operations.doctor import examine_database, examine_kafka, examine_versions
 from outbox._operations.finding import Finding
 from outbox._operations.foreign_doctor import examine_foreign
+from outbox._operations.rights_doctor import RightsDoctor
 from outbox._operations.source_report import SourceReporter
 from outbox._operations.table_doctor import TableDoctor
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.foreign_source import ForeignSource
+from outbox._rules.role_rights import Role, rights_of
 from outbox._service.findings import show_findings
 from outbox._service.output import Json
 from outbox.errors import ConfigurationError
@@ -26,10 +30,21 @@ app = typer.Typer(help="Check broker, channel, tables, grants and versions.")
 @setting_options(DoctorSettings)
 def doctor(
     given: Given,
+    role: Annotated[
+        list[Role] | None,
+        typer.Option(help="Check only the rights in Kafka that this role needs, with its credentials; repeatable."),
+    ] = None,
+    topic: Topics = None,
+    group: Groups = None,
+    source: Sources = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check everything that the outbox needs; ends with 2 if something is wrong."""
     settings = DoctorSettings(**given)
+    if role:
+        scope = scope_of(settings.channel_names(), role, topic, group, source or list(settings.tables), None)
+        show_findings(RightsDoctor(connection(settings)).examine(rights_of(role, scope)), as_json=as_json)
+        return
     findings = list(examine_versions())
     findings += examine_kafka(connection(settings), settings.channel_names(), settings.contract())
     findings += _database(settings)

@@ -91,11 +91,9 @@ def describe_topics(
     asked = admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=writing, request_timeout=timeout
     )
-    found, lacks = _answers(admin, asked, "describing topic", _DESCRIBE if writing else None)
+    found, lacks = _answers(admin, asked, "describing topic", _DESCRIBE, writing=writing)
     configs = _ask_settings(admin, list(found), timeout)
-    settings, lacks_more = _answers(
-        admin, configs, "reading settings of topic", "DESCRIBE_CONFIGS" if writing else None
-    )
+    settings, lacks_more = _answers(admin, configs, "reading settings of topic", "DESCRIBE_CONFIGS", writing=writing)
     closed = {name: TopicDescription(name, "", 0, 0, {}, right) for name, right in (lacks | lacks_more).items()}
     return closed | {name: _description(name, found[name], of_it) for name, of_it in settings.items()}
 
@@ -137,10 +135,19 @@ def _ask_settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> 
 
 
 def _answers(
-    admin: AdminClient, futures: Mapping[str, Future[Any]], what: str, right: str | None
+    admin: AdminClient, futures: Mapping[str, Future[Any]], what: str, right: str, *, writing: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return descriptions of the topics that exist and, by topic, the right that is missing."""
-    lacks = {name: _on(right, name) for name, future in futures.items() if right is not None and _is_forbidden(future)}
+    """Return descriptions of the topics that exist and, by topic, the right that is missing.
+
+    Raises:
+        ConfigurationError: A right is missing, and this client is not to write.
+    """
+    lacks = {name: _on(right, name) for name, future in futures.items() if _is_forbidden(future)}
+    if lacks and not writing:
+        raise ConfigurationError(
+            f"{what} failed: TOPIC_AUTHORIZATION_FAILED: this client lacks the right {', '.join(lacks.values())}. "
+            "Grant it."
+        )
     answers = {
         name: answer(future, f"{what} {name}", absent=KafkaError.UNKNOWN_TOPIC_OR_PART, admin=admin)
         for name, future in futures.items()

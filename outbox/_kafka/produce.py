@@ -1,12 +1,22 @@
-"""Hands records to librdkafka, however many there are."""
+"""Hands records to librdkafka, however many there are, and collects what Kafka refuses."""
 
 from __future__ import annotations
 
-from confluent_kafka import Producer
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from outbox._kafka.admin import refused
+from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 
 _ROOM_SECONDS = 0.1
+_MAY_NOT_WRITE = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,  # of an idempotent producer that may write to no topic at all
+}
 
 
 def produce(producer: Producer, record: Record) -> None:
@@ -31,3 +41,58 @@ def produce(producer: Producer, record: Record) -> None:
             producer.poll(_ROOM_SECONDS)
         else:
             return
+
+
+def why_refused(error: KafkaError, topic: str) -> str:
+    """Return why a record was refused: the right that is missing, if that is why.
+
+    Args:
+        error: Of its delivery report.
+        topic: Where it was sent.
+    """
+    if error.code() in _MAY_NOT_WRITE:
+        return f"{error.name()}: this client lacks the right WRITE on topic {topic}"
+    return f"{error.name()}: {error.str()}"
+
+
+class Refusals:
+    """Collects why Kafka did not take the records of one idempotent producer."""
+
+    def __init__(self) -> None:
+        self._errors: list[KafkaError] = []
+
+    def properties(self) -> dict[str, Any]:
+        """Return the librdkafka properties that the producer needs."""
+        return {"on_delivery": self._report}
+
+    @contextmanager
+    def raised(self, topic: str) -> Iterator[None]:
+        """Write records in the block, and wait for their acknowledgements.
+
+        Args:
+            topic: Where all records go.
+
+        Raises:
+            ConfigurationError: One was refused; the message names the right that is missing, if that is why.
+            KafkaUnreachable: Kafka did not answer.
+        """
+        try:
+            yield
+        except KafkaException as error:
+            self._errors.append(error.args[0])
+        except SystemError as error:  # a fatal error, and behind it the report on a record: the interpreter's own words
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            self._errors.append(error.__cause__.args[0])
+        self._raise_any(topic)
+
+    def _raise_any(self, topic: str) -> None:
+        for error in self._errors:
+            if error.code() in _MAY_NOT_WRITE:
+                raise ConfigurationError(f"{why_refused(error, topic)}. Grant it.")
+        if self._errors:
+            raise refused(f"writing to {topic}", KafkaException(self._errors[0]))
+
+    def _report(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._errors.append(error)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Producer
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties, refused
+from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.client_log import logged
+from outbox._kafka.produce import Refusals, produce
 from outbox.errors import ConfigurationError
 from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.protocol.record import Record
 
 
 def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
@@ -24,25 +26,14 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
     Raises:
         ConfigurationError: Kafka does not take them.
     """
-    failed: list[KafkaError] = []
-
-    def report(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
+    refusals = Refusals()
     with checked_properties():
-        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, "on_delivery": report})
-    for entry in entries:
-        value, headers = encode_op([entry], OpSource.OPERATOR)
-        while True:
-            try:
-                producer.produce(channel.op.name, value, None, entry.partition, None, None, 0, headers)
-                break
-            except BufferError:  # very many: wait until some are acknowledged, or have failed
-                producer.poll(1.0)
-        producer.poll(0)
-    left = producer.flush(REQUEST_TIMEOUT)
-    if failed:
-        raise refused(f"writing to {channel.op.name}", KafkaException(failed[0]))
+        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})
+    with refusals.raised(channel.op.name):
+        for entry in entries:
+            value, headers = encode_op([entry], OpSource.OPERATOR)
+            produce(producer, Record(channel.op.name, entry.partition, None, value, headers))
+            producer.poll(0)
+        left = producer.flush(REQUEST_TIMEOUT)
     if left:
         raise ConfigurationError(f"Kafka did not take {left} decisions within {REQUEST_TIMEOUT:.0f} s: give them again")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties, refused
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.client_log import logged
+from outbox._kafka.produce import Refusals
 from outbox._kafka.record_headers import headers_of
 from outbox.errors import ConfigurationError, UsageError
 from outbox.protocol.errors import NewerFormatError, ProtocolError
@@ -32,19 +33,13 @@ def send_skip(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip)
     Raises:
         ConfigurationError: Kafka does not take it.
     """
-    failed: list[KafkaError] = []
-
-    def report(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
+    refusals = Refusals()
     topic = channel.discard.name
     with checked_properties():
-        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, "on_delivery": report})
-    producer.produce(topic, skip.encode(), skip.key(), skip.partition)
-    left = producer.flush(REQUEST_TIMEOUT)
-    if failed:
-        raise refused(f"writing to {topic}", KafkaException(failed[0]))
+        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})
+    with refusals.raised(topic):
+        producer.produce(topic, skip.encode(), skip.key(), skip.partition)
+        left = producer.flush(REQUEST_TIMEOUT)
     if left:
         raise ConfigurationError(f"Kafka did not take the skip within {REQUEST_TIMEOUT:.0f} s: give it again")
 

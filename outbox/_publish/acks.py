@@ -12,6 +12,7 @@ from typing import Protocol
 from confluent_kafka import KafkaError, Message
 
 from outbox._kafka.connection_causes import NO_ANSWER
+from outbox._kafka.produce import why_refused
 from outbox._publish.waiting import Budget, Notify
 from outbox.errors import PublishFailed
 
@@ -68,7 +69,7 @@ class Acks:
             if index >= len(self._offsets):
                 return  # cancelled: a signal handler raised after produce() had queued the half (R47)
             if error is not None:
-                self.error = f"{error.name()}: {error.str()}"
+                self.error = why_refused(error, message.topic() or "")
                 self._too_late = self._too_late or error.code() in NO_ANSWER
             elif offset is None or offset < 0:
                 self.error = "a half was acknowledged without an offset"

@@ -11,6 +11,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from outbox._failpoints import failpoint
+from outbox._kafka.produce import why_refused
 from outbox._publish.acks import Acks, Report
 from outbox._publish.cluster_connection import Connection
 from outbox._publish.waiting import Budget
@@ -176,7 +177,7 @@ class Sender(Connection):
 
     def _report_op(self, transaction_id: str, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
-            self._op_dropped(transaction_id, error.str())
+            self._op_dropped(transaction_id, why_refused(error, self._settings.channel.op_topic))
 
     def _op_dropped(self, transaction_id: str, reason: str) -> None:
         self.recorder.ops_dropped(self._settings.group, 1)

@@ -14,6 +14,11 @@ def generation(group_metadata: bytes) -> int:
     return int.from_bytes(group_metadata[_GENERATION], sys.byteorder, signed=True)
 
 
+def group_name(group_metadata: bytes) -> str:
+    """Return the name of the group in a consumer's group metadata."""
+    return group_metadata[_GENERATION.stop :].partition(b"\0")[0].decode()
+
+
 def not_joined(group_metadata: bytes, group: str) -> str | None:
     """Return why a service is not ready, if its consumer is not a member of its group.
 

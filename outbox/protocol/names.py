@@ -49,6 +49,12 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LEDGER = ".replay-ledger"
 _SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
 
+PLATFORM_PREFIXES = ("_", "connect-")
+"""Beginnings of names by which other platforms keep their own state: Schema Registry, Kafka Connect, Strimzi."""
+
+PLATFORM_SUFFIXES = ("-changelog", "-repartition")
+"""Ends of such names: Kafka Streams."""
+
 Place = tuple[str, int]
 """Topic and partition number."""
 
@@ -163,6 +169,11 @@ def is_topic_name(topic: str) -> bool:
 def is_kafka_topic(topic: str) -> bool:
     """Return whether a topic belongs to Kafka itself."""
     return topic.startswith("__")
+
+
+def is_platform_topic(topic: str) -> bool:
+    """Return whether a topic is named as other platforms name those that hold their own state (R63)."""
+    return topic.startswith(PLATFORM_PREFIXES) or topic.endswith(PLATFORM_SUFFIXES)
 
 
 @lru_cache(maxsize=4_096)

@@ -159,6 +159,8 @@ def _inspect_target(
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
     if not allowed.allows(group, target.topic):
         return Finding(DiscardReason.FORBIDDEN, f"producer group {group} may not write to {target.topic}")
+    if allowed.protects(group, target.topic):
+        return Finding(DiscardReason.PLATFORM_TOPIC, f"topic {target.topic} is named as one of another platform")
     return None if topic is not None and topic.takes(target.partition) else _inspect_topic(target, topic)
 
 

@@ -16,6 +16,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from outbox._failpoints import failpoint
+from outbox._service.membership import group_name
 from outbox._service.rights import refuse_missing_right
 from outbox.protocol.record import Record
 from relay import metrics
@@ -172,12 +173,24 @@ class TransactionalDelivery:
         failpoint("relay.produced")
         self._producer.flush()
         failpoint("relay.flushed")
-        call_again(
-            Step.OFFSETS,
-            OFFSETS_SECONDS,
-            lambda left: self._producer.client.send_offsets_to_transaction(list(offsets), group_metadata, left),
-        )
+        self._send_offsets(list(offsets), group_metadata)
         failpoint("relay.offsets_sent")
+
+    def _send_offsets(self, offsets: list[TopicPartition], group_metadata: bytes) -> None:
+        client = self._producer.client
+        try:
+            call_again(
+                Step.OFFSETS,
+                OFFSETS_SECONDS,
+                lambda left: client.send_offsets_to_transaction(offsets, group_metadata, left),
+            )
+        except DeliveryError as error:
+            if error.cause is None or error.cause.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise
+            lacks = f"the relay lacks the right READ on group {group_name(group_metadata)}"
+            raise DeliveryError(
+                f"{Step.OFFSETS} failed: {lacks}. Grant it.", error.remedy, cause=error.cause
+            ) from error
 
     def write_and_abort(self, record: Record) -> None:
         """Write a record in a Kafka transaction that is aborted.

@@ -40,6 +40,7 @@ ALLOWED = {
     "itertools",
     "json",
     "re",
+    "shlex",
     "sys",
     "typing",
     "urllib.parse",

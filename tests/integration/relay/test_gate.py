@@ -109,6 +109,8 @@ def _bad(site: Site) -> list[tuple[DiscardReason, list[RawMessage], str, int]]:
         (DiscardReason.INTERNAL_TOPIC, beside(RawMessage(site.channel.half_topic))),
         (DiscardReason.INTERNAL_TOPIC, beside(RawMessage("__consumer_offsets"))),
         (DiscardReason.INTERNAL_TOPIC, beside(RawMessage("__transaction_state"))),
+        (DiscardReason.PLATFORM_TOPIC, beside(RawMessage("_schemas"))),
+        (DiscardReason.PLATFORM_TOPIC, beside(RawMessage(site.topic("a-changelog")))),
         (DiscardReason.INCOMPLETE, beside(RawMessage(site.topic("a"), unreadable=True))),
     ]
     return [
@@ -125,7 +127,7 @@ def _good(site: Site, number: int) -> list[RawMessage]:
 
 def _make_topics(site: Site) -> str:
     """The topics that `_bad` and `_good` name; the id of the half topic."""
-    description = site.create("a", "b", "closed", "hidden", "unreadable", partitions=1)
+    description = site.create("a", "b", "closed", "hidden", "unreadable", "a-changelog", partitions=1)
     _create(site, "small", {"max.message.bytes": "2000"})
     _create(site, "compacted", {"cleanup.policy": "compact"})
     window = dict.fromkeys(("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(HOUR_MS))
@@ -164,7 +166,7 @@ def test_one_bad_transaction_of_each_kind_among_thousands_keeps_nobody(own: Site
     own.wait_settled()
     _check_order(own, "a")
     _check_order(own, "b")
-    for name in ("closed", "small", "compacted", "timed"):
+    for name in ("closed", "small", "compacted", "timed", "a-changelog"):
         assert own.read(name) == []
     _check_discarded(own, expected)
     assert "Partition worker restarted" not in relay.output(), "no Kafka transaction failed"

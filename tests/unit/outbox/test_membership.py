@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError
 
-from outbox._service.membership import generation, not_joined
+from outbox._service.membership import generation, group_name, not_joined
 from outbox._service.rights import refuse_missing_right
 from outbox.errors import ConfigurationError
 
@@ -22,6 +22,13 @@ def _metadata(number: int) -> bytes:
 def test_membership_without_a_generation_is_not_ready(metadata: bytes) -> None:
     assert generation(metadata) == -1
     assert not_joined(metadata, "shop-relay") == "the consumer has not joined group shop-relay"
+
+
+def test_the_group_of_a_member_has_its_name() -> None:
+    assert group_name(_metadata(7)) == "group"
+    assert group_name(Consumer({"bootstrap.servers": "", "group.id": "shop-table.a"}).consumer_group_metadata()) == (
+        "shop-table.a"
+    )
 
 
 @pytest.mark.parametrize("number", [0, 1, 70_000])

@@ -35,6 +35,41 @@ def test_without_a_list_every_group_may_write_everywhere_and_with_an_empty_one_n
     assert not AllowList({}).allows("orders", "any")
 
 
+PLATFORM = AllowList(
+    {"orders": ("*", "_schemas", "connect-*"), "stock": ("stock*", "c*", "stock-b-changelog"), "eu": ("eu-changelog*",)}
+)
+
+
+@pytest.mark.parametrize("topic", ["_schemas", "_", "connect-configs", "app-store-changelog", "app-a-repartition"])
+def test_topics_of_other_platforms_are_protected_until_they_are_named(topic: str) -> None:
+    assert EVERYTHING.protects("orders", topic)
+    assert AllowList({"orders": ("*",)}).protects("orders", topic)
+    assert not AllowList({"orders": (topic,)}).protects("orders", topic)
+    assert AllowList({"orders": (topic,)}).protects("stock", topic), "another group's entry names nothing for this one"
+
+
+@pytest.mark.parametrize("topic", ["orders", "schemas_", "connect", "connections", "changelog", "a-changelog.b", "a_b"])
+def test_other_topics_are_not_protected(topic: str) -> None:
+    assert not EVERYTHING.protects("orders", topic)
+    assert not AllowList({}).protects("orders", topic)
+
+
+@pytest.mark.parametrize(
+    ("group", "topic", "protected"),
+    [
+        ("orders", "_schemas", False),
+        ("orders", "_schemas2", True),
+        ("orders", "connect-status", False),
+        ("stock", "connect-status", True),
+        ("stock", "stock-a-changelog", True),
+        ("stock", "stock-b-changelog", False),
+        ("eu", "eu-changelog", False),
+    ],
+)
+def test_only_a_pattern_that_begins_like_such_a_name_names_it(group: str, topic: str, *, protected: bool) -> None:
+    assert PLATFORM.protects(group, topic) == protected
+
+
 def settings(allowed: object) -> RelaySettings:
     return RelaySettings.model_validate({"bootstrap_servers": "kafka:9092", "allowed_topics": allowed})
 

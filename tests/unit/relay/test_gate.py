@@ -222,11 +222,12 @@ def test_transaction_waits_for_each_topic_in_turn() -> None:
         ("outbox.op", DiscardReason.INTERNAL_TOPIC),
         ("__consumer_offsets", DiscardReason.INTERNAL_TOPIC),
         ("secret", DiscardReason.FORBIDDEN),
+        ("connect-offsets", DiscardReason.PLATFORM_TOPIC),
     ],
 )
 def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> None:
     """Also beside a message that could wait; and its topic is not even looked at."""
-    relay = GatedLedger("orders", allowed=AllowList({GROUP: ("late", "orders")}))
+    relay = GatedLedger("orders", allowed=AllowList({GROUP: ("late", "orders", "c*")}))
     relay.commit("late", target)
     (transaction,) = relay.take()
     assert relay.reason(transaction) is reason

@@ -87,6 +87,8 @@ def test_a_good_transaction_passes() -> None:
         *((message(2, 1, name), DiscardReason.INTERNAL_TOPIC) for name in CHANNEL.topics),
         (message(2, 1, "team2.op"), DiscardReason.INTERNAL_TOPIC),
         (message(2, 1, "__consumer_offsets"), DiscardReason.INTERNAL_TOPIC),
+        (message(2, 1, "_schemas"), DiscardReason.PLATFORM_TOPIC),
+        (message(2, 1, "connect-configs"), DiscardReason.PLATFORM_TOPIC),
     ],
 )
 def test_one_bad_message_stops_its_whole_transaction(bad: Half, reason: DiscardReason) -> None:

@@ -1,0 +1,77 @@
+"""`outbox acl`: print the rights in Kafka that a role needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outbox._cli.options import ChannelSettings, Given
+from outbox._cli.setting_options import setting_options
+from outbox._rules.acl_formats import AclFormat, formatted, is_principal
+from outbox._rules.role_rights import Role, Scope, names_missing, rights_of
+from outbox.errors import ConfigurationError
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.names import Channel, check_group, is_topic_name
+
+app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_is_help=True)
+
+Roles = Annotated[list[Role], typer.Option("--role", help="Who needs them; repeatable: the rights of all together.")]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Real topic, or a prefix that ends in '*'; repeatable.")
+]
+Groups = Annotated[list[str] | None, typer.Option("--group", help="Producer group of a listener; repeatable.")]
+Sources = Annotated[list[str] | None, typer.Option("--source", help="Table source, as in `tables`; repeatable.")]
+Alerts = Annotated[list[str] | None, typer.Option("--alerts-topic", help="Topic for the alerts of `outbox watch`.")]
+
+
+@app.callback()
+def acl() -> None:
+    """Print the rights in Kafka that a role needs."""
+
+
+@app.command("print")
+@setting_options(ChannelSettings, only=("channel",))
+def print_rights(
+    given: Given,
+    role: Roles,
+    principal: Annotated[str, typer.Option(help="Who gets them, such as User:orders.")],
+    topic: Topics = None,
+    group: Groups = None,
+    source: Sources = None,
+    alerts_topic: Alerts = None,
+    form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
+) -> None:
+    """Print the rights in a form that Kafka's script, Strimzi or Terraform (Mongey/kafka) reads, or as JSON."""
+    if not is_principal(principal):
+        raise ConfigurationError(f"--principal {principal!r} is none: write its type and name, such as User:orders")
+    channel = ChannelSettings(**given).channel_names()
+    rights = rights_of(role, scope_of(channel, role, topic, group, source, alerts_topic))
+    typer.echo(formatted(form, principal, rights), nl=False)
+
+
+def scope_of(
+    channel: Channel,
+    roles: list[Role],
+    topics: list[str] | None,
+    groups: list[str] | None,
+    sources: list[str] | None,
+    alerts: list[str] | None,
+) -> Scope:
+    """Return the names for which rights are wanted.
+
+    Raises:
+        ConfigurationError: A name is not allowed, or the roles need one that is not given.
+    """
+    scope = Scope(channel, *(tuple(names or ()) for names in (topics, groups, sources, alerts)))
+    for name in (*scope.topics, *scope.alerts):
+        if name != "*" and not is_topic_name(name.removesuffix("*")):
+            raise ConfigurationError(f"{name!r} is neither a topic nor the beginning of one with '*' behind it")
+    try:
+        for name in (*scope.groups, *scope.sources):
+            check_group(name)
+    except ProtocolError as error:
+        raise ConfigurationError(str(error)) from error
+    if missing := names_missing(roles, scope):
+        raise ConfigurationError(f"role {' and '.join(roles)}: give {' and '.join(f'--{name}' for name in missing)}")
+    return scope

@@ -1,0 +1,313 @@
+"""The rights in Kafka that each role needs: one table, from which commands, documents and the doctor are made."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from outbox.protocol.names import Channel, sibling_topic
+
+
+class Kind(enum.StrEnum):
+    """What a right is on."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional id"
+    CLUSTER = "cluster"
+
+
+class Operation(enum.StrEnum):
+    """What a right allows. READ and WRITE include DESCRIBE."""
+
+    READ = "READ"
+    WRITE = "WRITE"
+    CREATE = "CREATE"
+    DESCRIBE = "DESCRIBE"
+    DESCRIBE_CONFIGS = "DESCRIBE_CONFIGS"
+
+
+READ, WRITE, CREATE = Operation.READ, Operation.WRITE, Operation.CREATE
+DESCRIBE, DESCRIBE_CONFIGS = Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS
+
+
+class Role(enum.StrEnum):
+    """Who needs rights."""
+
+    APPLICATION = "application"
+    TABLE_APPLICATION = "table-application"
+    LISTENER = "listener"
+    RECEIPTS = "receipts"
+    RELAY = "relay"
+    CHECKER = "checker"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    LAND = "land"
+    AUDIT = "audit"
+    REPLAY = "replay"
+    WATCH = "watch"
+    ADMINISTRATOR = "administrator"
+
+    @property
+    def meaning(self) -> str:
+        """What has this role."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Role.APPLICATION: "an application that publishes in half mode or auto mode",
+    Role.TABLE_APPLICATION: "an application that publishes in table mode: it has no connection to Kafka",
+    Role.LISTENER: "besides `application`: an application that answers checks (`TransactionalProducer`, "
+    "`outbox.serve_checks()`)",
+    Role.RECEIPTS: "besides `application`: an application that waits for receipts (`wait_visible()`)",
+    Role.RELAY: "`outbox relay`, with the table sources that are named",
+    Role.CHECKER: "`outbox checker`, also `outbox checker settlement`",
+    Role.VIEWER: "an operator who looks: `outbox pending`, `trace`, `discarded list`, `doctor`",
+    Role.OPERATOR: "an operator who decides: `outbox resolve`, `discarded deliver` and `drop`, `skip`, `table resume`",
+    Role.LAND: "`outbox land`",
+    Role.AUDIT: "`outbox audit`",
+    Role.REPLAY: "`outbox replay`; the topics are those that it writes to",
+    Role.WATCH: "`outbox watch`",
+    Role.ADMINISTRATOR: "`outbox channel create` and `verify`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a role needs on one kind of resource.
+
+    Args:
+        kind: Kind of the resource.
+        name: Its name. `{channel}`, `{topic}`, `{sibling}`, `{group}`, `{source}` and `{alerts}` are filled in; there
+            is one for each name that is given.
+        operations: What it must allow.
+        prefixed: Whether the right is on all names that begin like this.
+        otherwise: What is so without it; empty: the role does not work.
+    """
+
+    kind: Kind
+    name: str
+    operations: tuple[Operation, ...]
+    prefixed: bool = False
+    otherwise: str = ""
+
+
+def _topic(name: str, *operations: Operation, otherwise: str = "") -> Need:
+    return Need(Kind.TOPIC, name, operations, otherwise=otherwise)
+
+
+def _group(name: str, *operations: Operation) -> Need:
+    return Need(Kind.GROUP, name, operations)
+
+
+HALF, OP, CHECK, DISCARD = "{channel}.half", "{channel}.op", "{channel}.check", "{channel}.discard"
+_CLUSTER_NAME = "kafka-cluster"
+_RELAY_GROUP = "{channel}-relay"
+_TABLE_GROUP = "{channel}-table.{source}"
+_SIBLING = _topic("{sibling}", DESCRIBE)
+_CONTRACT = "the settings of Kafka's own topics are not checked"
+_KAFKAS_OWN = tuple(
+    _topic(name, DESCRIBE_CONFIGS, DESCRIBE, otherwise=_CONTRACT)
+    for name in ("__consumer_offsets", "__transaction_state")
+)
+_OFFSETS_RETENTION = Need(
+    Kind.CLUSTER, _CLUSTER_NAME, (DESCRIBE_CONFIGS,), otherwise="`offsets.retention.minutes` is not checked"
+)
+
+_VIEWER = (
+    *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, CHECK, DISCARD)),
+    _topic("{topic}", READ, DESCRIBE_CONFIGS, otherwise="`trace` does not find messages on the real topic"),
+    _group(_RELAY_GROUP, DESCRIBE),
+    _group(_TABLE_GROUP, DESCRIBE),
+    *_KAFKAS_OWN,
+    _OFFSETS_RETENTION,
+)
+
+NEEDS: Mapping[Role, tuple[Need, ...]] = {
+    Role.APPLICATION: (
+        _topic(HALF, WRITE, DESCRIBE_CONFIGS),
+        _topic(OP, WRITE, DESCRIBE_CONFIGS),
+        _topic(CHECK, DESCRIBE, DESCRIBE_CONFIGS),
+        _topic(DISCARD, DESCRIBE, DESCRIBE_CONFIGS),
+        _topic("{topic}", DESCRIBE, DESCRIBE_CONFIGS),
+        _SIBLING,
+    ),
+    Role.TABLE_APPLICATION: (),
+    Role.LISTENER: (_topic(CHECK, READ), _group("{channel}-listeners.{group}", READ)),
+    Role.RECEIPTS: (_topic(OP, READ), _topic(DISCARD, READ), _topic("{topic}", READ)),
+    Role.RELAY: (
+        _topic(HALF, READ, DESCRIBE_CONFIGS),
+        _topic(OP, READ, DESCRIBE_CONFIGS),
+        _topic(CHECK, WRITE, DESCRIBE_CONFIGS),
+        _topic(DISCARD, READ, WRITE, DESCRIBE_CONFIGS),
+        _topic("{topic}", WRITE, DESCRIBE_CONFIGS),
+        _topic(
+            "{topic}", READ, otherwise="after an unfinished Kafka transaction the relay waits until none is open there"
+        ),
+        _SIBLING,
+        _group(_RELAY_GROUP, READ),
+        Need(Kind.TRANSACTIONAL_ID, "{channel}-relay-", (WRITE,), prefixed=True),
+        _group(_TABLE_GROUP, READ),
+        Need(Kind.TRANSACTIONAL_ID, _TABLE_GROUP, (WRITE,)),
+        _topic(
+            "__transaction_state",
+            READ,
+            DESCRIBE_CONFIGS,
+            otherwise="a hanging transaction is not ended, and its half partition waits",
+        ),
+        _KAFKAS_OWN[0],
+        _OFFSETS_RETENTION,
+    ),
+    Role.CHECKER: (
+        _topic(HALF, DESCRIBE, DESCRIBE_CONFIGS),
+        _topic(OP, WRITE, DESCRIBE_CONFIGS),
+        _topic(OP, READ, otherwise="the settlement audit does not compare op markers with rows"),
+        _topic(CHECK, READ, DESCRIBE_CONFIGS),
+        _topic(DISCARD, READ, DESCRIBE_CONFIGS),
+        _group("{channel}-checker", READ),
+        _group(_RELAY_GROUP, DESCRIBE),
+        *_KAFKAS_OWN,
+        _OFFSETS_RETENTION,
+    ),
+    Role.VIEWER: _VIEWER,
+    Role.OPERATOR: (*_VIEWER, _topic(OP, WRITE), _topic(DISCARD, WRITE, otherwise="`skip` does not work")),
+    Role.LAND: (_topic("{topic}", READ),),
+    Role.AUDIT: (
+        *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, DISCARD)),
+        _topic("{topic}", READ, DESCRIBE_CONFIGS),
+        _group(_RELAY_GROUP, DESCRIBE),
+    ),
+    Role.REPLAY: (
+        _topic("{topic}", WRITE, DESCRIBE_CONFIGS),
+        _topic("{channel}.replay-ledger", READ, WRITE, DESCRIBE_CONFIGS),
+        _topic("{channel}.replay-ledger", CREATE, otherwise="an administrator must create the topic"),
+        Need(Kind.GROUP, "{channel}-replay.", (READ,), prefixed=True),
+        Need(Kind.TRANSACTIONAL_ID, "{channel}-replay.", (WRITE,), prefixed=True),
+    ),
+    Role.WATCH: (
+        *(_topic(name, READ) for name in (HALF, OP, CHECK, DISCARD)),
+        _topic("{topic}", READ),
+        _topic("{alerts}", WRITE),
+        _group(_RELAY_GROUP, DESCRIBE),
+        Need(Kind.TRANSACTIONAL_ID, "*", (DESCRIBE,), otherwise="hanging transactions have no name"),
+    ),
+    Role.ADMINISTRATOR: (
+        _topic(HALF, CREATE, READ, DESCRIBE_CONFIGS),
+        _topic(OP, CREATE, READ, DESCRIBE_CONFIGS),
+        _topic(CHECK, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
+        _topic(DISCARD, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
+        _group(_RELAY_GROUP, READ),
+        *_KAFKAS_OWN,
+    ),
+}
+"""What each role needs. Nothing else in this project states rights in Kafka."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The names for which rights are wanted.
+
+    Args:
+        channel: The channel.
+        topics: Real topics; one that ends in `*` is a prefix, and `*` alone is every topic.
+        groups: Producer groups.
+        sources: Table sources.
+        alerts: Topics for the alerts of `outbox watch`.
+    """
+
+    channel: Channel
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    alerts: tuple[str, ...] = ()
+
+    def names(self) -> dict[str, Sequence[str]]:
+        """Return the names by their place in a need."""
+        siblings = [sibling for topic in self.topics if (sibling := sibling_topic(topic))]
+        return {
+            "topic": self.topics,
+            "sibling": siblings,
+            "group": self.groups,
+            "source": self.sources,
+            "alerts": self.alerts,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One right on one resource, or on all whose names begin with its name.
+
+    Args:
+        kind: Kind of the resource.
+        name: Name of the resource.
+        operation: What it allows.
+        prefixed: Whether the name is a prefix.
+        otherwise: What is so without it; empty: the role does not work.
+    """
+
+    kind: Kind
+    name: str
+    operation: Operation
+    prefixed: bool = False
+    otherwise: str = ""
+
+    @property
+    def resource(self) -> tuple[Kind, str, bool]:
+        """Kind, name and pattern."""
+        return self.kind, self.name, self.prefixed
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"{self.operation} on {self.kind} {self.name}{'*' if self.prefixed else ''}"
+
+
+def rights_of(roles: Iterable[Role], scope: Scope) -> list[Right]:
+    """Return the rights that roles need together: each once, those on one resource together, and nothing implied.
+
+    Args:
+        roles: The roles.
+        scope: The names.
+    """
+    found: dict[tuple[tuple[Kind, str, bool], Operation], Right] = {}
+    for right in (right for role in roles for need in NEEDS[role] for right in _filled(need, scope)):
+        known = found.setdefault((right.resource, right.operation), right)
+        if not right.otherwise and known.otherwise:
+            found[right.resource, right.operation] = right
+    resources = list(dict.fromkeys(resource for resource, _ in found))
+    ordered = (found.get((resource, operation)) for resource in resources for operation in Operation)
+    return [right for right in ordered if right is not None and not _is_implied(right, found.values())]
+
+
+def names_missing(roles: Iterable[Role], scope: Scope) -> list[str]:
+    """Return the kinds of names that the roles need and a scope lacks: `topic`, `group`."""
+    needs = [need.name for role in roles for need in NEEDS[role]]
+    names = scope.names()
+    return [kind for kind in ("topic", "group") if not names[kind] and any(f"{{{kind}}}" in name for name in needs)]
+
+
+def _is_implied(right: Right, others: Iterable[Right]) -> bool:
+    """Return whether READ or WRITE includes a right, as far as both are needed."""
+    return right.operation is DESCRIBE and any(
+        other.resource == right.resource
+        and other.operation in {READ, WRITE}
+        and (bool(right.otherwise) or not other.otherwise)
+        for other in others
+    )
+
+
+def _filled(need: Need, scope: Scope) -> Iterator[Right]:
+    """Yield the rights of a need, for each of the names that it is about."""
+    places = [(place, names) for place, names in scope.names().items() if f"{{{place}}}" in need.name]
+    place, names = places[0] if places else ("", [""])
+    for name in names:
+        filled = need.name.format(channel=scope.channel.name, **{place: name} if place else {})
+        for operation in need.operations:
+            yield _pattern(Right(need.kind, filled, operation, need.prefixed, need.otherwise))
+
+
+def _pattern(right: Right) -> Right:
+    """Return a right on a name that ends in `*` as one on a prefix; `*` alone is Kafka's own word for all."""
+    if right.name == "*" or not right.name.endswith("*"):
+        return right
+    return replace(right, name=right.name[:-1], prefixed=True)

@@ -1,0 +1,237 @@
+"""A Kafka with an authorizer, one user per role: the printed rights suffice, and each that is taken away is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from checker.operator import pending, resolve, trace
+from outbox import ConfigurationError, Message, PublishFailed
+from outbox._cli import channel, discarded, doctor
+from outbox._postgres.callback_table import CallbackTable
+from outbox._rules.role_rights import Role
+from outbox._service.exit_codes import Exit
+from outbox.protocol.discard import DiscardReason
+from outbox.transactional_producer import TransactionalProducer
+from stack import Stack
+from tests.support import message_rows
+from tests.support.bulk import send_halves
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Service, wait_until
+from tests.support.listeners import COMMIT, UNKNOWN, Scripted
+from tests.support.secured import SecuredSite, named, printed, resource
+from tests.support.shop import Shop
+
+QUICK = {
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "500",
+    "OUTBOX_CHECK_INTERVAL_MS": "300",
+    "OUTBOX_CHECK_INTERVAL_MAX_MS": "300",
+}
+LISTENING = "listening"
+DOCTOR = {"OUTBOX_POSTGRES_URL": None}
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Stack]:
+    """Servers where a client with a name has no right without an ACL."""
+    with Stack(secured=True) as running:
+        yield running
+
+
+@pytest.fixture
+def site(secured: Stack) -> Iterator[SecuredSite]:
+    """A site on them, whose channel an administrator made."""
+    with SecuredSite(
+        secured.bootstrap_servers, secured.postgres_url, secured_servers=secured.kafka.secured_servers
+    ) as made:
+        with made.acting(made.user(secured, Role.ADMINISTRATOR)):
+            code, text = call_command(channel.app, made, "create", "--partitions", "1")
+            assert code == Exit.OK, text
+            assert call_command(channel.app, made, "verify")[0] == Exit.OK
+        with made.connect() as connection:
+            CallbackTable(made.tables).create(connection)
+        made.create_topics("orders", "a-changelog")
+        yield made
+
+
+def _examine(site: SecuredSite, role: Role, **names: list[str]) -> tuple[int, list[dict[str, str]]]:
+    """Exit code and findings of `outbox doctor --role`."""
+    words = [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
+    code, document = call_for_json(doctor.app, site, "--role", role, *words, environ=DOCTOR)
+    return code, document["findings"]
+
+
+def _names(site: SecuredSite) -> dict[str, list[str]]:
+    return {"topic": [site.topic("orders"), site.topic("a-changelog")]}
+
+
+def _application(site: SecuredSite, stack: Stack) -> str:
+    return site.user(stack, Role.APPLICATION, Role.LISTENER, Role.RECEIPTS, **_names(site), group=[LISTENING])
+
+
+def _relay_user(site: SecuredSite, stack: Stack) -> str:
+    return site.user(stack, Role.RELAY, **_names(site), source=[message_rows.SOURCE])
+
+
+def _start_services(site: SecuredSite, stack: Stack) -> Service:
+    with site.acting(_relay_user(site, stack)):
+        relay = site.relay(extra=message_rows.relay_settings(site, **QUICK))
+    with site.acting(site.user(stack, Role.CHECKER)):
+        site.checker()
+        assert _examine(site, Role.CHECKER)[0] == Exit.OK
+    return relay
+
+
+def test_the_whole_loop_runs_with_the_printed_rights(secured: Stack, site: SecuredSite) -> None:
+    message_rows.create(site)
+    relay = _start_services(site, secured)
+    listener = Scripted(UNKNOWN, COMMIT)
+    with site.acting(_application(site, secured)), Shop(site, publish_timeout_seconds=20.0) as shop:
+        with shop.session() as session:
+            receipt = shop.publish(session, "orders", "published")
+        receipt.wait_visible(30)
+        # An application that dies behind COMMIT: the checker finds its row.
+        with shop.buyer("orders", 1, "outbox.committed") as (process, _):
+            process.wait(60)
+        with TransactionalProducer(LISTENING, listener, site.kafka(), channel=site.name) as producer:
+            producer.send_message_in_transaction(Message(site.topic("orders"), b"answered"))
+            wait_until(lambda: bool(listener.checked))
+        with site.connect() as connection, connection.transaction():
+            message_rows.publish(connection, site, "orders", ["row"])
+        with shop.session() as session:
+            bad = shop.publish(session, "a-changelog", "of another platform")
+    assert {record.value for record in site.wait_visible(4, "orders")} == {b"published", b"1", b"answered"}
+    site.wait_settled()
+    _look_and_decide(secured, site, bad.transaction_id)
+    assert "lacks rights" not in relay.output()
+
+
+def _look_and_decide(stack: Stack, site: SecuredSite, discarded_id: str) -> None:
+    """The verbs of an operator, each with its own rights."""
+    with site.acting(site.user(stack, Role.VIEWER, **_names(site), source=[message_rows.SOURCE])):
+        assert call_command(pending.app, site)[0] == Exit.OK
+        code, story = call_command(trace.app, site, discarded_id)
+        assert code == Exit.OK, story
+        code, listed = call_command(discarded.app, site, "list", "--reason", DiscardReason.PLATFORM_TOPIC)
+        assert code == Exit.OK
+        assert discarded_id in listed
+        code, text = call_command(discarded.app, site, "drop", discarded_id, "--yes", "--comment", "not mine")
+        assert code == Exit.CONFIGURATION
+        assert site.channel.op_topic in text
+    with site.acting(site.user(stack, Role.OPERATOR, **_names(site))):
+        code, text = call_command(discarded.app, site, "drop", discarded_id, "--yes", "--comment", "not wanted")
+        assert code == Exit.OK, text
+
+
+def test_an_operator_decides_what_is_open(secured: Stack, site: SecuredSite) -> None:
+    with site.acting(_application(site, secured)), site.outbox(publish_timeout_seconds=20.0) as outbox:
+        (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
+    with site.acting(site.user(secured, Role.OPERATOR, **_names(site))):
+        words = ("--commit", "--yes", "--min-age-ms", "0", "--reason", "a test")
+        code, text = call_command(resolve.app, site, entry.transaction_id, *words)
+        assert code == Exit.OK, text
+        assert _examine(site, Role.OPERATOR, **_names(site))[0] == Exit.OK
+    with site.acting(_relay_user(site, secured)):
+        site.relay(extra=QUICK)
+    site.wait_visible(1, "orders")
+
+
+# --- one right less ---------------------------------------------------------------------------------------------------
+
+
+def _given(site: SecuredSite, role: Role) -> dict[str, list[str]]:
+    """The options of `outbox acl print` that a role needs."""
+    if role is Role.LISTENER:
+        return {"group": [LISTENING]}
+    return {} if role in {Role.CHECKER, Role.ADMINISTRATOR} else {"topic": [site.topic("orders")]}
+
+
+@contextmanager
+def _only_described(site: SecuredSite, rule: Mapping[str, str]) -> Iterator[None]:
+    """Take one right away for the block; what READ or WRITE includes stays, so that nothing else is missing."""
+    describe = {**rule, "operation": "DESCRIBE"}
+    with site.without(rule):
+        if rule["operation"] not in {"READ", "WRITE"}:
+            yield
+        else:
+            with site.besides(describe):
+                yield
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        Role.APPLICATION,
+        pytest.param(Role.RELAY, marks=pytest.mark.long),
+        pytest.param(Role.LISTENER, marks=pytest.mark.long),
+        pytest.param(Role.RECEIPTS, marks=pytest.mark.long),
+        pytest.param(Role.CHECKER, marks=pytest.mark.long),
+        pytest.param(Role.OPERATOR, marks=pytest.mark.long),
+        pytest.param(Role.ADMINISTRATOR, marks=pytest.mark.long),
+    ],
+)
+def test_the_doctor_names_each_right_that_is_taken_away(secured: Stack, site: SecuredSite, role: Role) -> None:
+    given = _given(site, role)
+    name = site.user(secured, role, **given)
+    with site.acting(name):
+        code, findings = _examine(site, role, **given)
+        assert code == Exit.OK
+        assert [one for one in findings if re.search("missing|not checked", one["finding"])] == []
+        for rule in printed(site, name, role, **given):
+            with _only_described(site, rule):
+                code, findings = _examine(site, role, **given)
+            (wrong,) = (one for one in findings if "is missing" in one["finding"])
+            assert wrong["what"] == f"rights: {resource(rule)}"
+            assert wrong["finding"].partition(" is missing")[0] == rule["operation"]
+            assert code == (Exit.OK if rule["without_it"] else Exit.FINDINGS)
+
+
+def test_an_application_names_each_right_that_is_taken_away(
+    secured: Stack, site: SecuredSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = _given(site, Role.APPLICATION)
+    name = site.user(secured, Role.APPLICATION, **given)
+    with site.acting(name), Shop(site) as shop:
+        for rule in printed(site, name, Role.APPLICATION, **given):
+            caplog.clear()
+            with _only_described(site, rule):
+                said = _publish(site, shop, caplog)
+            assert named(rule) in said
+
+
+def _publish(site: SecuredSite, shop: Shop, caplog: pytest.LogCaptureFixture) -> str:
+    """Publish with a new outbox; the error, or else the log: an op marker that is refused fails nothing."""
+    try:
+        with site.outbox() as outbox, shop.session() as session:
+            outbox.publish(session, Message(site.topic("orders"), b"v"))
+    except (ConfigurationError, PublishFailed) as error:
+        return str(error)
+    return caplog.text
+
+
+@pytest.mark.long
+def test_a_relay_names_each_right_that_is_taken_away(secured: Stack, site: SecuredSite) -> None:
+    """It ends with the right in its one line; what concerns one real topic or one table source is only a warning."""
+    message_rows.create(site)
+    given = {**_given(site, Role.RELAY), "source": [message_rows.SOURCE]}
+    name = site.user(secured, Role.RELAY, **given)
+    for rule in printed(site, name, Role.RELAY, **given):
+        if not rule["without_it"]:
+            with site.connect() as connection, connection.transaction():
+                message_rows.publish(connection, site, "orders", ["row"])
+            with _only_described(site, rule), site.acting(name):
+                relay = site.relay(extra=message_rows.relay_settings(site, **QUICK))
+                wait_until(partial(_names_right, relay, rule), 60, site.logs)
+                goes_on = rule["name"] in {site.topic("orders"), site.channel.table_group(message_rows.SOURCE)}
+                assert (relay.terminate() if goes_on else relay.wait(30)) == (
+                    Exit.OK if goes_on else Exit.CONFIGURATION
+                )
+
+
+def _names_right(relay: Service, rule: Mapping[str, str]) -> bool:
+    pattern = rf"lacks .*\b{rule['operation']} on {re.escape(resource(rule).removesuffix('*'))}"
+    return re.search(pattern, relay.output()) is not None

@@ -1,0 +1,114 @@
+"""`outbox acl print`: what is printed is what the tools read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from outbox._cli.acl import app
+from outbox._rules.acl_formats import AclFormat, formatted
+from outbox._rules.role_rights import Kind, Operation, Right, Role
+
+WHO = "User:orders"
+RIGHTS = [
+    Right(Kind.TOPIC, "orders", Operation.READ),
+    Right(Kind.TOPIC, "orders", Operation.DESCRIBE_CONFIGS),
+    Right(Kind.TOPIC, "eu.", Operation.WRITE, prefixed=True),
+    Right(Kind.GROUP, "shop-relay", Operation.DESCRIBE),
+    Right(Kind.TRANSACTIONAL_ID, "shop-relay-", Operation.WRITE, prefixed=True),
+    Right(Kind.CLUSTER, "kafka-cluster", Operation.DESCRIBE_CONFIGS),
+]
+
+
+def called(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["print", *words])
+    return result.exit_code, result.output
+
+
+def test_commands_of_kafkas_script_have_one_line_for_each_resource() -> None:
+    head = ["--bootstrap-server", "$KAFKA", "--command-config", "$ADMIN", "--add", "--allow-principal", WHO]
+    lines = [shlex.split(line) for line in formatted(AclFormat.KAFKA_ACLS, WHO, RIGHTS).splitlines()]
+    assert [line[1:8] for line in lines] == [head] * 5
+    assert [" ".join(line[8:]) for line in lines] == [
+        "--operation Read --operation DescribeConfigs --topic orders",
+        "--operation Write --topic eu. --resource-pattern-type prefixed",
+        "--operation Describe --group shop-relay",
+        "--operation Write --transactional-id shop-relay- --resource-pattern-type prefixed",
+        "--operation DescribeConfigs --cluster",
+    ]
+
+
+def test_principals_and_wildcards_are_quoted_for_the_shell() -> None:
+    text = formatted(AclFormat.KAFKA_ACLS, "User:CN=a b,O=$(x)", [Right(Kind.TOPIC, "*", Operation.READ)])
+    assert shlex.split(text)[7:] == ["User:CN=a b,O=$(x)", "--operation", "Read", "--topic", "*"]
+
+
+def test_strimzi_reads_a_kafka_user() -> None:
+    user = yaml.safe_load(formatted(AclFormat.STRIMZI, WHO, RIGHTS))
+    assert (user["kind"], user["metadata"]["name"]) == ("KafkaUser", "orders")
+    rules: list[dict[str, Any]] = user["spec"]["authorization"]["acls"]
+    assert rules[0] == {
+        "resource": {"type": "topic", "name": "orders", "patternType": "literal"},
+        "operations": ["Read", "DescribeConfigs"],
+    }
+    assert rules[3]["resource"] == {"type": "transactionalId", "name": "shop-relay-", "patternType": "prefix"}
+    assert rules[4] == {"resource": {"type": "cluster"}, "operations": ["DescribeConfigs"]}
+    assert yaml.safe_load(formatted(AclFormat.STRIMZI, WHO, []))["spec"]["authorization"]["acls"] == []
+
+
+def test_terraform_reads_one_resource_for_each_right() -> None:
+    text = formatted(AclFormat.TERRAFORM, "User:${a}", RIGHTS)
+    labels = re.findall(r'^resource "kafka_acl" "(\w[\w-]*)" \{$', text, re.MULTILINE)
+    assert len(labels) == len(set(labels)) == len(RIGHTS)
+    assert text.count('"User:$${a}"') == len(RIGHTS)
+    assert re.findall(r'resource_type += "(\w+)"', text)[-3:] == ["Group", "TransactionalID", "Cluster"]
+    assert re.findall(r'pattern_type_filter += "(\w+)"', text)[1:3] == ["Literal", "Prefixed"]
+    assert re.findall(r'acl_operation += "(\w+)"', text)[1] == "DescribeConfigs"
+
+
+def test_json_has_each_right() -> None:
+    found = json.loads(formatted(AclFormat.JSON, WHO, RIGHTS))
+    assert found[2] == {
+        "principal": WHO,
+        "resource_type": "TOPIC",
+        "name": "eu.",
+        "pattern": "PREFIXED",
+        "operation": "WRITE",
+        "without_it": "",
+    }
+    assert found[4]["resource_type"] == "TRANSACTIONAL_ID"
+
+
+@pytest.mark.parametrize("form", list(AclFormat))
+@pytest.mark.parametrize("role", list(Role))
+def test_the_command_prints_each_role_in_each_form(role: Role, form: AclFormat) -> None:
+    code, text = called(
+        *("--role", role, "--principal", WHO, "--channel", "shop", "--topic", "orders", "--group", "g"),
+        *("--format", form),
+    )
+    assert code == 0
+    assert ("shop" in text or "orders" in text) is (role is not Role.TABLE_APPLICATION or form is AclFormat.STRIMZI)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--role", "relay", "--principal", "relay", "--topic", "orders"), "User:orders"),
+        (("--role", "relay", "--principal", WHO), "give --topic"),
+        (("--role", "listener", "--principal", WHO), "give --group"),
+        (("--role", "relay", "--principal", WHO, "--topic", "a/b"), "'a/b'"),
+        (("--role", "relay", "--principal", WHO, "--topic", "a*b"), "'a*b'"),
+        (("--role", "listener", "--principal", WHO, "--group", "a/b"), "'a/b'"),
+        (("--role", "checker", "--principal", WHO, "--channel", "A"), "channel name"),
+    ],
+)
+def test_what_cannot_be_granted_is_refused(words: tuple[str, ...], what: str) -> None:
+    code, text = called(*words)
+    assert code == 4
+    assert what in text

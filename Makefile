@@ -48,7 +48,7 @@ spark: setup ## Run the tests that need a JVM and no servers
 
 # Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
 test: setup ## Run all tests but the long ones, on five workers with servers of their own (about 8 minutes on 2 cores)
-	OUTBOX_TEST_EXAMPLES_PERCENT=30 $(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OUTBOX_TEST_EXAMPLES_PERCENT=10 $(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the long tests, and all random examples of the unit tests (over an hour)
 	$(BIN)/pytest tests/unit -n 2

@@ -31,6 +31,7 @@ QUICK = {
     "OUTBOX_CHECK_INTERVAL_MS": "300",
     "OUTBOX_CHECK_INTERVAL_MAX_MS": "300",
 }
+pytestmark = pytest.mark.long
 LISTENING = "listening"
 DOCTOR = {"OUTBOX_POSTGRES_URL": None}
 
@@ -164,15 +165,7 @@ def _only_described(site: SecuredSite, rule: Mapping[str, str]) -> Iterator[None
 
 @pytest.mark.parametrize(
     "role",
-    [
-        Role.APPLICATION,
-        pytest.param(Role.RELAY, marks=pytest.mark.long),
-        pytest.param(Role.LISTENER, marks=pytest.mark.long),
-        pytest.param(Role.RECEIPTS, marks=pytest.mark.long),
-        pytest.param(Role.CHECKER, marks=pytest.mark.long),
-        pytest.param(Role.OPERATOR, marks=pytest.mark.long),
-        pytest.param(Role.ADMINISTRATOR, marks=pytest.mark.long),
-    ],
+    [Role.APPLICATION, Role.RELAY, Role.LISTENER, Role.RECEIPTS, Role.CHECKER, Role.OPERATOR, Role.ADMINISTRATOR],
 )
 def test_the_doctor_names_each_right_that_is_taken_away(secured: Stack, site: SecuredSite, role: Role) -> None:
     given = _given(site, role)
@@ -213,7 +206,6 @@ def _publish(site: SecuredSite, shop: Shop, caplog: pytest.LogCaptureFixture) ->
     return caplog.text
 
 
-@pytest.mark.long
 def test_a_relay_names_each_right_that_is_taken_away(secured: Stack, site: SecuredSite) -> None:
     """It ends with the right in its one line; what concerns one real topic or one table source is only a warning."""
     message_rows.create(site)

@@ -25,7 +25,12 @@ from tests.support.message_rows import SOURCE, Writers, assert_exactly, create_n
 DEBEZIUM = Kind("debezium", "uuid", "delete")
 BIGINT = Kind("mapping", "bigint", "delete")
 MARKED = Kind("mapping", "uuid", "mark")
-FEW = [DEBEZIUM, Kind("mapping", "bigint", "mark"), Kind("mapping", "text", "delete"), MARKED]
+FEW = [
+    DEBEZIUM,
+    pytest.param(Kind("mapping", "bigint", "mark"), marks=pytest.mark.long),
+    pytest.param(Kind("mapping", "text", "delete"), marks=pytest.mark.long),
+    MARKED,
+]
 """Each layout, each type of id, and both ends of a row; the long test has all kinds."""
 
 
@@ -170,6 +175,7 @@ def test_a_broken_row_is_discarded_and_stops_no_other(shop: Site) -> None:
     assert "headers are []" in found[1][2]
 
 
+@pytest.mark.long
 def test_a_discarded_row_of_a_marked_table_stays_in_it(shop: Site) -> None:
     MARKED.create(shop)
     insert(shop, MARKED, "nowhere", "one")
@@ -184,6 +190,7 @@ def test_a_discarded_row_of_a_marked_table_stays_in_it(shop: Site) -> None:
     assert service.running
 
 
+@pytest.mark.long
 def test_a_row_too_large_to_be_read_stays_in_its_table(shop: Site) -> None:
     BIGINT.create(shop)
     table = BIGINT.table(shop)
@@ -247,6 +254,7 @@ KEEPS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KEEPS, ids=str)
 def test_a_trigger_that_keeps_delivered_rows_stops_the_source(shop: Site, kind: Kind) -> None:
     kind.create(shop)
@@ -277,6 +285,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long
 def test_a_table_that_does_not_fit_stops_its_source_alone(shop: Site) -> None:
     kinds = [kind for kind in KINDS if kind not in {BIGINT, DEBEZIUM}]
     tables = {SOURCE: BIGINT.settings(shop)}
@@ -294,6 +303,7 @@ def test_a_table_that_does_not_fit_stops_its_source_alone(shop: Site) -> None:
     assert service.running
 
 
+@pytest.mark.long
 def test_a_discarded_row_of_a_table_without_marks_is_put_back_with_its_id(shop: Site) -> None:
     """The statement is that of docs/foreign_tables.md."""
     BIGINT.create(shop)

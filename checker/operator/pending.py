@@ -13,6 +13,7 @@ from rich.table import Table
 from checker.operator.channel_reader import ChannelReader, Unread
 from checker.operator.database_view import database_of
 from checker.operator.options import (
+    NO_TABLES,
     ONE_COMMAND,
     RECORDS,
     SITE_OPTIONS,
@@ -76,6 +77,8 @@ def pending(
     else:
         _show(document, unread)
         show_tables(PlainConsole(), tables)
+        if not tables:
+            PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
     if any(left.is_fault for left in unread) or any(map(is_unread, tables)):
         raise SystemExit(Exit.UNPROVABLE)
 

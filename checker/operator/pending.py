@@ -92,7 +92,7 @@ def _context(settings: OperatorSettings, now: int, *, as_json: bool) -> Operator
     try:
         return OperatorContext(settings)
     except KafkaUnreachable as error:
-        tables = report_tables(settings, str(error))
+        tables = report_tables(settings, is_unreachable=True)
         if as_json and tables:
             lists: dict[str, Any] = {"sums": [], "transactions": [], "not_listed": 0, "malformed_halves": 0}
             unread = [{"place": f"channel {settings.channel}", "why": str(error)}]

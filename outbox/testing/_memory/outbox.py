@@ -98,7 +98,7 @@ class InMemoryOutbox(Outbox):
             raise UsageError(
                 f"InMemoryOutbox cannot follow the transaction of {type(session).__module__}.{type(session).__name__}, "
                 "which a real outbox in table mode takes. Give it a Session or a Connection of SQLAlchemy, or test "
-                "against real servers with the fixture outbox_site."
+                "against a real Postgres with the fixture outbox_stack."
             )
         return super().publish(session, message, eager=eager, bind_arguments=bind_arguments)
 

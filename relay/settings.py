@@ -119,7 +119,8 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
     topic_missing_max_age_ms: Annotated[Milliseconds, Former("topic_missing_max_age")] = Field(
         60_000,
         ge=0,
-        description="Maximum time to wait for a real topic that is missing, has too few partitions or is not authorized.",
+        description="Maximum time to wait for a real topic that is missing, has too few partitions or is not "
+        "authorized.",
     )
     allowed_topics: dict[str, tuple[str, ...]] | None = Field(
         None, description="Allowed real topics by producer group: names, or prefixes that end in '*'. Default: all."

@@ -124,9 +124,14 @@ class AsyncOutbox:
             return _unwrapped(session)
         if self.sync.settings.mode == "table" and is_async_connection(session):
             return session
+        drivers = (
+            "In table mode it also takes a connection of psycopg or asyncpg in its transaction."
+            if self.sync.settings.mode == "table"
+            else "For a connection of psycopg use outbox.transaction(connection)."
+        )
         raise UsageError(
             f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. "
-            "For a connection of psycopg use outbox.transaction(connection)."
+            f"{drivers}"
         )
 
     async def publish_many(

@@ -14,6 +14,8 @@ from outbox.protocol.half import ANY_PARTITION, MAX_MILLISECONDS, Header, reserv
 HeadersInput = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 
+_PAIR = 2
+
 MAX_IMMUNITY_SECONDS = 3_600
 """The limit of RocketMQ's proxy (`maxTransactionRecoverySecond`)."""
 
@@ -51,6 +53,22 @@ def _text(what: str, given: object) -> str:
     if not isinstance(given, str):
         raise MessageRefused(f"The {what} is of type {type(given).__name__}. It must be text.")
     return given
+
+
+def _pairs(headers: HeadersInput) -> Iterable[tuple[str, bytes | str | None]]:
+    """Return names and values of headers.
+
+    Raises:
+        MessageRefused: They are neither a mapping nor pairs.
+    """
+    if isinstance(headers, Mapping):
+        return headers.items()
+    pairs = list(headers) if isinstance(headers, Iterable) else None
+    if pairs is None or not all(isinstance(pair, list | tuple) and len(pair) == _PAIR for pair in pairs):
+        raise MessageRefused(
+            f"The headers are of type {type(headers).__name__}. Give a mapping, or a list of pairs of name and value."
+        )
+    return pairs
 
 
 def _require_whole(what: str, number: object) -> None:

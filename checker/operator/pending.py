@@ -13,6 +13,7 @@ from rich.table import Table
 from checker.operator.channel_reader import ChannelReader, Unread
 from checker.operator.database_view import database_of
 from checker.operator.options import (
+    NO_TABLES,
     ONE_COMMAND,
     RECORDS,
     SITE_OPTIONS,
@@ -76,6 +77,8 @@ def pending(
     else:
         _show(document, unread)
         show_tables(PlainConsole(), tables)
+        if not tables:
+            PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
     if any(left.is_fault for left in unread) or any(map(is_unread, tables)):
         raise SystemExit(Exit.UNPROVABLE)
 
@@ -89,7 +92,7 @@ def _context(settings: OperatorSettings, now: int, *, as_json: bool) -> Operator
     try:
         return OperatorContext(settings)
     except KafkaUnreachable as error:
-        tables = report_tables(settings, str(error))
+        tables = report_tables(settings, is_unreachable=True)
         if as_json and tables:
             lists: dict[str, Any] = {"sums": [], "transactions": [], "not_listed": 0, "malformed_halves": 0}
             unread = [{"place": f"channel {settings.channel}", "why": str(error)}]

@@ -51,7 +51,7 @@ def conclude_rows(found: Findings, rows: RowFindings) -> Conclusion:
         found: Its events: rows, discarded rows, and records on real topics.
         rows: What the databases hold of it.
     """
-    for judge in (_visible, _discarded, _delivering, _waiting):
+    for judge in (_visible, _discarded, _delivering, _waiting, _delivered):
         if (conclusion := judge(found, rows)) is not None:
             return conclusion
     return _without_rows(rows)
@@ -74,6 +74,18 @@ def _visible(found: Findings, rows: RowFindings) -> Conclusion | None:
     left = sorted((_ids(found, EventKind.WAITS) | _ids(found, EventKind.IN_BATCH)).keys() - visible.keys())
     if left:
         return Conclusion(Status.PARTLY_VISIBLE, f"messages {_some(left)} wait in the table, others are visible")
+    return _whole(sorted(_ids(found, EventKind.DELIVERED).keys() - visible.keys()))
+
+
+def _whole(unseen: Sequence[int]) -> Conclusion:
+    """Return the conclusion for a transaction without a row that waits.
+
+    Args:
+        unseen: Ids of rows of which there is evidence, and no record in what was read.
+    """
+    if unseen:
+        why = f"the table has evidence of all, and message {_some(unseen)} is not in what was read"
+        return Conclusion(Status.DELIVERED, why)
     return Conclusion(Status.VISIBLE, "readers see each message of it that was found, and no row of it waits")
 
 
@@ -105,6 +117,15 @@ def _waiting(found: Findings, rows: RowFindings) -> Conclusion | None:
     return Conclusion(Status.WAITING, why)
 
 
+def _delivered(found: Findings, rows: RowFindings) -> Conclusion | None:
+    del rows
+    if not found.of(EventKind.DELIVERED):
+        return None
+    return Conclusion(
+        Status.DELIVERED, "the relay left evidence of its delivery in the table; its records are not in what was read"
+    )
+
+
 def _without_rows(rows: RowFindings) -> Conclusion:
     outcome = rows.outcome()
     if outcome is None:
@@ -124,8 +145,9 @@ _BY_OUTCOME: Mapping[Outcome, Callable[[Mapping[str, int]], Conclusion]] = {
     Outcome.OPEN: _open,
     Outcome.COMMITTED: lambda _: Conclusion(
         Status.COMMITTED,
-        "its local transaction committed, and no row of it is left: it was delivered, or its rows were deleted by "
-        "hand; it is not visible in what was read, name its topic with --topic",
+        "its local transaction committed, and neither a row nor evidence of it is left: it was delivered and its "
+        "evidence is purged, or its rows were moved by `outbox discarded` or deleted by hand; it is not visible in "
+        "what was read, name its topic with --topic",
     ),
     Outcome.ROLLED_BACK: lambda _: Conclusion(
         Status.ROLLED_BACK, "its local transaction was rolled back: it is never delivered"
@@ -143,6 +165,7 @@ ADVICE = {
     Status.WAITING: "see `outbox pending` for what it waits for, and remove that cause; the relay then delivers it",
     Status.IN_DELIVERY: "see `outbox pending` for the owner of its table source and for its progress",
     Status.DISCARDED: "use `outbox discarded deliver` or `outbox discarded drop`",
+    Status.DELIVERED: "nothing is to be done",
     Status.ROLLED_BACK: "nothing is to be done",
     Status.COMMITTED: "see `outbox trace --topic` for its messages",
 }

@@ -10,7 +10,7 @@ from checker.operator.row_story import RowFindings
 from checker.operator.timeline import EventKind, Findings, TimelineEvent, born_ms
 from outbox._operations.source_report import read_committed
 from outbox._operations.table_connection import table_connection
-from outbox._operations.table_view import FoundRow, TableView
+from outbox._operations.table_view import DeliveredRow, FoundRow, TableView
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Committed, Progress
 from outbox._service.settings import TableSettings
@@ -61,6 +61,7 @@ class TableSearch:
             return
         progress, committed = view.progress(), self._committed(source)
         waiting, discarded = view.find(id_, ROWS)  # after the progress: what has gone since was delivered
+        delivered = view.find_delivered(id_, ROWS)  # after the rows: their evidence is there when they have gone
         self._rows.outcomes[source] = outcome
         if outcome is Outcome.OPEN and (pid := view.backend_of(xid_of(id_))) is not None:
             self._rows.backends[source] = pid
@@ -69,6 +70,10 @@ class TableSearch:
             TimelineEvent(None, EventKind.LOCAL, source, None, None, None, f"xid {xid_of(id_)}: {outcome}")
         )
         self._note(source, waiting, discarded, progress[1] if progress else None, committed)
+        for row in delivered:
+            detail = f"for {row.topic}, group {row.group}, batch {row.batch}"
+            event = TimelineEvent(row.delivered_ms, EventKind.DELIVERED, source, None, None, row.id, detail)
+            self._take(source, row, event)
 
     def _committed(self, source: str) -> Committed | None:
         if self._kafka is None:
@@ -101,7 +106,7 @@ class TableSearch:
             event = TimelineEvent(row.discarded_ms, EventKind.REFUSED, source, None, None, row.id, detail)
             self._take(source, row, event)
 
-    def _take(self, source: str, row: FoundRow, event: TimelineEvent) -> None:
+    def _take(self, source: str, row: FoundRow | DeliveredRow, event: TimelineEvent) -> None:
         self._found.note(event)
         self._rows.sources.add(source)
         if self._found.position in {None, row.id}:

@@ -24,14 +24,14 @@ _NEXT = {
 """What rows wait for that nothing else keeps."""
 
 
-def report_tables(settings: OperatorSettings, unreachable: str = "") -> list[SourceReport]:
+def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -> list[SourceReport]:
     """Return the states of all table sources of the settings; what does not answer is part of them.
 
     Args:
         settings: The settings.
-        unreachable: Why Kafka is not asked; empty: it is.
+        is_unreachable: Whether Kafka did not answer, so that it is not asked again.
     """
-    reporter = SourceReporter(settings.connection(), settings.channel_names(), unreachable)
+    reporter = SourceReporter(settings.connection(), settings.channel_names(), is_unreachable=is_unreachable)
     return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
 
 
@@ -112,7 +112,8 @@ def _rows(found: SourceReport) -> str:
 def _progress(found: SourceReport) -> str:
     if found.progress is None:
         return "it was never served"
-    kafka = f"Kafka has batch {found.committed.batch}" if found.committed else "no progress of Kafka"
+    none = "no progress of Kafka" if found.is_compared else "Kafka's batch is not known"
+    kafka = f"Kafka has batch {found.committed.batch}" if found.committed else none
     batch = f"batch {found.progress.batch}, delivered {found.progress.delivered}, {kafka}"
     return f"{batch}; {found.in_delivery} rows in delivery" if found.in_delivery else batch
 

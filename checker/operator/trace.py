@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from checker.operator.options import (
+    NO_TABLES,
     ONE_COMMAND,
     RECORDS,
     SITE_OPTIONS,
@@ -66,6 +67,8 @@ def trace(
         else:
             search.databases(desk.databases)
             search.topics(topic or ())
+    if not settings.tables and not found.events:
+        found.unread.append(("rows of table mode", NO_TABLES))
     conclusion = conclude_rows(found, rows) if rows.applies else conclude(found)
     if as_json:
         print_json(_document(found, conclusion, start))

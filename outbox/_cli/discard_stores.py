@@ -21,6 +21,7 @@ from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
+from outbox.protocol.identifiers import message_id
 from outbox.protocol.op import OpKind
 
 _NOT_OF_HALVES = {"source": None, "discarded_ms": None}
@@ -302,6 +303,14 @@ class TableStore:
             return [entry for entry, one in moved.items() if any(table.left(one.ids))]
 
     def more_fields(self, entry: Entry) -> dict[str, Any]:
-        """Return the new id of a transaction that is back in the message table."""
+        """Return the new ids of a transaction that is back in the message table, by the former message ids."""
         moved = self._moved.get(entry)
-        return {"new_transaction": moved.transaction_id if moved else None}
+        if moved is None:
+            return {"new_transaction": None, "new_messages": {}}
+        return {
+            "new_transaction": moved.transaction_id,
+            "new_messages": {
+                message_id(entry.transaction_id, former): message_id(moved.transaction_id, new)
+                for former, new in zip(moved.former, moved.ids, strict=True)
+            },
+        }

@@ -75,6 +75,7 @@ def show(
 ) -> None:
     """Show one: all that is known of it but the content of its messages."""
     places = _Places(TableCommandSettings(**given))
+    transaction = _transaction(transaction)
     found = places.topic.read_one(transaction)
     rows = [] if found else places.rows_of(transaction)
     if as_json:
@@ -110,7 +111,8 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         wait: Wait = 10.0,
         as_json: Json = False,  # noqa: FBT002 - a flag
     ) -> None:
-        choice, manner = _Choice(transactions, every, group, reason), _Manner(yes, dry_run, comment, wait, as_json)
+        ids = [_transaction(one) for one in transactions or ()]
+        choice, manner = _Choice(ids, every, group, reason), _Manner(yes, dry_run, comment, wait, as_json)
         may_ask(yes=yes or dry_run, as_json=as_json)
         choice.check()
         _decide(kind, _Places(TableCommandSettings(**given)), choice, manner)
@@ -155,6 +157,11 @@ class _Choice:
             and self.group in {None, entry.group}
             and self.reason in {None, entry.reason}
         )
+
+
+def _transaction(id_: str) -> str:
+    """Return the transaction of a message id: a transaction is decided as a whole."""
+    return id_.strip().partition("/")[0]
 
 
 def _not_there(ids: Iterable[str]) -> UsageError:
@@ -245,9 +252,11 @@ def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> 
         for store, some in able.items():
             if some:
                 store.decide(some, kind, manner.comment)
+        if not manner.as_json:
+            _show_new_ids(able)
         left = _await(able, manner.wait)
         if not manner.as_json:
-            _report(count, left)
+            _report(kind, count, left)
     if manner.as_json:
         print_json(_document(places, chosen, kind, left, is_dry=not decided))
     if left or count < len(everything) or (choice.every and places.unread()):
@@ -272,8 +281,17 @@ def _await(decided: Mapping[Store, Sequence[Entry]], seconds: float) -> list[Ent
         time.sleep(LOOK_SECONDS)
 
 
-def _report(count: int, left: Sequence[Entry]) -> None:
-    typer.echo(f"{count - len(left)} of {count} have left the discard topic and the tables")
+def _show_new_ids(decided: Mapping[Store, Sequence[Entry]]) -> None:
+    """Print the new id of each message that is back in a message table; nothing else keeps the two together."""
+    for store, some in decided.items():
+        for entry in some:
+            for former, new in store.more_fields(entry).get("new_messages", {}).items():
+                typer.echo(f"{former} is now {new}")
+
+
+def _report(kind: OpKind, count: int, left: Sequence[Entry]) -> None:
+    done = "were delivered" if kind is OpKind.DELIVER else "were dropped"
+    typer.echo(f"{count - len(left)} of {count} have left the discard topic and the tables: they {done}")
     if left:
         _show(left, "still there: refused again, or no relay has come to them yet")
 
@@ -375,7 +393,7 @@ def _show_rows(entry: RowEntry, rows: Sequence[DiscardedMessageRow]) -> None:
     PlainConsole().print(table)
     messages = Table("row", "target", "key", "bytes")
     for row in rows:
-        messages.add_row(str(row.id), f"{row.topic}:{row.partition}", "yes" if row.has_key else "no", str(row.size))
+        messages.add_row(str(row.id), row.target, "yes" if row.has_key else "no", str(row.size))
     PlainConsole().print(messages)
 
 
@@ -390,4 +408,4 @@ def _message_fields(position: int, offset: int, message: DiscardedMessage | None
 
 
 def _row_fields(row: DiscardedMessageRow) -> dict[str, Any]:
-    return {"row": row.id, "target": f"{row.topic}:{row.partition}", "has_key": row.has_key, "bytes": row.size}
+    return {"row": row.id, "target": row.target, "has_key": row.has_key, "bytes": row.size}

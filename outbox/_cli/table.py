@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,13 +10,14 @@ import typer
 from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._cli.table_resume import resume
+from outbox._operations.publishing_rights import examine_publishing, has_message_table
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import Grant
+from outbox._postgres.ddl import Grant, written
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.output import Json, print_json
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import CallbackTableError, ConfigurationError, UsageError
 
 app = typer.Typer(
     help="Create, print and verify the callback tables and the message table; resume a halted table source.",
@@ -78,7 +80,7 @@ def create(
             connection, _message_grants(messages, application_role, checker_role, relay_role, operator_role)
         )
         table.verify(connection)
-    _tell(table.full_name, "ready", as_json=as_json)
+    _tell(table.full_name, "ready", as_json=as_json, more=_message_tables(messages))
 
 
 @app.command("sql")
@@ -114,17 +116,31 @@ def verify(
 ) -> None:
     """Check that the tables are what the protocol needs."""
     settings = DatabaseSettings(**given)
-    table = CallbackTable(settings.table_names())
+    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.verify(connection)
-    _tell(table.full_name, "fine", as_json=as_json)
+        is_there = has_message_table(connection, table.names)
+        for found in examine_publishing(connection, table.names):
+            if not found.fine:
+                raise CallbackTableError(f"{found.problem}. Fix: {found.fix}")
+    _tell(table.full_name, "fine", as_json=as_json, more=_message_tables(messages) if is_there else ())
 
 
-def _tell(table: str, state: str, *, as_json: bool) -> None:
+def _message_tables(table: MessageTable) -> list[str]:
+    names = table.names
+    return [
+        written(names.schema, name)
+        for name in (names.message, names.discarded, names.delivered, names.source, names.publish_function)
+    ]
+
+
+def _tell(table: str, state: str, *, as_json: bool, more: Sequence[str] = ()) -> None:
     if as_json:
-        print_json({"table": table, "state": state})
-    else:
-        typer.echo(f"table {table} is {state}")
+        print_json({"table": table, "state": state, "table_mode": list(more)})
+        return
+    typer.echo(f"table {table} is {state}")
+    if more:
+        typer.echo(f"for table mode: {', '.join(more)}")
 
 
 def _refuse_more(message_table: str, mark_column: str, others: list[list[str] | None]) -> None:

@@ -22,10 +22,12 @@ _SHOW: LiteralString = (
 )
 _DELIVER: LiteralString = (
     "WITH back AS (DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
-    " AND producer_group = %(group)s RETURNING *)"
+    " AND producer_group = %(group)s RETURNING *), made AS ("
     " INSERT INTO {message} (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
     " SELECT producer_group, topic, partition, timestamp, key, value, header_names, header_values FROM back"
-    " ORDER BY id RETURNING xid::text::bigint, {started}, id"
+    " ORDER BY id RETURNING xid::text::bigint AS xid, {started} AS started, id)"  # ids ascend in this order
+    " SELECT xid, started, new.id, old.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM made) AS new"
+    " JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM back) AS old USING (n) ORDER BY n"
 )
 _DROP: LiteralString = (
     "DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
@@ -76,6 +78,11 @@ class DiscardedMessageRow(NamedTuple):
     has_key: bool
     size: int
 
+    @property
+    def target(self) -> str:
+        """Return the topic, and the partition if it names one."""
+        return self.topic if self.partition < 0 else f"{self.topic}:{self.partition}"
+
 
 class Moved(NamedTuple):
     """Rows that are back in the message table.
@@ -83,10 +90,12 @@ class Moved(NamedTuple):
     Args:
         transaction_id: Their new transaction id.
         ids: Their new ids.
+        former: Their former ids, in the same order.
     """
 
     transaction_id: str
     ids: Sequence[int]
+    former: Sequence[int] = ()
 
 
 class DiscardedTable:
@@ -120,8 +129,8 @@ class DiscardedTable:
         found = self._connection.execute(self._table.compose(_DELIVER), _which(transaction)).fetchall()
         if not found:
             return None
-        xid, us, _ = found[0]
-        return Moved(table_transaction_id(xid, us), [id_ for _, _, id_ in found])
+        xid, us, _, _ = found[0]
+        return Moved(table_transaction_id(xid, us), [row[2] for row in found], [row[3] for row in found])
 
     def drop(self, transaction: DiscardedTransaction) -> None:
         """Delete the rows of a transaction."""

@@ -23,6 +23,7 @@ from outbox._kafka.topic_contract import (
     offsets_problem,
 )
 from outbox._operations.finding import Finding
+from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
 from outbox._rules.topic_description import TopicDescription
@@ -189,6 +190,7 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
         return
     yield Finding("table", "", table.full_name)
     yield from _grants(connection, table)
+    yield from examine_publishing(connection, table.names)
     for setting in ("fsync", "full_page_writes"):
         row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
         if row is not None and row[0] != "on":

@@ -18,7 +18,16 @@ from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.source_repair import NOT_BEGUN
 from outbox._rules.topic_description import TopicDescription
-from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRows, Waits, all_next, is_any_closed, reasons
+from outbox._rules.waiting_rows import (
+    DETAILS,
+    TopicRows,
+    TopicState,
+    WaitingRows,
+    Waits,
+    all_next,
+    is_any_closed,
+    reasons,
+)
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.names import Channel, is_topic_name
 
@@ -55,6 +64,7 @@ class SourceReport:
         owner: The session that owns it.
         progress: The database's numbers; None: it was never served.
         committed: Kafka's numbers; None: it has none, or could not be read.
+        is_compared: Whether Kafka's numbers were read.
         in_delivery: Rows of the newest batch that are in the table.
         topics: Rows by topic.
         waiting: Rows by topic and reason.
@@ -71,6 +81,7 @@ class SourceReport:
     owner: Owner | None = None
     progress: Progress | None = None
     committed: Committed | None = None
+    is_compared: bool = False
     in_delivery: int = 0
     topics: Sequence[TopicRows] = ()
     waiting: Sequence[WaitingRows] = ()
@@ -96,13 +107,13 @@ class SourceReporter:
     Args:
         kafka: librdkafka properties.
         channel: The channel.
-        unreachable: Why Kafka is not asked; empty: it is.
+        is_unreachable: Whether Kafka did not answer, so that it is not asked again.
     """
 
-    def __init__(self, kafka: Mapping[str, str], channel: Channel, unreachable: str = "") -> None:
+    def __init__(self, kafka: Mapping[str, str], channel: Channel, *, is_unreachable: bool = False) -> None:
         self._kafka = kafka
         self._channel = channel
-        self._unreachable = unreachable
+        self._is_unreachable = is_unreachable
         self._admin: AdminClient | None = None
 
     def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceReport:
@@ -152,13 +163,14 @@ class SourceReporter:
                 return ""
             self._ask_kafka()
             found.committed = read_committed(self._kafka, self._channel, found.source)
+            found.is_compared = True
             if before == view.progress():
                 return contradiction(found.progress or NOT_BEGUN, found.committed)
         return ""
 
     def _ask_kafka(self) -> None:
-        if self._unreachable:
-            raise KafkaUnreachable(self._unreachable)
+        if self._is_unreachable:
+            raise KafkaUnreachable("Kafka does not answer")
 
     def _reasons(self, found: SourceReport, view: TableView) -> Sequence[WaitingRows]:
         if not found.topics:
@@ -167,7 +179,10 @@ class SourceReporter:
             states = self._states({one.topic for one in found.topics})
         except (ConfigurationError, KafkaException) as error:
             found.problems.append(f"its real topics: {error}")
-            return [WaitingRows(one.topic, Waits.NOT_KNOWN, one.rows, one.started_us, "") for one in found.topics]
+            return [
+                WaitingRows(one.topic, Waits.NOT_KNOWN, one.rows, one.started_us, DETAILS[Waits.NOT_KNOWN])
+                for one in found.topics
+            ]
         if not is_any_closed(found.topics, states):
             return all_next(found.topics)
         rows = view.rows(ROWS_IN_ORDER)

@@ -168,7 +168,8 @@ class TableDoctor:
         lacks = missing_rights(connection, names.schema, self._table.relay_grant(user).rights)
         for privilege, name in lacks:
             problem = f"role {user} may not {privilege} on {name}"
-            yield Finding(self._what, problem, f"GRANT {privilege} ON {name} TO {written(user)}")
+            fix = f"run `outbox table create --relay-role {written(user)}`, or name the relay's role"
+            yield Finding(self._what, problem, fix)
         if not lacks:
             yield Finding(self._what, "", f"role {user} may deliver{self._more_rights(connection)}")
 

@@ -38,6 +38,13 @@ _FIND_DISCARDED: LiteralString = (
     " CAST(extract(epoch FROM discarded_at) * 1000 AS bigint) FROM {discarded}"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
+_FIND_DELIVERED: LiteralString = (
+    "SELECT id, producer_group, topic, {started}, earliest, batch,"
+    " CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered}, unnest(ids) AS run,"
+    " generate_series(lower(run), upper(run) - 1) AS id"
+    " WHERE delivered_at > to_timestamp(%(started)s / 1000000.0) - interval '1 hour'"  # uses its index
+    " AND xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+)
 _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
     " AND transactionid::text::bigint = %(xid)s %% 4294967296"
@@ -97,6 +104,34 @@ class FoundRow(NamedTuple):
     def stamped_ms(self) -> int:
         """Return the timestamp of its record, ms since 1970."""
         return self.started_us // 1_000 if self.timestamp is None else self.timestamp
+
+
+class DeliveredRow(NamedTuple):
+    """The evidence of one delivered row.
+
+    Args:
+        id: Its id.
+        group: Producer group.
+        topic: Real topic.
+        started_us: Start of the local transaction, us since 1970.
+        earliest: The lowest timestamp that a message beside it has of its own, ms since 1970; None: none has one.
+        batch: The batch that delivered it.
+        delivered_ms: When the relay wrote the evidence, ms since 1970.
+    """
+
+    id: int
+    group: str
+    topic: str
+    started_us: int
+    earliest: int | None
+    batch: int
+    delivered_ms: int
+
+    @property
+    def stamped_ms(self) -> int:
+        """Return the lowest timestamp that its record can have, ms since 1970."""
+        started = self.started_us // 1_000
+        return started if self.earliest is None else min(self.earliest, started)
 
 
 class TableView:
@@ -160,6 +195,16 @@ class TableView:
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
         waiting = [FoundRow(*row) for row in self._all(_FIND, parameters)]
         return waiting, [FoundRow(*row) for row in self._all(_FIND_DISCARDED, parameters)]
+
+    def find_delivered(self, transaction_id: str, most: int) -> list[DeliveredRow]:
+        """Return the evidence of the rows of a local transaction (R61).
+
+        Args:
+            transaction_id: An id of table mode.
+            most: Rows at most.
+        """
+        parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
+        return [DeliveredRow(*row) for row in self._all(_FIND_DELIVERED, parameters)]
 
     def backend_of(self, xid: int) -> int | None:
         """Return the process id of the backend in which a transaction is open; None: in none."""

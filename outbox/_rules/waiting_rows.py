@@ -26,6 +26,7 @@ class Waits(enum.StrEnum):
 DETAILS = {
     Waits.SAME_TRANSACTION: "another message of its transaction waits",
     Waits.SAME_KEY: "an earlier message with a key of its transaction waits",
+    Waits.NOT_KNOWN: "its topic could not be looked at",
     Waits.NEXT: "nothing of its topic or order keeps it",
 }
 

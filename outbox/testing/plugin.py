@@ -47,6 +47,15 @@ def in_memory_async_outbox(in_memory_outbox: InMemoryOutbox) -> AsyncOutbox:
     return AsyncOutbox.over(in_memory_outbox)
 
 
+@pytest.fixture
+def in_memory_table_outbox() -> Iterator[InMemoryOutbox]:
+    """Return an outbox in memory that behaves as one in table mode."""
+    from outbox.testing._memory.outbox import InMemoryOutbox  # noqa: PLC0415 - imported when used
+
+    with InMemoryOutbox(mode="table") as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def outbox_stack(pytestconfig: pytest.Config) -> Iterator[Servers]:
     """Provide a real Kafka and a real Postgres: `.bootstrap_servers` and `.postgres_url`."""

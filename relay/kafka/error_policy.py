@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError
 class Step(enum.StrEnum):
     """Where an error happened."""
 
-    TAKE_OVER = "taking the partition over"
+    TAKE_OVER = "taking over"
     BEGIN = "beginning a Kafka transaction"
     PRODUCE = "producing a message"
     FLUSH = "delivering a message"

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session, scoped_session
+
 from outbox._listener.server import CheckServer
 from outbox._publish.participant import Starter
+from outbox._publish.session_connection import BindArguments
+from outbox._receipts.receipt import Receipt
+from outbox._table.insert_connection import DbapiConnection
 from outbox.errors import UsageError
 from outbox.listener import TransactionListener
+from outbox.message import Message
 from outbox.outbox import Outbox
 from outbox.outcome import Outcome, check_transaction_id
 from outbox.recorder import Recorder
@@ -31,8 +40,9 @@ class InMemoryOutbox(Outbox):
         group: Producer group.
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
-        mode: As for `Outbox`. Table mode refuses what it refuses there, but takes no further connections: no event
-            reports their COMMIT. In mode auto a failure of Kafka only gives messages the ids of rows.
+        mode: As for `Outbox`. Table mode refuses what it refuses there, and gives messages the ids of rows. It takes no
+            connections of drivers: no event reports their COMMIT. In mode auto a failure of Kafka only gives messages
+            the ids of rows.
         eager: Ignored.
         reject_transactions: Refuse every publication.
         recorder: Receives the outbox's events.
@@ -70,6 +80,27 @@ class InMemoryOutbox(Outbox):
     def _make_starter(self) -> Starter:
         self._memory = Memory(self._sender.partitions)
         return MemoryStarter(self.settings, self._sender, self._memory)
+
+    def publish(
+        self,
+        session: Session | scoped_session[Any] | Connection | DbapiConnection,
+        message: Message,
+        *,
+        eager: bool | None = None,
+        bind_arguments: BindArguments | None = None,
+    ) -> Receipt:
+        """Publish a message; as `Outbox.publish()`.
+
+        Raises:
+            UsageError: In table mode also: `session` is a connection of a driver.
+        """
+        if self.settings.mode == "table" and not isinstance(session, Session | scoped_session | Connection):
+            raise UsageError(
+                f"InMemoryOutbox cannot follow the transaction of {type(session).__module__}.{type(session).__name__}, "
+                "which a real outbox in table mode takes. Give it a Session or a Connection of SQLAlchemy, or test "
+                "against a real Postgres with the fixture outbox_stack."
+            )
+        return super().publish(session, message, eager=eager, bind_arguments=bind_arguments)
 
     # --- published messages -------------------------------------------------------------------------------------
 
@@ -122,7 +153,7 @@ class InMemoryOutbox(Outbox):
     # --- requests of a real outbox to Kafka or Postgres ---------------------------------------------------------
 
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
-        """Return the outcome of a local transaction, without the database. An open transaction is fenced.
+        """Return the outcome of a local transaction, without the database. An open half transaction is fenced.
 
         Raises:
             UsageError: The id is not a transaction id.

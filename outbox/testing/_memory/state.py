@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
 from outbox.errors import UsageError
 from outbox.outcome import Outcome
+from outbox.protocol.identifiers import is_table_id
 from outbox.protocol.partitioner import partition_for_key
 from outbox.testing.published import PublishedMessage
 
@@ -98,8 +99,10 @@ class Memory:
         return VisibleAt(message.topic, partition, offset)
 
     def outcome(self, transaction_id: str) -> Outcome:
-        """Return the outcome of a transaction; fence one that has not committed, as a real outbox does."""
+        """Return the outcome of a transaction; fence a half transaction that has not committed, as a real outbox."""
         with self._lock:
+            if is_table_id(transaction_id) and transaction_id in self._open:
+                return Outcome.OPEN  # Postgres fences nothing
             return self._outcomes.setdefault(transaction_id, Outcome.ROLLED_BACK)
 
     def is_fenced(self, transaction_id: str) -> bool:

@@ -63,7 +63,7 @@ def test_discarded_rows_are_listed_and_shown_without_their_content(shop: Site) -
     code, document = call_for_json(app, shop, "show", first["transaction"], environ=relay_settings(shop))
     assert code == Exit.OK
     assert [(row["target"], row["has_key"], row["bytes"]) for row in document["rows"]] == [
-        (f"{shop.topic('gone')}:-1", True, 11)
+        (shop.topic("gone"), True, 11)
     ] * 2
     printed = call_command(app, shop, "list", environ=relay_settings(shop))[1]
     printed += call_command(app, shop, "show", second["transaction"], environ=relay_settings(shop))[1]
@@ -78,11 +78,19 @@ def test_discarded_rows_are_delivered_once_their_topic_is_there(shop: Site) -> N
     tried = call_for_json(app, shop, "deliver", "--all", "--dry-run", environ=relay_settings(shop))
     assert [one["outcome"] for one in tried[1]["transactions"]] == ["possible", "possible"]
     code, printed = call_command(
-        app, shop, "deliver", first["transaction"], "--wait-seconds", "0", environ=relay_settings(shop), typed="y\n"
+        app,
+        shop,
+        "deliver",
+        f"{first['transaction']}/1",
+        "--wait-seconds",
+        "0",
+        environ=relay_settings(shop),
+        typed="y\n",
     )
     assert code == Exit.FINDINGS
     assert "1 of them are rows, which go back into their message table" in printed
     assert "0 of 1 have left" in printed
+    assert printed.count(f"{first['transaction']}/") == printed.count(" is now ") == 2
     assert waiting(shop) == 2
     shop.create_topics("gone")
     shop.relay(extra=relay_settings(shop))
@@ -92,6 +100,9 @@ def test_discarded_rows_are_delivered_once_their_topic_is_there(shop: Site) -> N
     assert sorted(record.key or b"" for record in found) == [b"one", b"three", b"two"]
     new = document["transactions"][0]["new_transaction"]
     assert new != document["transactions"][0]["transaction"]
+    (moved,) = document["transactions"][0]["new_messages"].items()
+    assert moved[0].startswith(document["transactions"][0]["transaction"])
+    assert moved[1] in {record.message_id for record in found}
     assert [record.key for record in found if record.message_id.startswith(new)] == [b"three"]
     wait_empty(shop)
     assert _list(shop) == []

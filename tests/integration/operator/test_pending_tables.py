@@ -79,7 +79,12 @@ def test_rows_are_shown_though_kafka_is_down(shop: Site) -> None:
     code, printed = call_command(app, shop, environ=down)
     assert code == Exit.CONFIGURATION
     assert "1 row, the oldest" in printed
-    assert "NOT_KNOWN" in printed
+    assert "NOT_KNOWN: its topic could not be looked at" in printed
+    assert printed.count("127.0.0.1:1") == 1
+    with shop.connect() as connection:
+        connection.execute(f"INSERT INTO {shop.tables.source} (id, name, batch) VALUES (0, '{SOURCE}', 3)".encode())
+    printed = call_command(app, shop, environ=down)[1]
+    assert "batch 3, delivered 0, Kafka's batch is not known" in printed
 
 
 def test_a_database_that_does_not_answer_is_named_beside_the_others(shop: Site) -> None:

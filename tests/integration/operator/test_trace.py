@@ -133,7 +133,8 @@ def test_the_halves_may_be_gone_and_the_real_topic_named(shop: Shop) -> None:
 
 def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
     document = _trace(shop.site, _new_id(), code=Exit.FINDINGS)
-    assert (document["state"], document["timeline"], document["not_searched"]) == ("not found", [], [])
+    assert (document["state"], document["timeline"]) == ("not found", [])
+    assert [one["place"] for one in document["not_searched"]] == ["rows of table mode"]
     assert {span["topic"] for span in document["searched"]} == set(shop.site.channel.topics)
 
 

@@ -90,13 +90,20 @@ def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Sit
     shop.relay(extra=relay_settings(shop))
     wait_empty(shop)
     gone = _trace(shop, id_)
-    assert gone["state"] == "committed"
-    assert "--topic" in gone["conclusion"]
-    assert _trace(shop, id_, "--topic", shop.topic("orders"))["state"] == "visible"
+    assert gone["state"] == "visible"
+    evidence = next(event for event in gone["timeline"] if event["what"] == "row delivered")
+    assert evidence["detail"] == f"for {shop.topic('orders')}, group orders, batch 1"
+    assert evidence["time_ms"] > 0
     assert [span["topic"] for span in delivered["searched"]] == [shop.topic("orders")] * 3
     code, refused = call_for_json(resolve, shop, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop))
-    assert (code, refused["outcome"], refused["standing"]) == (Exit.FINDINGS, "refused", "committed")
+    assert (code, refused["outcome"], refused["standing"]) == (Exit.FINDINGS, "refused", "delivered")
     assert refused["table_sources"] == SOURCE
+    with shop.connect() as connection:
+        connection.execute(f"DELETE FROM {shop.tables.delivered}".encode())
+    purged = _trace(shop, id_)
+    assert purged["state"] == "committed"
+    assert "--topic" in purged["conclusion"]
+    assert _trace(shop, id_, "--topic", shop.topic("orders"))["state"] == "visible"
 
 
 def test_a_discarded_row_is_found_with_its_reason(shop: Site) -> None:

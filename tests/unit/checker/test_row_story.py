@@ -26,6 +26,7 @@ def _rows(outcome: Outcome = Outcome.COMMITTED, *, delivered: set[int] | None = 
 
 
 W, B, D, V = EventKind.WAITS, EventKind.IN_BATCH, EventKind.REFUSED, EventKind.VISIBLE
+E = EventKind.DELIVERED
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,10 @@ W, B, D, V = EventKind.WAITS, EventKind.IN_BATCH, EventKind.REFUSED, EventKind.V
         ([(V, 1)], Status.VISIBLE),
         ([(B, 1), (V, 1)], Status.VISIBLE),  # its row is deleted with the next batch
         ([(V, 1), (W, 2)], Status.PARTLY_VISIBLE),
+        ([(E, 1)], Status.DELIVERED),
+        ([(E, 1), (V, 1)], Status.VISIBLE),
+        ([(E, 1), (E, 2), (V, 1)], Status.DELIVERED),  # the record of 2 was not read
+        ([(E, 1), (W, 2)], Status.WAITING),
         ([(V, 1), (V, 1)], Status.CONTRADICTION),
         ([(V, 1), (D, 1)], Status.CONTRADICTION),
     ],

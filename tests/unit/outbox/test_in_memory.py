@@ -6,9 +6,10 @@ That it behaves like the real one is tested by `tests/integration/library/test_o
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -518,6 +519,22 @@ def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
         assert [message.value for message in outbox.published] == [b"1", b"2"]
     with pytest.raises(ConfigurationError, match="eager is on"):
         InMemoryOutbox(mode="table", eager=True)
+
+
+def test_table_mode_in_memory_has_ids_of_rows_and_receipts_that_cannot_wait() -> None:
+    with InMemoryOutbox(mode="table") as outbox, Session(create_engine("sqlite://")) as session, session.begin():
+        receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
+        id_ = receipts[0].transaction_id
+        assert is_table_id(id_)
+        assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.OPEN
+        session.commit()
+        assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.COMMITTED
+        assert [message.message_id for message in outbox.published] == [one.message_id for one in receipts]
+        assert len({one.message_id for one in receipts}) == 2
+        with pytest.raises(UsageError, match="does not work in table mode"):
+            receipts[0].wait_visible()
+        with closing(sqlite3.connect(":memory:")) as driver, pytest.raises(UsageError, match="cannot follow the trans"):
+            outbox.publish(driver, Message("orders"))
 
 
 # --- mode auto --------------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ def _half(message: Message) -> HalfControl:
         ({"partition": 1 << 31}, "Partition 2147483648 is too large."),
         ({"topic": ["orders"]}, "The topic is of type list. It must be text."),
         ({"headers": {3: b"x"}}, "The name of a header is of type int. It must be text."),
+        ({"headers": "abc"}, "The headers are of type str. Give a mapping, or a list of pairs of name and value."),
+        ({"headers": ["ab"]}, "The headers are of type list. Give a mapping"),
+        ({"headers": 7}, "The headers are of type int. Give a mapping"),
     ],
 )
 def test_what_no_relay_could_read_is_refused(given: dict[str, Any], says: str) -> None:

@@ -75,3 +75,9 @@ def test_a_lost_connection_and_a_lost_answer_are_trouble_and_other_lines_are_not
         problems = ClientLog()
         problems.log(40, "%s [%s] %s", facility, "producer", "text")
         assert problems.trouble is trouble
+
+
+def test_a_former_transaction_without_its_end_is_a_fault_only_if_it_lasts() -> None:
+    error = delivery_error(Step.TAKE_OVER, KafkaError(KafkaError.CONCURRENT_TRANSACTIONS))
+    assert str(error).startswith("taking over failed: CONCURRENT_TRANSACTIONS")
+    assert "If it lasts, bring back the brokers" in str(error)

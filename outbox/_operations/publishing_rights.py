@@ -1,0 +1,58 @@
+"""Whether a role may publish in table mode: without these rights `publish()` fails, though all else is fine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, LiteralString
+
+import psycopg
+
+from outbox._operations.finding import Finding
+from outbox._postgres.ddl import missing_rights, written
+from outbox.settings import TableNames
+
+_EXISTS: LiteralString = "SELECT to_regclass(%s) IS NOT NULL"
+_MAY_INSERT: LiteralString = (
+    "SELECT has_column_privilege(to_regclass(%(table)s), 'value', 'INSERT')"
+    " AND has_column_privilege(to_regclass(%(table)s), 'id', 'SELECT')"
+)
+_MAY_EXECUTE: LiteralString = (
+    "SELECT coalesce(bool_and(has_function_privilege(p.oid, 'EXECUTE')), true) FROM pg_proc p"
+    " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s AND p.proname = %s"
+)
+
+
+def has_message_table(connection: psycopg.Connection[Any], names: TableNames) -> bool:
+    """Return whether the message table exists."""
+    return connection.execute(_EXISTS, (_quoted(names),)).fetchone() == (True,)
+
+
+def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:
+    """Yield whether the connection's role may publish in table mode, if the message table exists.
+
+    The checker's role publishes nothing. It is the one that may delete rows of the callback table.
+
+    Args:
+        connection: Of the application's role.
+        names: The tables.
+    """
+    if not has_message_table(connection, names):
+        return
+    user, schema = connection.info.user, names.schema
+    lacks = [
+        f"{right} on {written(schema, name)}"
+        for right, name, query, parameters in (
+            ("INSERT", names.message, _MAY_INSERT, {"table": _quoted(names)}),
+            ("EXECUTE", names.publish_function, _MAY_EXECUTE, (schema, names.publish_function)),
+        )
+        if connection.execute(query, parameters).fetchone() != (True,)
+    ]
+    if not lacks:
+        yield Finding("table mode", "", f"role {user} may publish to {written(schema, names.message)}")
+    elif missing_rights(connection, schema, {names.transaction: ("DELETE",)}):
+        problem = f"role {user} may not {', '.join(lacks)}: publish() in table mode fails"
+        yield Finding("table mode", problem, f"run `outbox table create --application-role {written(user)}`")
+
+
+def _quoted(names: TableNames) -> str:
+    return f'"{names.schema}"."{names.message}"'

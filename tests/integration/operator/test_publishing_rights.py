@@ -1,0 +1,36 @@
+"""`outbox doctor` and `outbox table verify` find that a role cannot publish in table mode."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import psycopg
+
+from outbox._cli.table import app
+from outbox._operations.doctor import examine_database
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.message_table import MessageTable
+from outbox._service.exit_codes import Exit
+from tests.support.commands import call_command
+from tests.support.harness import Site
+
+
+def test_a_role_without_insert_on_the_message_table_is_found(site: Site) -> None:
+    table, messages, role = CallbackTable(site.tables), MessageTable(site.tables), f"{site.name}_app"
+    with site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'".encode())
+        table.create(connection, [table.application_grant(role)])
+        messages.create(connection)
+    url = f"postgresql://{role}:secret@{urlsplit(site.postgres_url).netloc.rpartition('@')[2]}/outbox"
+    variables: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": url}
+    with psycopg.connect(url) as connection:
+        (wrong,) = [one for one in examine_database(connection, table) if not one.fine]
+    assert f"role {role} may not INSERT on public.{site.tables.message}" in wrong.problem
+    code, printed = call_command(app, site, "verify", environ=variables)
+    assert (code, f"--application-role {role}" in printed) == (Exit.CONFIGURATION, True)
+    with site.connect() as connection:
+        messages.create(connection, [messages.application_grant(role)])
+    with psycopg.connect(url) as connection:
+        assert all(one.fine for one in examine_database(connection, table))
+    code, printed = call_command(app, site, "verify", environ=variables)
+    assert (code, f"public.{site.tables.message}, " in printed) == (Exit.OK, True)

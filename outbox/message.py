@@ -23,12 +23,6 @@ MAX_PARTITION = (1 << 31) - 1
 """Kafka numbers partitions with 32 bits."""
 
 
-def _pairs(headers: HeadersInput) -> Iterable[tuple[str, bytes | str | None]]:
-    if isinstance(headers, dict) or isinstance(headers, Mapping):  # noqa: SIM101 - the first is faster
-        return headers.items()
-    return headers
-
-
 def _stored(what: str, value: object) -> bytes | None:
     """Return a key or value as Kafka stores it.
 
@@ -61,7 +55,7 @@ def _pairs(headers: HeadersInput) -> Iterable[tuple[str, bytes | str | None]]:
     Raises:
         MessageRefused: They are neither a mapping nor pairs.
     """
-    if isinstance(headers, Mapping):
+    if isinstance(headers, dict) or isinstance(headers, Mapping):  # noqa: SIM101 - the first is faster
         return headers.items()
     pairs = list(headers) if isinstance(headers, Iterable) else None
     if pairs is None or not all(isinstance(pair, list | tuple) and len(pair) == _PAIR for pair in pairs):

@@ -215,6 +215,8 @@ class Run:
                 (self._folder / UNSETTLED_LOG).write_text(self._world.site.logs())
                 return ["half partitions, transactions in the discard topic, or rows, see " + UNSETTLED_LOG]
             self._processes.watch(faults=False)
+            if gathering.waiting():
+                self._cruelty.operate()
             time.sleep(0.5)
         return []
 

@@ -37,6 +37,9 @@ _CLIENTS = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 _PARKED_AFTER_MS = 8_000
 """So soon an undecided transaction is parked, that parking and late delivery are tortured too."""
 
+_FALLBACK_AFTER_MS = 1_000
+"""So late that mode auto uses both ways on a machine that is busy."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -75,6 +78,7 @@ class World:
             "OUTBOX_KAFKA": json.dumps(_CLIENTS),
             "OUTBOX_TABLES": json.dumps({SOURCE: {"dsn": self.postgres.url, "table_prefix": self.site.name}}),
             "OUTBOX_UNDECIDED_MAX_AGE_MS": str(_PARKED_AFTER_MS),
+            "OUTBOX_FALLBACK_AFTER_MS": str(_FALLBACK_AFTER_MS),
         }
 
     def places(self) -> list[tuple[str, int]]:

@@ -58,7 +58,7 @@ def main(
 
 def _table(result: Mapping[str, Any]) -> Table:
     table = Table("figure", "value", title="torture")
-    for name in ("seed", "seconds", "rounds", "transactions", "messages", "rolled_back_by_the_checker"):
+    for name in ("seed", "seconds", "rounds", "transactions", "messages", "rows", "rolled_back_by_the_checker"):
         table.add_row(name.replace("_", " "), f"{result[name]:,}")
     for name, count in result["faults"].items():
         table.add_row(f"fault: {name}", f"{count:,}")

@@ -1,4 +1,7 @@
-"""The tortured application: counts keys in Postgres and tells every count, until it is asked to stop or killed."""
+"""The tortured application: counts keys in Postgres and tells every count, until it is asked to stop or killed.
+
+Its mode is that of its outbox. Each mode has keys of its own, because modes promise no order among each other.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import os
 import random
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +28,24 @@ from outbox._failpoints import failpoint
 from outbox._receipts.receipt import Receipt
 from outbox._service.signals import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
+from outbox.settings import TableNames
+from tests.torture.evidence import ID_HEADER
 
 KEYS = 24
 PAUSE_SECONDS = 0.2
-THINKING_SECONDS = 0.01
+THINKING_SECONDS = 0.02
 PATIENCE = ("0", "1s")
 """How long an application waits for a lock: for ever, or so that it goes on with other keys."""
 
 POISON = 0.003
-"""Share of steps that write a half which nobody can parse."""
+"""Share of steps that write a half which nobody can parse, or a row which nobody can deliver."""
 
 DDL = """
 CREATE TABLE {name}_count (key text PRIMARY KEY, departures bigint NOT NULL);
-CREATE TABLE {name}_told (message_id text PRIMARY KEY, topic text NOT NULL, digest text NOT NULL);
+CREATE TABLE {name}_told (
+    id text PRIMARY KEY, mode text NOT NULL, message_id text NOT NULL, topic text NOT NULL, digest text NOT NULL
+);
+CREATE TABLE {name}_poison (row_id bigint PRIMARY KEY);
 """
 
 Execute = Callable[[TextClause, Mapping[str, Any]], CursorResult[Any]]
@@ -67,29 +77,35 @@ class Application:
         self._outbox = outbox
         self._acknowledged = acknowledged
         self._random = random.Random(seed)
+        self._mode = outbox.settings.mode
         self._count = text(
             f"INSERT INTO {name}_count AS c (key, departures) VALUES (:key, 1)"
             " ON CONFLICT (key) DO UPDATE SET departures = c.departures + 1 RETURNING departures"
         )
-        self._told = text(f"INSERT INTO {name}_told VALUES (:id, :topic, :digest)")
+        self._poison = text(
+            f"WITH made AS (INSERT INTO {TableNames('public', name).message} (producer_group, topic, header_names)"
+            f" VALUES ('poison', :topic, ARRAY['no value']) RETURNING id) INSERT INTO {name}_poison SELECT id FROM made"
+        )
+        self._told = text(f"INSERT INTO {name}_told VALUES (:id, :mode, :message_id, :topic, :digest)")
 
     def step(self) -> None:
         """One local transaction; what the faults do to it is expected, and it is simply tried anew."""
-        way = self._random.choices([self._by_session, self._by_eager_session, self._by_transaction], [6, 2, 2])[0]
+        ways = [self._by_session, self._by_transaction, self._by_eager_session]
+        way = self._random.choices(ways, [6, 2, 2 if self._mode == "half" else 0])[0]
         try:
-            transaction_id = way()
+            told = way()
         except _Changed:
             return
         except (OutboxError, DBAPIError, psycopg.Error):
             time.sleep(PAUSE_SECONDS)
         else:
-            self._acknowledge(transaction_id)
+            self._acknowledge(told)
             failpoint("application.done")
 
-    def _acknowledge(self, transaction_id: str) -> None:
+    def _acknowledge(self, told: str) -> None:
         """Write down that COMMIT returned: the page cache survives the death of this process."""
         with self._acknowledged.open("a") as file:
-            file.write(f"{transaction_id}\n")
+            file.write(f"{self._mode} {told}\n")
 
     def _by_session(self, *, eager: bool = False) -> str:
         with Session(self._engine) as session, session.begin():
@@ -97,44 +113,52 @@ class Application:
             def publish(message: Message) -> Receipt:
                 return self._outbox.publish(session, message, eager=eager)
 
-            transaction_id = self._tell(session.execute, publish)  # type: ignore[arg-type]  # rows of DML
+            told = self._tell(session.execute, publish)  # type: ignore[arg-type]  # rows of DML
             if self._random.random() < 0.1:
                 self._publish_in_vain(session)
             self._change_mind()
-        return transaction_id
+        return told
 
     def _by_eager_session(self) -> str:
         return self._by_session(eager=True)
 
     def _by_transaction(self) -> str:
         with self._engine.connect() as connection, self._outbox.transaction(connection) as transaction:
-            transaction_id = self._tell(connection.execute, transaction.publish)
+            told = self._tell(connection.execute, transaction.publish)
             self._change_mind()
-        return transaction_id
+        return told
 
     def _change_mind(self) -> None:
         if self._random.random() < 0.1:
             raise _Changed
 
     def _tell(self, execute: Execute, publish: Publish) -> str:
-        """Count a key, and tell each count; the transaction's id."""
-        key = f"key-{self._random.randrange(KEYS)}"
-        transaction_id = ""
+        """Count a key, and tell each count; return an id of its own for the transaction."""
+        key, told, messages = f"{self._mode}-{self._random.randrange(KEYS)}", str(uuid.uuid4()), 0
         for _ in range(self._random.choice([1, 1, 2, 3, 12])):
             count = execute(self._count, {"key": key}).scalar_one()
             failpoint("application.begun")
-            transaction_id = self._publish(execute, publish, key, count, self._topics[0])
-            if self._random.random() < 0.3:
-                self._publish(execute, publish, key, count, self._topics[1])
+            for topic in self._topics[: 2 if self._random.random() < 0.3 else 1]:
+                id_ = f"{told}/{messages}"
+                message = Message(topic, json.dumps({"departure": count}), key, headers={ID_HEADER: id_})
+                self._publish(execute, publish, id_, message)
+                messages += 1
         failpoint("application.sent")
-        return transaction_id
+        return told
 
-    def _publish(self, execute: Execute, publish: Publish, key: str, count: int, topic: str) -> str:
-        message = Message(topic, value=json.dumps({"departure": count}), key=key, headers={"type": "count"})
+    def _publish(self, execute: Execute, publish: Publish, id_: str, message: Message) -> None:
+        """Publish a message and tell it; in mode auto it has no message id yet."""
         receipt = publish(message)
-        shape = digest(message.key_bytes(), message.value_bytes(), message.header_list())
-        execute(self._told, {"id": receipt.message_id, "topic": topic, "digest": shape})
-        return receipt.transaction_id
+        execute(
+            self._told,
+            {
+                "id": id_,
+                "mode": self._mode,
+                "message_id": "" if self._mode == "auto" else receipt.message_id,
+                "topic": message.topic,
+                "digest": digest(message.key_bytes(), message.value_bytes(), message.header_list()),
+            },
+        )
 
     def _publish_in_vain(self, session: Session) -> None:
         """A message inside a SAVEPOINT that is rolled back must never be delivered."""
@@ -142,15 +166,27 @@ class Application:
         self._outbox.publish(session, Message(self._topics[0], value=b'{"departure": 0}', key="in vain"))
         savepoint.rollback()
 
-    def poison(self, producer: Producer) -> None:
-        """Now and then, write a half that nobody can parse."""
-        if self._random.random() < POISON:
-            producer.produce(f"{self._name}.half", b"poison", headers={TRANSACTION_HEADER: b"nonsense"})
-        producer.poll(0)
+    def poison(self, producer: Producer | None) -> None:
+        """Now and then, write a half that nobody can parse, or a row that nobody can deliver.
+
+        Args:
+            producer: For the half; None: write the row.
+        """
+        poisons = self._random.random() < POISON
+        if producer is not None:
+            if poisons:
+                producer.produce(f"{self._name}.half", b"poison", headers={TRANSACTION_HEADER: b"nonsense"})
+            producer.poll(0)
+        elif poisons:
+            with suppress(DBAPIError), self._engine.begin() as connection:
+                connection.execute(self._poison, {"topic": self._topics[0]})
 
 
 def main() -> None:
-    """Run until SIGTERM. Arguments: prefix, file for acknowledged transactions, seed, name of the log."""
+    """Run until SIGTERM, in the mode of the environment.
+
+    Arguments: prefix, file for acknowledged transactions, seed, name of the log.
+    """
     name, acknowledged, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     stop = stop_on_signals()
     url = os.environ["OUTBOX_POSTGRES_URL"]
@@ -158,13 +194,20 @@ def main() -> None:
     engine = create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=3, options=options)
     )
-    producer = Producer({"bootstrap.servers": os.environ["OUTBOX_BOOTSTRAP_SERVERS"], "log_level": 0})
     with Outbox.from_env() as outbox:
+        with suppress(OutboxError):  # Kafka may be down; in mode table it is not asked
+            outbox.ping()
+        producer = _producer() if outbox.settings.mode == "half" else None
         application = Application(name, (f"{name}.a", f"{name}.b"), engine, outbox, acknowledged, seed)
         while not stop.wait(THINKING_SECONDS):
             application.step()
             application.poison(producer)
-    producer.flush(5)
+        if producer is not None:
+            producer.flush(5)
+
+
+def _producer() -> Producer:
+    return Producer({"bootstrap.servers": os.environ["OUTBOX_BOOTSTRAP_SERVERS"], "log_level": 0})
 
 
 if __name__ == "__main__":

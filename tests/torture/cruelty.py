@@ -14,7 +14,9 @@ from typing import Any
 from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.proxy import Proxy
 from tests.torture.database import DatabaseCruelty
+from tests.torture.evidence import SOURCE
 from tests.torture.processes import Processes
+from tests.torture.restoration import SourceCruelty
 from tests.torture.topics import TopicCruelty
 from tests.torture.world import BROKERS, World
 
@@ -29,6 +31,9 @@ MOMENTS = ("Produce", "AddOffsetsToTxn", "TxnOffsetCommit")
 
 _THIN = (20_000, 100_000, 700_000)
 """What a thin line carries, in bytes/s."""
+
+_OUTAGE_SECONDS = (3.0, 15.0)
+"""How long Kafka is away as a whole."""
 
 _LATE_SECONDS = (0.0, 0.0, 6.0)
 """How long its client keeps the connection: it breaks at once, or the client gives up first (5 s)."""
@@ -54,8 +59,10 @@ class Cruelty:
         self._chance = chance
         self._database = database = DatabaseCruelty(world, chance, longest)
         self._topics = topics = TopicCruelty(world, processes, chance)
+        self._source = source = SourceCruelty(world, processes, chance)
+        self._meanwhile: Counter[str] = Counter()
         # One server of a kind is hurt at a time, beside everything else; tables and topics may be hurt meanwhile.
-        self._pool = ThreadPoolExecutor(5, thread_name_prefix="cruelty")
+        self._pool = ThreadPoolExecutor(7, thread_name_prefix="cruelty")
         self._hurt: dict[str, Future[None]] = {}
         self._healing = threading.Event()
         self._kinds: dict[Callable[[], None], float] = {
@@ -69,6 +76,7 @@ class Cruelty:
             lambda: self._hurt_server("Kafka", self._kill_broker): 1,
             lambda: self._hurt_server("Kafka", self._stop_broker): 1,
             lambda: self._hurt_server("Kafka", self._kill_all_brokers): 0.1,
+            lambda: self._hurt_server("Kafka", self._stop_all_brokers): 0.4,
             lambda: self._hurt_server("Postgres", database.kill): 0.6,
             lambda: self._hurt_server("Postgres", database.crash): 0.3,
             lambda: self._hurt_server("Postgres", database.fail_over): 0.4,
@@ -79,12 +87,16 @@ class Cruelty:
             lambda: self._hurt_server("topics", topics.starve): 0.8,
             lambda: self._hurt_server("line", self._thin_line): 0.5,
             lambda: self._hurt_server("Kafka", topics.drop_offsets): 0.3,
+            lambda: self._hurt_server("Kafka", source.drop_progress): 0.2,
+            lambda: self._hurt_server("source", source.restore): 0.4,
         }
         if world.loses_commits:  # what is found then is the doing of these failovers, and of nothing else
             self._kinds = {lambda: self._hurt_server("Postgres", database.fail_over_with_a_loss): 1}
 
     def fault(self) -> None:
-        """Do something cruel."""
+        """Do something cruel; an operator looks after the table source meanwhile."""
+        if self._source.needs_operator:
+            self._hurt_server("operator", self._source.operate)
         self._chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
 
     # --- requests -----------------------------------------------------------------------------------------------
@@ -125,9 +137,12 @@ class Cruelty:
         channel = self._world.channel
         half_partition = self._chance.randrange(channel.partitions)
         transactional_id, group = channel.channel.transactional_id(half_partition), channel.channel.relay_group
+        table_group = channel.channel.table_group(SOURCE)  # the transactional id, too
         parts = {
             "transaction coordinator": ("__transaction_state", java_hash(transactional_id)),
             "group coordinator": ("__consumer_offsets", java_hash(group)),
+            "transaction coordinator of the table source": ("__transaction_state", java_hash(table_group)),
+            "group coordinator of the table source": ("__consumer_offsets", java_hash(table_group)),
             "leader of a half partition": (channel.half.name, half_partition),
             "leader of a real partition": self._chance.choice(self._world.places()),
         }
@@ -155,7 +170,22 @@ class Cruelty:
         for node in range(BROKERS):
             self._world.stack.kafka.kill(node)
         self.faults["all brokers killed"] += 1
+        self._let_applications_go_on()
         self._world.stack.kafka.start_all()
+
+    def _stop_all_brokers(self) -> None:
+        for node in range(BROKERS):
+            self._world.stack.kafka.pause(node)
+        self.faults["all brokers stopped"] += 1
+        self._let_applications_go_on()
+        for node in range(BROKERS):
+            self._world.stack.kafka.resume(node)
+
+    def _let_applications_go_on(self) -> None:
+        """Count what they commit while Kafka is away: those in mode table and auto need it for nothing."""
+        before = self._processes.count_acknowledged()
+        self._healing.wait(self._chance.uniform(*_OUTAGE_SECONDS))
+        self._meanwhile += self._processes.count_acknowledged() - before
 
     def _thin_line(self) -> None:
         """Let all nodes together take few bytes: the relay's batches time out, and shrink (R34)."""
@@ -185,21 +215,29 @@ class Cruelty:
         self._healing.clear()
         self._database.hurt_again()
         self._topics.hurt_again()
+        self._source.hurt_again()
 
     def _end_what_lasts(self) -> None:
         self._healing.set()
         self._database.heal()
         self._topics.heal()
+        self._source.heal()
+
+    def operate(self) -> None:
+        """Do what an operator does, after healing too."""
+        self._source.operate()
 
     def all_faults(self) -> Counter[str]:
         """Everything that was done so far, by name."""
-        servers = self.faults + self._database.faults + self._topics.faults
+        servers = self.faults + self._database.faults + self._topics.faults + self._source.faults
         return servers + self._processes.faults + self._world.armed.hits
 
     def outcomes(self) -> Counter[str]:
         """What came of it, where that is worth counting: kept requests, processes that ended by themselves."""
         late = {f"late EndTxn {outcome}": count for outcome, count in self._world.kafka.late.items()}
-        return self._processes.outcomes + self._topics.outcomes + Counter(late)
+        went_on = {f"transactions of mode {mode} while Kafka was away": n for mode, n in self._meanwhile.items()}
+        commands = self._topics.outcomes + self._source.outcomes
+        return self._processes.outcomes + commands + Counter(late) + Counter(went_on)
 
     def close(self) -> None:
         """Wait for what is being done to servers."""

@@ -13,7 +13,7 @@ import psycopg
 
 from outbox import Message, Outbox, OutboxError
 from tests.support.bulk import send_halves
-from tests.torture.strangers import connections_used_up, lock_table_full, locks
+from tests.torture.strangers import connections_used_up, lock_table_full, locks, table_locks
 from tests.torture.world import TOPICS, World
 
 ORPHANS = 150
@@ -116,8 +116,8 @@ class DatabaseCruelty:
         self._let("lock table full", lambda: lock_table_full(self._world.stack.postgres_url))
 
     def lock(self) -> None:
-        """One of the callback tables is locked."""
-        ways = locks(self._world.site.tables)
+        """One of the callback tables, or of those of table mode, is locked."""
+        ways = {**locks(self._world.site.tables), **table_locks(self._world.site.tables)}
         name = self._chance.choice(sorted(ways))
         way, table = ways[name]
         self._let(name, lambda: way(self._world.stack.postgres_url, table))

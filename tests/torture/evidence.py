@@ -9,6 +9,12 @@ from typing import NamedTuple
 from outbox.protocol.discard import Manifest
 from outbox.protocol.op import OpEntry
 
+ID_HEADER = "told"
+"""Header with the application's own id of a message: an id of its own for the transaction, and a number."""
+
+SOURCE = "shop"
+"""Name of the table source."""
+
 
 class Told(NamedTuple):
     """A message that the application told, by the word of its own database.
@@ -16,16 +22,21 @@ class Told(NamedTuple):
     Args:
         topic: Real topic.
         digest: Hash of key, value and headers.
+        mode: The application's mode.
+        message_id: Its message id; empty in mode auto, where it is known only after COMMIT.
     """
 
     topic: str
     digest: str
+    mode: str
+    message_id: str
 
 
 class Seen(NamedTuple):
     """A record on a real topic, as a read_committed reader found it.
 
     Args:
+        id: The application's own id, in its header, or an empty text.
         message_id: In its header, or an empty text.
         topic: Real topic.
         partition: Its partition.
@@ -33,11 +44,12 @@ class Seen(NamedTuple):
         key: Its key.
         digest: Hash of key, value and the user's own headers.
         number: The counter in the message.
-        origin: Half partition and half offset, by its header.
+        origin: Half partition and half offset, or table source and row id, by its header.
         late: Whether it says that it is out of its order.
         appended: When the broker appended it, ms since 1970.
     """
 
+    id: str
     message_id: str
     topic: str
     partition: int
@@ -45,7 +57,7 @@ class Seen(NamedTuple):
     key: bytes | None
     digest: str
     number: int
-    origin: tuple[int, int]
+    origin: tuple[str, int]
     late: bool
     appended: int
 
@@ -53,6 +65,11 @@ class Seen(NamedTuple):
     def transaction_id(self) -> str:
         """The transaction that it names."""
         return transaction_of(self.message_id)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it was a row of the message table."""
+        return self.origin[0] == SOURCE
 
 
 class HalfSeen(NamedTuple):
@@ -69,24 +86,56 @@ class HalfSeen(NamedTuple):
     transaction_id: str
 
 
+class DeliveredRow(NamedTuple):
+    """A row of the message table that was delivered, by the relay's evidence.
+
+    Args:
+        message_id: Its message id.
+        topic: Real topic.
+        at: When the evidence was inserted, ms since 1970.
+    """
+
+    message_id: str
+    topic: str
+    at: int
+
+
+class DiscardedRow(NamedTuple):
+    """A row that the relay could not deliver.
+
+    Args:
+        id: Its id.
+        message_id: Its message id.
+        reason: Why.
+    """
+
+    id: int
+    message_id: str
+    reason: str
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything about one round, after it has healed.
 
     Args:
-        told: What the application's database says was told, by message id.
+        told: What the application's database says was told, by the application's own id.
         rows: States of the callback table, by transaction id.
-        acknowledged: Transactions whose COMMIT returned to the application.
+        acknowledged: Transactions whose COMMIT returned to the application, by its own ids.
         log: The records of the real topics, read anew.
         reader: What the reader saw that was running all the time.
-        early: Messages that this reader saw before their local transaction was committed.
+        early: Messages (own ids) that this reader saw before their local transaction was committed.
         halves: The half topic.
         ops: The op topic.
         fenced: Transactions of which the checker said there that they are rolled back.
         manifests: Every manifest that came into the discard topic.
         alive: Transactions that lie in the discard topic now, with their manifests.
+        delivered: The evidence of delivered rows.
+        discarded: The rows that could not be delivered.
+        poison: Rows that nobody can deliver, by the word of the applications' database.
+        waiting: Message ids of rows that are still in the message table.
         unsettled: What was not settled when time was up: half partitions, as text.
-        claims: When a checkpoint was first seen to say that a half is settled, ms since 1970, by (partition, offset).
+        claims: When a checkpoint was first seen to say that a half is settled, ms since 1970, by its origin.
         partitions: Partition counts of the real topics.
         watched: What those who watched found, by invariant.
     """
@@ -102,16 +151,25 @@ class Evidence:
     fenced: Collection[str] = ()
     manifests: Sequence[Manifest] = ()
     alive: Mapping[str, Manifest] = field(default_factory=dict)
+    delivered: Sequence[DeliveredRow] = ()
+    discarded: Sequence[DiscardedRow] = ()
+    poison: Collection[int] = ()
+    waiting: Sequence[str] = ()
     unsettled: Sequence[str] = ()
-    claims: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    claims: Mapping[tuple[str, int], int] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
     watched: Sequence[tuple[str, str]] = ()
 
+    def half_transactions(self) -> set[str]:
+        """The transactions of messages that were told and were halves: by the application's word, or by the log's."""
+        told = {transaction_of(told.message_id) for told in self.told.values() if told.mode == "half"}
+        return told | {record.transaction_id for record in self.log if record.id in self.told and not record.is_row}
+
     def transactions(self) -> int:
         """How many local transactions committed."""
-        return len({transaction_of(message_id) for message_id in self.told})
+        return len({transaction_of(id_) for id_ in self.told})
 
 
-def transaction_of(message_id: str) -> str:
-    """The transaction of a message."""
-    return message_id.partition("/")[0]
+def transaction_of(id_: str) -> str:
+    """The transaction of a message, by its message id or the application's own id."""
+    return id_.partition("/")[0]

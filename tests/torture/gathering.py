@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from confluent_kafka import Message
 
+from outbox._postgres.message_table import MessageTable
 from outbox.protocol.discard import Manifest, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
 from outbox.protocol.op import OpKind, OpSource, parse_op
 from tests.support.harness import wait_until
-from tests.torture.evidence import Evidence, HalfSeen, Told, transaction_of
+from tests.torture.evidence import DeliveredRow, DiscardedRow, Evidence, HalfSeen, Told, transaction_of
 from tests.torture.log import Places, Reader, read_to_end, seen
 from tests.torture.observers import Observers
 from tests.torture.processes import Processes
@@ -22,6 +23,14 @@ from tests.torture.world import PARTITIONS, REAL_PARTITIONS, TOPICS, World
 T = TypeVar("T")
 
 _MANIFEST = b"/manifest"
+_DELIVERED: LiteralString = (
+    "SELECT {transaction_id} || '/' || id, topic, CAST(floor(extract(epoch FROM delivered_at) * 1000) AS bigint) FROM"
+    " (SELECT xid, created_at, delivered_at, topic, generate_series(lower(run), upper(run) - 1) AS id"
+    " FROM {delivered}, unnest(ids) AS run) AS evidence"
+)
+_DISCARDED: LiteralString = "SELECT id, {transaction_id} || '/' || id, reason FROM {discarded}"
+_WAITING: LiteralString = "SELECT {transaction_id} || '/' || id FROM {message} ORDER BY id LIMIT 20"
+_FORGET: LiteralString = "WITH gone AS (DELETE FROM {delivered}) DELETE FROM {discarded}"
 _READER_SECONDS = 60.0
 
 
@@ -40,6 +49,7 @@ class Gathering:
         self._reader = reader
         self._observers = observers
         self._processes = processes
+        self._table = MessageTable(world.site.tables)
         channel = world.channel.channel
         internal = (channel.half_topic, channel.op_topic, channel.discard_topic)
         self._starts: Places = {(topic, number): 0 for topic in internal for number in range(PARTITIONS)}
@@ -51,10 +61,10 @@ class Gathering:
 
     def look_for_early_ones(self) -> None:
         """Compare what became visible since the last look with what is committed now."""
-        new = [record.message_id for record in self._reader.seen_from(self._compared)]
+        new = [record.id for record in self._reader.seen_from(self._compared)]
         query = (
             f"SELECT id FROM unnest(%s::text[]) AS asked (id)"
-            f" WHERE NOT EXISTS (SELECT FROM {self._world.site.name}_told WHERE message_id = id)"
+            f" WHERE NOT EXISTS (SELECT FROM {self._world.site.name}_told AS told WHERE told.id = asked.id)"
         )
         try:
             with self._world.site.connect(connect_timeout=2) as connection:
@@ -68,6 +78,10 @@ class Gathering:
         """Transactions that lie undecided in the discard topic now; looks from the last round's end on."""
         alive, _ = self._discards()
         return [id_ for id_, manifest in alive.items() if manifest.reason == "UNDECIDED"]
+
+    def waiting(self) -> list[str]:
+        """Message ids of the first rows that wait in the message table now."""
+        return [message_id for (message_id,) in self._rows_of(_WAITING)]
 
     def gather(self, unsettled: list[str]) -> Evidence:
         """The evidence of a round that has healed; the next round begins.
@@ -90,14 +104,10 @@ class Gathering:
         ops = [op for _, entries in said for op in entries]
         checked = [op for source, entries in said if source is OpSource.CHECKER for op in entries]
         told = self._told()
-        acknowledged = self._processes.take_acknowledged()
-        ids = {half.transaction_id for half in halves} | {op.transaction_id for op in ops}
-        ids |= acknowledged | {transaction_of(message_id) for message_id in told}
         names = {self._world.site.topic(name) for name in TOPICS}
         evidence = Evidence(
             told=told,
-            rows=self._rows(ids - {""}),
-            acknowledged=acknowledged,
+            acknowledged=self._processes.take_acknowledged(),
             log=[seen(record) for record in records if record.topic() in names],
             reader=self._reader.seen_from(0),
             early=self._early,
@@ -106,11 +116,17 @@ class Gathering:
             fenced={op.transaction_id for op in checked if op.kind is OpKind.ROLLBACK},
             manifests=manifests,
             alive=alive,
+            delivered=[DeliveredRow(*row) for row in self._rows_of(_DELIVERED)],
+            discarded=[DiscardedRow(*row) for row in self._rows_of(_DISCARDED)],
+            poison={id_ for (id_,) in self._query(f"SELECT row_id FROM {self._world.site.name}_poison")},
+            waiting=self.waiting(),
             unsettled=unsettled,
-            claims=dict(self._observers.checkpoints.claims),
+            claims={(str(number), offset): at for (number, offset), at in self._observers.checkpoints.claims.items()},
             partitions=dict.fromkeys(names, REAL_PARTITIONS),
             watched=[*self._observers.found(), *self._late_ends()],
         )
+        ids = {half.transaction_id for half in halves} | {op.transaction_id for op in ops}
+        evidence.rows = self._callback_rows((ids | evidence.half_transactions()) - {""})
         self._begin_anew(ends, alive)
         return evidence
 
@@ -124,7 +140,8 @@ class Gathering:
         self._early, self._compared = [], 0
         self._reader.forget()
         self._observers.forget()
-        self._query(f"TRUNCATE {self._world.site.name}_told")
+        self._query(f"TRUNCATE {self._world.site.name}_told, {self._world.site.name}_poison")
+        self._rows_of(_FORGET)
 
     def _discards(self) -> tuple[dict[str, Manifest], list[Manifest]]:
         """What lies in the discard topic now, and every manifest that came since the last round."""
@@ -144,10 +161,10 @@ class Gathering:
         return alive, manifests
 
     def _told(self) -> dict[str, Told]:
-        rows = self._query(f"SELECT message_id, topic, digest FROM {self._world.site.name}_told")
-        return {id_: Told(topic, shape) for id_, topic, shape in rows}
+        rows = self._query(f"SELECT id, topic, digest, mode, message_id FROM {self._world.site.name}_told")
+        return {id_: Told(*told) for id_, *told in rows}
 
-    def _rows(self, ids: Iterable[str]) -> dict[str, str]:
+    def _callback_rows(self, ids: Iterable[str]) -> dict[str, str]:
         table = self._world.site.tables.transaction
         query = f"SELECT transaction_id::text, state FROM {table} WHERE transaction_id = ANY (%s::uuid[])"
         return dict(self._query(query, list(ids)))
@@ -155,6 +172,12 @@ class Gathering:
     def _query(self, query: str, *parameters: Any) -> list[Any]:
         with self._world.site.connect() as connection:
             cursor = connection.execute(query.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def _rows_of(self, query: LiteralString) -> list[Any]:
+        """The result of a statement on the message table, and what belongs to it."""
+        with self._world.site.connect() as connection:
+            cursor = connection.execute(self._table.compose(query))
             return cursor.fetchall() if cursor.description else []
 
 

@@ -37,10 +37,10 @@ def check(evidence: Evidence) -> list[Violation]:
 def exactly_once(evidence: Evidence) -> Iterator[str]:
     """I1: what was committed is there once, in the log and in the eyes of the reader that was always there."""
     for place, records in (("the log", evidence.log), ("the reader", evidence.reader)):
-        counts = Counter(record.message_id for record in records)
-        for message_id in evidence.told:
-            if counts[message_id] != 1:
-                yield f"{message_id} is {counts[message_id]} times in {place}"
+        counts = Counter(record.id for record in records)
+        for id_ in evidence.told:
+            if counts[id_] != 1:
+                yield f"{id_} is {counts[id_]} times in {place}"
     seen = {(record.topic, record.partition, record.offset) for record in evidence.reader}
     logged = {(record.topic, record.partition, record.offset) for record in evidence.log}
     yield from (f"{place} is in the log or with the reader, not in both" for place in sorted(seen ^ logged))
@@ -49,14 +49,20 @@ def exactly_once(evidence: Evidence) -> Iterator[str]:
 def nothing_uncommitted(evidence: Evidence) -> Iterator[str]:
     """I2: what was not committed is never visible, at no moment."""
     for record in {*evidence.log, *evidence.reader}:
-        if record.message_id not in evidence.told:
+        if record.id not in evidence.told:
             yield f"{record.message_id or 'a record without id'} at {_place(record)} was never committed"
-    yield from (f"{message_id} was visible before it was committed" for message_id in evidence.early)
+    yield from (f"{id_} was visible before it was committed" for id_ in evidence.early)
 
 
 def everything_ends(evidence: Evidence) -> Iterator[str]:
-    """I3: after healing every half is settled in time; one that cannot be parsed lies in the discard topic."""
+    """I3: after healing every half is settled in time, and no row waits.
+
+    A half that cannot be parsed lies in the discard topic, a row that cannot be delivered in the table for them.
+    """
     yield from (f"not settled: {place}" for place in evidence.unsettled)
+    yield from (f"the row of {message_id} waits" for message_id in evidence.waiting)
+    refused = {row.id for row in evidence.discarded}
+    yield from (f"the row {id_}, which nobody can deliver, is gone" for id_ in sorted({*evidence.poison} - refused))
     discarded = {(manifest.partition, offset) for manifest in evidence.manifests for _, offset in manifest.offsets}
     for half in evidence.halves:
         if not half.transaction_id and (half.partition, half.offset) not in discarded:
@@ -64,22 +70,22 @@ def everything_ends(evidence: Evidence) -> Iterator[str]:
 
 
 def order(evidence: Evidence) -> Iterator[str]:
-    """I4: the messages of a key are in the order of the database and of their halves; late ones say so."""
+    """I4: the messages of a key are in the order of the database, and of their halves and rows; late ones say so."""
     numbers: dict[tuple[str, bytes | None], int] = {}
-    origins: dict[tuple[str, bytes | None, int], int] = {}
+    origins: dict[tuple[str, bytes | None, str], int] = {}
     for record in _in_order(evidence.log):
         if record.late:
             continue
-        place, half_partition, offset = (record.topic, record.key), *record.origin
-        if record.number <= numbers.get(place, 0) or offset <= origins.get((*place, half_partition), -1):
+        place, origin, offset = (record.topic, record.key), *record.origin
+        if record.number <= numbers.get(place, 0) or offset <= origins.get((*place, origin), -1):
             yield f"{record.message_id} at {_place(record)} is out of order"
         numbers[place] = max(record.number, numbers.get(place, 0))
-        origins[*place, half_partition] = offset
+        origins[*place, origin] = offset
 
 
 def all_or_none(evidence: Evidence) -> Iterator[str]:
     """I5: a transaction is visible as a whole or not at all."""
-    told, seen = _by_transaction(evidence.told), _by_transaction(record.message_id for record in evidence.log)
+    told, seen = _by_transaction(evidence.told), _by_transaction(record.id for record in evidence.log)
     for transaction_id, visible in seen.items():
         missing = told.get(transaction_id, set()) - visible
         if missing:
@@ -87,19 +93,23 @@ def all_or_none(evidence: Evidence) -> Iterator[str]:
 
 
 def settled_means_delivered(evidence: Evidence) -> Iterator[str]:
-    """I6: no checkpoint says that a half is settled before its message is in the log.
+    """I6: no checkpoint says that a half is settled, and no evidence that a row is delivered, before it is in the log.
 
-    The broker's clock and that of whoever looked at the checkpoints are the same. A parked half is settled; its message
-    comes late, and says so.
+    The broker's clock, the database's, and that of whoever looked at the checkpoints are the same. A parked half is
+    settled; its message comes late, and says so.
     """
     for record in evidence.log:
         claimed = evidence.claims.get(record.origin)
         if claimed is not None and claimed < record.appended and not record.late:
             yield f"half {record.origin} was settled {record.appended - claimed} ms before {record.message_id} came"
+    appended = {record.message_id: record.appended for record in evidence.log}
+    for row in evidence.delivered:
+        if row.at < appended.get(row.message_id, 0):
+            yield f"the row of {row.message_id} was gone before its message came"
 
 
 def one_outcome(evidence: Evidence) -> Iterator[str]:
-    """I7: op markers and rows agree, and nothing has two outcomes."""
+    """I7: op markers, rows and evidence agree, and nothing has two outcomes."""
     for op in evidence.ops:
         row = evidence.rows.get(op.transaction_id)
         if (op.kind is OpKind.COMMIT and row != "C") or (op.kind is OpKind.ROLLBACK and row == "C"):
@@ -112,23 +122,46 @@ def one_outcome(evidence: Evidence) -> Iterator[str]:
             yield f"{transaction_id} is visible and rolled back"
         if transaction_id in evidence.alive:
             yield f"{transaction_id} is visible and lies in the discard topic"
+    yield from _rows_agree(evidence)
+
+
+def _rows_agree(evidence: Evidence) -> Iterator[str]:
+    """What the relay's evidence says of the message table's rows is what is visible; nothing went both ways."""
+    visible = {(record.message_id, record.topic) for record in evidence.log if record.is_row}
+    counts = Counter((row.message_id, row.topic) for row in evidence.delivered)
+    for message_id, topic in sorted(visible | counts.keys()):
+        if counts[message_id, topic] != 1 or (message_id, topic) not in visible:
+            where = "visible" if (message_id, topic) in visible else "not visible"
+            yield f"{message_id} is {where} in {topic}, and {counts[message_id, topic]} times in the evidence"
+    found = {message_id for message_id, _ in visible}
+    yield from (f"{row.message_id} is visible and discarded" for row in evidence.discarded if row.message_id in found)
+    ways: dict[str, set[str]] = defaultdict(set)
+    for record in evidence.log:
+        ways[transaction_of(record.id)].add(record.transaction_id)
+    yield from (f"{told} is visible as {sorted(ids)}" for told, ids in ways.items() if told and len(ids) > 1)
 
 
 def no_commit_after_a_tombstone(evidence: Evidence) -> Iterator[str]:
-    """I8: what committed, by the word of the application or of its tables, has a row that says so (and I9)."""
-    for transaction_id in sorted({*evidence.acknowledged, *map(transaction_of, evidence.told)}):
+    """I8: what committed, by the word of the application or of its tables, has a callback row that says so (and I9).
+
+    A row of the message table needs none: it is there because its local transaction committed.
+    """
+    for gone in sorted({*evidence.acknowledged} - {*map(transaction_of, evidence.told)}):
+        yield f"{gone} committed, and the database does not have it"
+    for transaction_id in sorted(evidence.half_transactions()):
         row = evidence.rows.get(transaction_id)
         if row != "C":
             yield f"{transaction_id} committed, its row says {row}"
 
 
 def unchanged(evidence: Evidence) -> Iterator[str]:
-    """I10: topic, key, value, headers and partition are what was told."""
+    """I10: topic, key, value, headers, message id and partition are what was told."""
     for record in evidence.log:
-        told = evidence.told.get(record.message_id)
+        told = evidence.told.get(record.id)
         if told is None:
             continue
-        if (told.topic, told.digest) != (record.topic, record.digest):
+        same_id = told.message_id in {"", record.message_id}
+        if not same_id or (told.topic, told.digest) != (record.topic, record.digest):
             yield f"{record.message_id} at {_place(record)} is not what was told"
         if record.key is not None:
             partition = partition_for_key(record.key, evidence.partitions[record.topic])
@@ -137,7 +170,7 @@ def unchanged(evidence: Evidence) -> Iterator[str]:
 
 
 def true_reasons(evidence: Evidence) -> Iterator[str]:
-    """I14: what lies in the discard topic has a true reason, and nothing stays there undecided after healing."""
+    """I14: what is discarded has a true reason, and nothing stays in the discard topic undecided after healing."""
     malformed = {(half.partition, half.offset) for half in evidence.halves if not half.transaction_id}
     for manifest in evidence.manifests:
         places = {(manifest.partition, offset) for _, offset in manifest.offsets}
@@ -149,6 +182,9 @@ def true_reasons(evidence: Evidence) -> Iterator[str]:
     for transaction_id, manifest in evidence.alive.items():
         if manifest.reason is DiscardReason.UNDECIDED:
             yield f"{transaction_id} is still undecided"
+    for row in evidence.discarded:
+        if row.reason != DiscardReason.MALFORMED or row.id not in evidence.poison:
+            yield f"the row {row.id} of {row.message_id} is discarded as {row.reason}"
 
 
 INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
@@ -176,8 +212,8 @@ def _in_order(records: Sequence[Seen]) -> list[Seen]:
     return sorted(records, key=lambda record: (record.topic, record.partition, record.offset))
 
 
-def _by_transaction(message_ids: Iterable[str]) -> dict[str, set[str]]:
+def _by_transaction(ids: Iterable[str]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
-    for message_id in message_ids:
-        found[transaction_of(message_id)].add(message_id)
+    for id_ in ids:
+        found[transaction_of(id_)].add(id_)
     return found

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from examples.flights.digest import digest
 from outbox.protocol.half import user_headers
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER
-from tests.torture.evidence import Seen
+from tests.torture.evidence import ID_HEADER, Seen
 
 Places = dict[tuple[str, int], int]
 """Offsets, by topic and partition."""
@@ -79,6 +79,7 @@ def seen(message: Message) -> Seen:
     headers = {name: (value or b"").decode() for name, value in pairs}
     origin, _, offset = headers.get(ORIGIN_HEADER, "-1/-1").partition("/")
     return Seen(
+        headers.get(ID_HEADER, ""),
         headers.get(MESSAGE_ID_HEADER, ""),
         message.topic() or "",
         message.partition() or 0,
@@ -86,7 +87,7 @@ def seen(message: Message) -> Seen:
         message.key(),
         digest(message.key(), message.value(), user_headers(pairs)),
         _number(message.value()),
-        (int(origin), int(offset)),
+        (origin, int(offset)),
         LATE_HEADER in headers,
         message.timestamp()[1],
     )

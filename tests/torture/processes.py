@@ -14,18 +14,19 @@ from pathlib import Path
 from tests.support.harness import Service, Site
 from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
 
-KINDS = ("application",) * 3 + ("relay",) * 2 + ("checker",) * 2
+APPLICATIONS = {f"{mode} application": mode for mode in ("half", "table", "auto")}
+"""Kinds of applications, and the mode of each."""
+
+KINDS = (*APPLICATIONS, "relay", "checker") * 2
+"""Of each kind there are two processes: they wait for each other's locks."""
+
+_HALVES = {"outbox.half_acked": 40, "outbox.sealed": 40, "outbox.committed": 40, "outbox.op": 40}
+_APPLICATION = {"application.begun": 100, "application.sent": 40, "application.done": 40}
 
 FAILPOINTS: dict[str, dict[str, int]] = {
-    "application": {
-        "application.begun": 100,
-        "application.sent": 40,
-        "outbox.half_acked": 40,
-        "outbox.sealed": 40,
-        "outbox.committed": 40,
-        "outbox.op": 40,
-        "application.done": 40,
-    },
+    "half application": {**_APPLICATION, **_HALVES},
+    "table application": _APPLICATION,
+    "auto application": {**_APPLICATION, **_HALVES, "outbox.fell_back": 20},
     "relay": {
         "relay.fenced": 4,
         "relay.restored": 4,
@@ -39,6 +40,10 @@ FAILPOINTS: dict[str, dict[str, int]] = {
         "relay.state.parking": 2,
         "relay.late_fetched": 2,
         "relay.late_committed": 2,
+        "relay.table_taken_over": 2,
+        "relay.table_read": 500,
+        "relay.table_moved": 100,
+        "relay.table_delivered": 50,
     },
     "checker": {
         "checker.locked": 15,
@@ -51,10 +56,12 @@ FAILPOINTS: dict[str, dict[str, int]] = {
 }
 """The steps of a kind of process, and up to which of their passings it lives."""
 
-STOPPED_SECONDS = {"application": (1.0, 12.0), "relay": (8.0, 12.0), "checker": (1.0, 12.0)}
-"""How long a process sleeps: a relay longer than its session lasts, so that it wakes up as a zombie."""
+_STOPPED_SECONDS = (1.0, 12.0)
+_RELAY_STOPPED_SECONDS = (8.0, 28.0)
+"""How long a process sleeps: a relay longer than its session in Kafka lasts (6 s), so that it wakes up as a zombie.
+At times it is longer than its session in the database lasts (20 s): then another one owns its table source."""
 
-OPEN = {"application.begun", "application.sent", "outbox.half_acked", "outbox.sealed"}
+OPEN = {"application.begun", "application.sent", "outbox.half_acked", "outbox.sealed", "outbox.fell_back"}
 """Steps inside a local transaction: an application that stops there keeps it open."""
 
 IN_FENCE = {"checker.locked", "checker.placed", "checker.fenced"}
@@ -82,6 +89,10 @@ class _Running:
     @property
     def step(self) -> str:
         return self.failpoint.partition(":")[0]
+
+    @property
+    def sleep(self) -> tuple[float, float]:
+        return _RELAY_STOPPED_SECONDS if self.kind == "relay" else _STOPPED_SECONDS
 
 
 class Processes:
@@ -131,7 +142,7 @@ class Processes:
         self._running = [process for process in self._running if self._lives(process)]
         for process in self._running:
             self._look_whether_asleep(process)
-        wanted = Counter(kind for kind in KINDS if kind not in self._down and (faults or kind != "application"))
+        wanted = Counter(kind for kind in KINDS if kind not in self._down and (faults or kind not in APPLICATIONS))
         wanted.subtract(process.kind for process in self._running)
         for kind in wanted.elements():
             self._running.append(self._start(kind, faults=faults))
@@ -162,9 +173,7 @@ class Processes:
     def _let_sleep(self, process: _Running) -> None:
         long = process.step in OPEN | IN_FENCE and self._chance.random() < _OPEN_SHARE
         process.asleep_since = time.monotonic()
-        process.wakes_at = process.asleep_since + (
-            OPEN_SECONDS if long else self._chance.uniform(*STOPPED_SECONDS[process.kind])
-        )
+        process.wakes_at = process.asleep_since + (OPEN_SECONDS if long else self._chance.uniform(*process.sleep))
 
     def _wake(self, process: _Running) -> None:
         if time.monotonic() - process.asleep_since >= OPEN_SECONDS:
@@ -175,12 +184,15 @@ class Processes:
 
     def _start(self, kind: str, *, faults: bool) -> _Running:
         failpoint = self._choose_failpoint(kind) if faults else ""
-        if kind == "application":
-            arguments = [self._site.name, str(self.acknowledged), str(self._chance.randrange(10**6)), kind]
-            module = "tests.torture.application"
+        settings: dict[str, str | None] = dict(self._settings)
+        if mode := APPLICATIONS.get(kind):
+            seed, log = str(self._chance.randrange(10**6)), kind.replace(" ", "-")
+            module, arguments = "tests.torture.application", [self._site.name, str(self.acknowledged), seed, log]
+            settings["OUTBOX_MODE"] = mode
+            if mode == "table":
+                settings["OUTBOX_BOOTSTRAP_SERVERS"] = None
         else:
-            arguments, module = [kind], "outbox"
-        settings = dict(self._settings)
+            module, arguments = "outbox", [kind]
         if faults and module == "outbox" and self._chance.random() < _WRONG_CLOCK_SHARE:
             module = "tests.support.wrong_clock"
             settings[WRONG_CLOCK] = str(self._chance.choice(_WRONG_CLOCK_SECONDS))
@@ -217,7 +229,7 @@ class Processes:
             process = self._chance.choice(awake)
             process.service.process.send_signal(signal.SIGSTOP)
             process.asleep_since = time.monotonic()
-            process.wakes_at = process.asleep_since + self._chance.uniform(*STOPPED_SECONDS[process.kind])
+            process.wakes_at = process.asleep_since + self._chance.uniform(*process.sleep)
             self.faults[f"{process.kind} stopped"] += 1
 
     def heal(self) -> None:
@@ -226,7 +238,7 @@ class Processes:
             if process.service.running:
                 process.service.process.send_signal(signal.SIGCONT)
         for process in self._running:
-            if process.kind == "application":
+            if process.kind in APPLICATIONS:
                 self._end(process)
             elif process.failpoint:
                 process.killed = True
@@ -247,17 +259,26 @@ class Processes:
             time.sleep(0.1)
 
     def take_acknowledged(self) -> set[str]:
-        """The transactions whose COMMIT returned to an application since the last call."""
+        """The transactions whose COMMIT returned to an application since the last call, by the application's ids."""
+        found = {told for _, told in self._acknowledged()}
+        self.acknowledged.unlink(missing_ok=True)
+        return found
+
+    def _acknowledged(self) -> list[list[str]]:
+        """Mode and id of each."""
         if not self.acknowledged.exists():
-            return set()
+            return []
         # A line that was cut off is of a process that died while it wrote: its COMMIT is as good as unanswered.
         whole = self.acknowledged.read_text().rpartition("\n")[0]
-        self.acknowledged.unlink()
-        return set(whole.split())
+        return [line.split() for line in whole.splitlines()]
+
+    def count_acknowledged(self) -> Counter[str]:
+        """How many transactions were acknowledged since the last call of `take_acknowledged()`, by mode."""
+        return Counter(mode for mode, _ in self._acknowledged())
 
     def services(self) -> Sequence[tuple[str, int]]:
         """The relays and checkers that run: kind and process id."""
-        return [(each.kind, each.service.process.pid) for each in list(self._running) if each.kind != "application"]
+        return [(each.kind, each.service.process.pid) for each in list(self._running) if each.kind not in APPLICATIONS]
 
 
 def is_stopped(service: Service) -> bool:

@@ -16,6 +16,7 @@ from stack import StartError
 from tests.support.harness import wait_until
 from tests.torture.cruelty import Cruelty
 from tests.torture.database import MINUTE
+from tests.torture.evidence import Evidence
 from tests.torture.gathering import Gathering
 from tests.torture.invariants import INVARIANTS, WATCHED, Violation, check
 from tests.torture.log import Reader
@@ -52,6 +53,7 @@ class Result:
         rounds: Rounds that were checked.
         transactions: Local transactions that committed.
         messages: Messages that they told.
+        rows: Messages that were rows of the message table.
         rolled_back: Transactions that the checker fenced.
         halves: Halves in the half topic.
         late: Messages that were delivered out of their order, and say so.
@@ -72,6 +74,7 @@ class Result:
     rounds: int = 0
     transactions: int = 0
     messages: int = 0
+    rows: int = 0
     rolled_back: int = 0
     halves: int = 0
     late: int = 0
@@ -95,6 +98,7 @@ class Result:
             "transactions": self.transactions,
             "messages": self.messages,
             "halves": self.halves,
+            "rows": self.rows,
             "rolled_back_by_the_checker": self.rolled_back,
             "late_messages": self.late,
             "checkpoints": self.checkpoints,
@@ -128,6 +132,7 @@ class Run:
         self._say = say
         self._round_seconds = round_seconds
         self._chance = random.Random(seed)
+        self._ways: Counter[str] = Counter()
         settings = world.settings()
         self._processes = Processes(world.site, settings, self._chance, Path(world.site.log_folder))
         self._cruelty = Cruelty(world, self._processes, self._chance, min(MINUTE, round_seconds / 2))
@@ -204,11 +209,14 @@ class Run:
 
     def _wait_until_settled(self, deadline: float) -> list[str]:
         """What is not settled when time is up."""
-        while not (self._world.site.settled() and not self._gathering.undecided()):
+        gathering = self._gathering
+        while not (self._world.site.settled() and not gathering.undecided() and not gathering.waiting()):
             if time.monotonic() > deadline:
                 (self._folder / UNSETTLED_LOG).write_text(self._world.site.logs())
-                return ["half partitions, or transactions in the discard topic, see " + UNSETTLED_LOG]
+                return ["half partitions, transactions in the discard topic, or rows, see " + UNSETTLED_LOG]
             self._processes.watch(faults=False)
+            if gathering.waiting():
+                self._cruelty.operate()
             time.sleep(0.5)
         return []
 
@@ -221,11 +229,13 @@ class Run:
         result.messages += len(evidence.told)
         result.rolled_back += sum(state == "R" for state in evidence.rows.values())
         result.halves += len(evidence.halves)
+        result.rows += len(evidence.delivered)
+        self._ways += ways(evidence)
         result.late += sum(record.late for record in evidence.log)
         result.longest_stall = self._observers.stalls.longest
         result.checkpoints = self._observers.checkpoints.samples
         result.most = self._observers.resources.most
-        result.faults, result.outcomes = self._cruelty.all_faults(), self._cruelty.outcomes()
+        result.faults, result.outcomes = self._cruelty.all_faults(), self._cruelty.outcomes() + self._ways
         result.violations += found
         if found:
             (self._folder / FOUND_LOG).write_text(self._world.site.logs())
@@ -233,6 +243,16 @@ class Run:
             f"round {result.rounds}: {evidence.transactions()} transactions, {len(evidence.told)} messages, "
             f"{len(found)} violations"
         )
+
+
+def ways(evidence: Evidence) -> Counter[str]:
+    """How many messages of each mode were halves, and how many were rows."""
+    modes = {id_: told.mode for id_, told in evidence.told.items()}
+    return Counter(
+        f"messages of mode {modes[record.id]} that were {'rows' if record.is_row else 'halves'}"
+        for record in evidence.log
+        if record.id in modes
+    )
 
 
 def torture(

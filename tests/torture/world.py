@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.message_table import MessageTable
 from stack import Stack
 from tests.proxies.fault import Armed
 from tests.proxies.kafka import KafkaProxies
@@ -15,6 +16,7 @@ from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
 from tests.support.harness import Site
 from tests.torture.application import DDL
+from tests.torture.evidence import SOURCE
 
 BROKERS = 3
 PARTITIONS = 4
@@ -34,6 +36,9 @@ _ASYNCHRONOUS = {"synchronous_standby_names": ""}
 _CLIENTS = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 _PARKED_AFTER_MS = 8_000
 """So soon an undecided transaction is parked, that parking and late delivery are tortured too."""
+
+_FALLBACK_AFTER_MS = 1_000
+"""So late that mode auto uses both ways on a machine that is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,9 @@ class World:
             "OUTBOX_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             "OUTBOX_POSTGRES_URL": self.postgres.url,
             "OUTBOX_KAFKA": json.dumps(_CLIENTS),
+            "OUTBOX_TABLES": json.dumps({SOURCE: {"dsn": self.postgres.url, "table_prefix": self.site.name}}),
             "OUTBOX_UNDECIDED_MAX_AGE_MS": str(_PARKED_AFTER_MS),
+            "OUTBOX_FALLBACK_AFTER_MS": str(_FALLBACK_AFTER_MS),
         }
 
     def places(self) -> list[tuple[str, int]]:
@@ -97,6 +104,7 @@ def started(*, loses_commits: bool = False) -> Iterator[World]:
     ):
         channel = site.create(*TOPICS, partitions=PARTITIONS)
         with site.connect() as connection:
+            MessageTable(site.tables).create(connection)
             connection.execute(DDL.format(name=site.name).encode())
         kafka = KafkaProxies(stack.kafka.proxy_ports, armed.take)
         postgres = PostgresProxy(stack.postgres_url, armed.take)

@@ -24,6 +24,7 @@ def _tortured(name: str, seconds: float, seed: int, round_seconds: float) -> Res
 def test_torture_loses_doubles_invents_and_reorders_nothing() -> None:
     result = _tortured("test-long", 720, seed=21, round_seconds=120)
     assert result.transactions > 5_000
+    assert result.rows > 1_000
     assert result.faults.total() > 300
 
 

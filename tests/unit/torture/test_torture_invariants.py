@@ -12,7 +12,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import partition_for_key
 from outbox.protocol.positions import Positions
-from tests.torture.evidence import Evidence, HalfSeen, Seen, Told
+from tests.torture.evidence import SOURCE, DeliveredRow, DiscardedRow, Evidence, HalfSeen, Seen, Told
 from tests.torture.invariants import INVARIANTS, check
 from tests.torture.watches import MOST, STALL_SECONDS, CheckpointWatch, ResourceWatch, StallWatch
 
@@ -21,6 +21,8 @@ TOPIC_ID = "0198c0de-0000-7000-8000-000000000001"
 KEY = b"key"
 PARTITION = partition_for_key(KEY, 3)
 IDS = [f"0198c0de-0000-7000-8000-00000000010{number}" for number in range(4)]
+ROWS = [f"0198c0de-0000-7000-8000-00000000020{number}" for number in range(4)]
+ROW_PARTITION = partition_for_key(b"row", 3)
 POISON = HalfSeen(1, 9, "")
 
 
@@ -29,8 +31,15 @@ def record(number: int, position: int = 0) -> Seen:
     offset = 2 * number + position
     id_ = f"{IDS[number]}/{position}"
     return Seen(
-        id_, TOPIC, PARTITION, offset, KEY, f"digest {id_}", offset + 1, (0, offset), late=False, appended=1_000
+        id_, id_, TOPIC, PARTITION, offset, KEY, f"digest {id_}", offset + 1, ("0", offset), late=False, appended=1_000
     )
+
+
+def row(number: int, position: int = 0, told: str = "") -> Seen:
+    """A message of a local transaction in table mode, with the row id that is its position."""
+    made = record(number, position)
+    id_ = f"{ROWS[number]}/{position}"
+    return made._replace(id=told or id_, message_id=id_, key=b"row", partition=ROW_PARTITION, origin=(SOURCE, position))
 
 
 def manifest(transaction_id: str, reason: DiscardReason, place: tuple[int, int] = (1, 9)) -> Manifest:
@@ -58,7 +67,7 @@ def clean() -> Evidence:
     """Three committed transactions of two messages, one that was rolled back, and a half that cannot be parsed."""
     records = [record(number, position) for number in range(3) for position in range(2)]
     return Evidence(
-        told={each.message_id: Told(TOPIC, each.digest) for each in records},
+        told={each.id: Told(TOPIC, each.digest, "half", each.message_id) for each in records},
         rows=dict(zip(IDS, "CCCR", strict=True)),
         acknowledged=IDS[:2],
         log=records,
@@ -68,8 +77,27 @@ def clean() -> Evidence:
         fenced={IDS[3]},
         manifests=[manifest("poison", DiscardReason.MALFORMED)],
         alive={"poison": manifest("poison", DiscardReason.MALFORMED)},
-        claims={(0, offset): 1_005 for offset in range(8)},
+        claims={("0", offset): 1_005 for offset in range(8)},
         partitions={TOPIC: 3},
+    )
+
+
+def with_rows() -> Evidence:
+    """The same, with a transaction of table mode, one of mode auto that was rows, and a row that is malformed."""
+    records = [row(0, 1), row(0, 2), row(1, 3, "auto/0"), row(1, 4, "auto/1")]
+    evidence = clean()
+    told = {each.id: Told(TOPIC, each.digest, "table", each.message_id) for each in records[:2]}
+    told |= {each.id: Told(TOPIC, each.digest, "auto", "") for each in records[2:]}
+    log = [*evidence.log, *records]
+    return replace(
+        evidence,
+        told={**evidence.told, **told},
+        acknowledged=[*evidence.acknowledged, ROWS[0], "auto"],
+        log=log,
+        reader=log,
+        delivered=[DeliveredRow(each.message_id, each.topic, 1_000) for each in records],
+        discarded=[DiscardedRow(5, f"{ROWS[2]}/5", DiscardReason.MALFORMED)],
+        poison={5},
     )
 
 
@@ -127,7 +155,7 @@ def test_two_messages_in_the_wrong_order_are_found() -> None:
 
 
 def test_halves_in_the_wrong_order_are_found() -> None:
-    assert "I4" in found(with_record(0, origin=(0, 5)))
+    assert "I4" in found(with_record(0, origin=("0", 5)))
 
 
 def test_a_late_message_may_be_out_of_order() -> None:
@@ -140,7 +168,7 @@ def test_a_torn_transaction_is_found() -> None:
 
 
 def test_a_half_that_was_settled_before_its_message_came_is_found() -> None:
-    assert found(replace(clean(), claims={(0, 3): 999})) == ["I6"]
+    assert found(replace(clean(), claims={("0", 3): 999})) == ["I6"]
 
 
 @pytest.mark.parametrize(("kind", "id_"), [(OpKind.COMMIT, IDS[3]), (OpKind.ROLLBACK, IDS[0]), (OpKind.COMMIT, "?")])
@@ -209,6 +237,66 @@ def test_what_stays_undecided_is_found() -> None:
 def test_every_invariant_can_be_violated_here() -> None:
     text = "".join(__import__("pathlib").Path(__file__).read_text().split())
     assert [name for name in INVARIANTS if f'"{name}"' not in text] == []
+
+
+# --- rows of the message table ----------------------------------------------------------------------------------------
+
+
+def test_clean_evidence_with_rows_is_clean() -> None:
+    assert found(with_rows()) == []
+
+
+def test_a_row_that_waits_is_found() -> None:
+    assert found(replace(with_rows(), waiting=["x/7"])) == ["I3"]
+
+
+def test_a_poison_row_that_vanished_is_found() -> None:
+    assert found(replace(with_rows(), discarded=[])) == ["I3"]
+
+
+def test_rows_in_the_wrong_order_are_found() -> None:
+    log = list(with_rows().log)
+    log[-1] = log[-1]._replace(origin=(SOURCE, 2))
+    assert found(replace(with_rows(), log=log, reader=log)) == ["I4"]
+
+
+def test_a_row_that_was_gone_before_its_message_came_is_found() -> None:
+    delivered = [with_rows().delivered[0]._replace(at=999), *with_rows().delivered[1:]]
+    assert found(replace(with_rows(), delivered=delivered)) == ["I6"]
+
+
+def test_evidence_that_is_missing_doubled_or_invented_is_found() -> None:
+    delivered = list(with_rows().delivered)
+    for wrong in (delivered[1:], [*delivered, delivered[0]], [*delivered, DeliveredRow("x/9", TOPIC, 1_000)]):
+        assert found(replace(with_rows(), delivered=wrong)) == ["I7"]
+
+
+def test_a_row_that_is_visible_and_discarded_is_found() -> None:
+    discarded = [*with_rows().discarded, DiscardedRow(1, f"{ROWS[0]}/1", DiscardReason.MALFORMED)]
+    assert found(replace(with_rows(), discarded=discarded, poison={1, 5})) == ["I7"]
+
+
+def test_a_transaction_that_went_both_ways_is_found() -> None:
+    log = list(with_rows().log)
+    log[-1] = log[-1]._replace(message_id=f"{IDS[0]}/7", origin=("0", 9))
+    assert found(replace(with_rows(), log=log, reader=log, delivered=with_rows().delivered[:-1])) == ["I7"]
+
+
+def test_a_half_of_mode_auto_without_its_callback_row_is_found() -> None:
+    log = [*clean().log, record(3)._replace(id="auto/0")]
+    told = {**clean().told, "auto/0": Told(TOPIC, log[-1].digest, "auto", "")}
+    rows = {id_: state for id_, state in clean().rows.items() if id_ != IDS[3]}
+    assert "I8" in found(replace(clean(), told=told, rows=rows, log=log, reader=log))
+
+
+def test_a_row_with_another_message_id_is_found() -> None:
+    told = {**with_rows().told, f"{ROWS[0]}/1": with_rows().told[f"{ROWS[0]}/1"]._replace(message_id="x/1")}
+    assert found(replace(with_rows(), told=told)) == ["I10"]
+
+
+def test_a_row_that_was_discarded_for_no_reason_is_found() -> None:
+    discarded = [*with_rows().discarded, DiscardedRow(6, f"{ROWS[3]}/6", DiscardReason.TOPIC_MISSING)]
+    assert found(replace(with_rows(), discarded=discarded)) == ["I14"]
 
 
 # --- what is watched all the time -----------------------------------------------------------------------------------

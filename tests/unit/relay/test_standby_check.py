@@ -11,10 +11,12 @@ from outbox.errors import ConfigurationError
 from relay.settings import RelaySettings
 from relay.tables.source_threads import _SourceThread
 
+SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
+
 
 def test_a_standby_that_could_not_serve_logs_why() -> None:
     cluster: Any = MagicMock()
-    cluster.settings = RelaySettings(bootstrap_servers="localhost:0")
+    cluster.settings = RelaySettings(**SETTINGS)
     thread = _SourceThread("shop", MagicMock(), cluster)
     table: Any = MagicMock()
     table.try_own.return_value = False

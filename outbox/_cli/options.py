@@ -8,7 +8,6 @@ import psycopg
 from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
-from outbox._service.exit_codes import NO_KAFKA
 from outbox._service.settings import KafkaSettings, MessageTables, PostgresSettings, SiteSettings
 from outbox.errors import ConfigurationError
 

@@ -15,10 +15,6 @@ from outbox.errors import ConfigurationError, OutboxError
 from outbox.protocol.errors import ProtocolError
 
 
-NO_KAFKA = "Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers"
-"""Error if no bootstrap servers are given."""
-
-
 class Exit(enum.IntEnum):
     """How a command ends; docs/operations/settings.md has the same table."""
 

@@ -17,7 +17,7 @@ from outbox._service.settings import TableSettings
 from outbox._table.table_outcome import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
 from outbox.outcome import Outcome
-from outbox.protocol.identifiers import xid_of
+from outbox.protocol.identifiers import started_us_of, xid_of
 from outbox.protocol.names import Channel
 
 ROWS = 10_000
@@ -67,7 +67,9 @@ class TableSearch:
             self._rows.backends[source] = pid
         self._found.databases.append(source)
         self._found.note(
-            TimelineEvent(None, EventKind.LOCAL, source, None, None, None, f"xid {xid_of(id_)}: {outcome}")
+            TimelineEvent(
+                started_us_of(id_) // 1_000, EventKind.LOCAL, source, None, None, None, f"xid {xid_of(id_)}: {outcome}"
+            )
         )
         self._note(source, waiting, discarded, progress[1] if progress else None, committed)
         for row in delivered:

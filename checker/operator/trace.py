@@ -149,9 +149,10 @@ def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
     console.print(table)
     console.print(Text.assemble((str(conclusion.state), "bold"), f": {visible(conclusion.sentence)}"))
     databases = ", ".join(found.databases) or "none"
-    console.print(f"searched from {utc(start)} on; databases: {databases}; offsets:")
-    for span in found.searched:
-        if span.stop > span.start:
-            console.print(f"  {span.topic}/{span.partition}: {span.start} to {span.stop} of {span.end}")
+    read = [span for span in found.searched if span.stop > span.start]
+    offsets = "offsets:" if read else "no offsets"
+    console.print(f"searched from {utc(start)} on; databases: {databases}; {offsets}")
+    for span in read:
+        console.print(f"  {span.topic}/{span.partition}: {span.start} to {span.stop} of {span.end}")
     for place, why in found.unread:
         console.print(f"not searched: {place}: {why}")

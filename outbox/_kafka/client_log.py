@@ -24,9 +24,13 @@ class ClientLog:
     """Takes librdkafka's lines in place of a `logging.Logger`; clients and threads share it.
 
     A client hands its lines over when it is polled.
+
+    Args:
+        logger: Where they go.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, logger: logging.Logger = log) -> None:
+        self._logger = logger
         self.start_afresh()
         follow(self)
 
@@ -42,7 +46,7 @@ class ClientLog:
         passed = self._passed((facility, _VARYING.sub("#", text)))
         if passed is not None:
             more = f" ({passed} more lines like it since the last one)" if passed else ""
-            log.log(level, "librdkafka %s [%s] %s%s", facility, client, text, more)
+            self._logger.log(level, "librdkafka %s [%s] %s%s", facility, client, text, more)
 
     def _passed(self, kind: tuple[str, str]) -> int | None:
         """Count a line; return how many of its kind were passed since the last one, None if it is to be passed, too."""

@@ -32,6 +32,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from outbox._kafka.client_log import ClientLog
 from outbox._kafka.topic_contract import Contract, contract_of
 from outbox._postgres.foreign_layout import After, Layout, LayoutName, make_layout
 from outbox._rules.qualified_name import QualifiedName, check_name
@@ -153,6 +154,10 @@ Bytes = Annotated[int, Unit("bytes")]
 SecretFile = Annotated[Path, BeforeValidator(_path)]
 """Path of a file that holds a secret."""
 KafkaProperties = Annotated[dict[str, str], NoDecode, BeforeValidator(_properties)]
+
+
+_CLIENT_LOG = ClientLog(logging.getLogger(LIBRDKAFKA))
+"""Takes the lines of all clients of a process: an outage brings one a second from each."""
 
 
 class LayeredSettings(BaseSettings):
@@ -492,4 +497,4 @@ class ServiceSettings(LogSettings, SiteSettings):
 
     def polled_connection(self) -> dict[str, Any]:
         """Return librdkafka properties for a client that is polled all the time: it logs to the service's log."""
-        return {"logger": logging.getLogger(LIBRDKAFKA), "bootstrap.servers": self.bootstrap_servers, **self.kafka}
+        return {"logger": _CLIENT_LOG, "bootstrap.servers": self.bootstrap_servers, **self.kafka}

@@ -147,6 +147,15 @@ class OwnedTable(ABC):
         return row == (True,)
 
     @abstractmethod
+    def check(self) -> None:
+        """Check what would keep this session from serving, while another one owns the source. Write nothing.
+
+        Raises:
+            ConfigurationError: The tables or rights are missing, or the table belongs to a source of another name.
+            psycopg.Error: The database does not answer.
+        """
+
+    @abstractmethod
     def progress(self) -> Progress:
         """Return the progress; a new source begins with batch 0.
 

@@ -9,6 +9,7 @@ from typing import Any, LiteralString, Self
 import psycopg
 
 from outbox._failpoints import failpoint
+from outbox._postgres.ddl import missing_rights, written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import PROGRESS
 from outbox._postgres.table_errors import explained
@@ -115,6 +116,19 @@ class SourceTable(OwnedTable):
     def _explained(self) -> Any:
         return explained(self._names.schema, self._names.message)
 
+    def check(self) -> None:
+        """See `OwnedTable`."""
+        names, role = self._names, str(self._connection.info.user)
+        with self._explained():
+            row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
+        if row is not None:
+            self._check_name(row[0])
+        if lacks := missing_rights(self._connection, names.schema, self._table.relay_grant(role).rights):
+            rights = ", ".join(f"{right} on {name}" for right, name in lacks)
+            raise ConfigurationError(
+                f"Role {role} may not {rights}. Run `outbox table create --relay-role {written(role)}`."
+            )
+
     def progress(self) -> Progress:
         """Return the progress; a new source begins with batch 0.
 
@@ -126,12 +140,15 @@ class SourceTable(OwnedTable):
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
         name, incarnation, batch, delivered, ids = row or (None, "", 0, 0, ())
+        self._check_name(name)
+        return Progress(incarnation, batch, delivered, tuple(ids))
+
+    def _check_name(self, name: object) -> None:
         if name != self.name:
             raise ConfigurationError(
                 f"Message table {self._table.full_name} is delivered as source {name!r}, not {self.name!r}. "
                 f"Name it {name!r} in the setting tables of every relay."
             )
-        return Progress(incarnation, batch, delivered, tuple(ids))
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         """Return the first committed rows.

@@ -127,9 +127,12 @@ class _SourceThread(threading.Thread):
     def _own(self) -> None:
         table = self._connect()
         try:
-            while not table.try_own():
+            if not (is_owner := table.try_own()):
+                table.check()  # now, rather than at the failover
+            while not is_owner:
                 if self.stop.wait(OWNER_SECONDS):
                     return
+                is_owner = table.try_own()
             self._serve(table)
         finally:
             table.close()

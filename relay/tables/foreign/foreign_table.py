@@ -110,6 +110,9 @@ class ForeignTable(OwnedTable):
         name = self._source.table
         return f'"{name.schema}"."{name.table}"'
 
+    def check(self) -> None:
+        """Check nothing: the owner examines a foreign table when it takes it over."""
+
     def progress(self) -> Progress:
         """Return the progress; a new source begins with batch 0.
 

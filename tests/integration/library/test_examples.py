@@ -15,13 +15,18 @@ import pytest
 
 from outbox.testing import VisibleRecord, read_committed
 from tests.support.harness import Site, wait_until
+from tests.support.message_rows import create, relay_settings
 from tests.support.servers import Servers
 
 ROOT = Path(__file__).parents[3]
 APPLICATIONS = {
     "fastapi": ("postgresql+psycopg_async://", ["uvicorn", "examples.fastapi_app:app", "--uds", "{socket}"]),
+    "fastapi in table mode": ("postgresql://", ["uvicorn", "examples.fastapi_table_app:app", "--uds", "{socket}"]),
     "flask": ("postgresql+psycopg://", ["flask", "--app", "examples.flask_app", "run", "--host", "unix://{socket}"]),
 }
+
+
+HALF_MODE = ("fastapi", "flask")
 
 
 def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
@@ -46,7 +51,7 @@ def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
         assert (record.key, record.value) == (b"42", b'{"id": 42}')
 
 
-@pytest.mark.parametrize("framework", APPLICATIONS)
+@pytest.mark.parametrize("framework", HALF_MODE)
 def test_a_web_application_writes_and_announces_both_or_neither(site: Site, framework: str) -> None:
     """Flask's development server ends without a flush of op markers: check-back decides where one was still queued."""
     site.create("orders")
@@ -66,7 +71,7 @@ def test_a_web_application_writes_and_announces_both_or_neither(site: Site, fram
     assert len(site.read("orders")) == 1
 
 
-@pytest.mark.parametrize("framework", APPLICATIONS)
+@pytest.mark.parametrize("framework", HALF_MODE)
 def test_web_application_without_kafka_is_ready_and_refuses_writes(site: Site, framework: str) -> None:
     _create_orders(site)
     with _served(site, framework, OUTBOX_BOOTSTRAP_SERVERS="127.0.0.1:9", OUTBOX_PUBLISH_TIMEOUT_SECONDS="1") as client:
@@ -75,6 +80,19 @@ def test_web_application_without_kafka_is_ready_and_refuses_writes(site: Site, f
         assert "Kafka does not answer" in answers[0].text
         assert "circuit is open" in answers[1].text
         assert client.get("/readyz").status_code == 200
+
+
+def test_a_web_application_in_table_mode_needs_no_kafka(site: Site) -> None:
+    site.create("orders")
+    _create_orders(site)
+    create(site)
+    with _served(site, "fastapi in table mode", OUTBOX_BOOTSTRAP_SERVERS="", OUTBOX_TABLE_PREFIX=site.name) as client:
+        assert client.get("/readyz").status_code == 200
+        answer = client.post("/orders", json={"id": 7, "what": "tea"})
+        assert answer.status_code == 201, answer.text
+    site.relay(extra=relay_settings(site))
+    (record,) = site.wait_visible(1, "orders")
+    assert record.message_id == answer.json()["message_id"]
 
 
 def _records(site: Site, message_id: str) -> list[VisibleRecord]:

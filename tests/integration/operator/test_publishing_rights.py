@@ -5,12 +5,15 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import psycopg
+import pytest
 
 from outbox._cli.table import app
 from outbox._operations.doctor import examine_database
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.errors import ConfigurationError
+from relay.tables.source_table import SourceTable
 from tests.support.commands import call_command
 from tests.support.harness import Site
 
@@ -34,3 +37,22 @@ def test_a_role_without_insert_on_the_message_table_is_found(site: Site) -> None
         assert all(one.fine for one in examine_database(connection, table))
     code, printed = call_command(app, site, "verify", environ=variables)
     assert (code, f"public.{site.tables.message}, " in printed) == (Exit.OK, True)
+
+
+def test_a_standby_with_a_wrong_role_or_name_is_found(site: Site) -> None:
+    messages, role = MessageTable(site.tables), f"{site.name}_relay"
+    with site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'".encode())
+        messages.create(connection, [messages.relay_grant(role)])
+    url = f"postgresql://{role}:secret@{urlsplit(site.postgres_url).netloc.rpartition('@')[2]}/outbox"
+    with psycopg.connect(url, autocommit=True) as connection:
+        table = SourceTable("shop", messages, connection, 0)
+        table.check()
+        with site.connect() as owner:
+            owner.execute(f"REVOKE DELETE ON {site.tables.message} FROM {role}".encode())
+        with pytest.raises(ConfigurationError, match="may not DELETE on"):
+            table.check()
+        with site.connect() as owner:
+            owner.execute(f"INSERT INTO {site.tables.source} (id, name) VALUES (0, 'other')".encode())
+        with pytest.raises(ConfigurationError, match="is delivered as source 'other'"):
+            table.check()

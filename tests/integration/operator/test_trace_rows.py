@@ -56,8 +56,9 @@ def _whats(document: Any) -> list[str]:
 def test_rows_that_wait_and_local_transactions_that_do_not(shop: Site) -> None:
     waits = _committed(shop)
     document = _trace(shop, waits)
-    assert (document["state"], _whats(document)) == ("waiting", ["row waits", "local transaction"])
-    assert document["timeline"][0]["position"] == int(waits.partition("/")[2])
+    assert (document["state"], _whats(document)) == ("waiting", ["local transaction", "row waits"])
+    assert document["timeline"][0]["time_ms"] == document["timeline"][1]["time_ms"]
+    assert document["timeline"][1]["position"] == int(waits.partition("/")[2])
     with shop.connect() as rolled_back, rolled_back.transaction(force_rollback=True):
         gone = _publish(rolled_back, shop)
         opened = _trace(shop, gone)
@@ -81,7 +82,7 @@ def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Sit
     id_ = _committed(shop)
     assert shop.relay(extra=relay_settings(shop), failpoint="relay.table_moved:1").wait() == -signal.SIGKILL
     moved = _trace(shop, id_)
-    assert (moved["state"], _whats(moved)) == ("in delivery", ["row in delivery", "local transaction"])
+    assert (moved["state"], _whats(moved)) == ("in delivery", ["local transaction", "row in delivery"])
     assert "Kafka does not have that yet" in moved["conclusion"]
     assert shop.relay(extra=relay_settings(shop), failpoint="relay.committed:1").wait() == -signal.SIGKILL
     delivered = _trace(shop, id_)

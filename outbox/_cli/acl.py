@@ -44,7 +44,9 @@ def print_rights(
 ) -> None:
     """Print the rights in a form that Kafka's script, Strimzi or Terraform (Mongey/kafka) reads, or as JSON."""
     if not is_principal(principal):
-        raise ConfigurationError(f"--principal {principal!r} is none: write its type and name, such as User:orders")
+        raise ConfigurationError(
+            f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
+        )
     channel = ChannelSettings(**given).channel_names()
     rights = rights_of(role, scope_of(channel, role, topic, group, source, alerts_topic))
     typer.echo(formatted(form, principal, rights), nl=False)
@@ -66,12 +68,14 @@ def scope_of(
     scope = Scope(channel, *(tuple(names or ()) for names in (topics, groups, sources, alerts)))
     for name in (*scope.topics, *scope.alerts):
         if name != "*" and not is_topic_name(name.removesuffix("*")):
-            raise ConfigurationError(f"{name!r} is neither a topic nor the beginning of one with '*' behind it")
+            raise ConfigurationError(f"--topic {name!r} is not valid. Use the name of a topic, or a prefix and '*'.")
     try:
         for name in (*scope.groups, *scope.sources):
             check_group(name)
     except ProtocolError as error:
         raise ConfigurationError(str(error)) from error
     if missing := names_missing(roles, scope):
-        raise ConfigurationError(f"role {' and '.join(roles)}: give {' and '.join(f'--{name}' for name in missing)}")
+        raise ConfigurationError(
+            f"Role {' and '.join(roles)} needs more names. Give {' and '.join(f'--{name}' for name in missing)}."
+        )
     return scope

@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import typer
 from cloudevents.core.v1.event import CloudEvent
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from psycopg import sql
@@ -37,6 +38,7 @@ from outbox import (
     TransactionListener,
     TypedTopic,
 )
+from outbox._cli import acl
 from outbox._cli.setting_options import pairs
 from outbox.cloudevents import event_message
 from outbox.protocol.positions import MAX_POSITION
@@ -137,6 +139,14 @@ def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
     return run
 
 
+def _print_rights(principal: str, *words: str) -> Callable[[], object]:
+    def run() -> object:
+        command = ["print", "--role", "application", "--principal", principal, *words]
+        return typer.main.get_command(acl.app).main(command, standalone_mode=False)
+
+    return run
+
+
 TABLE_MODE = Outbox("orders", mode="table")
 SOME_ID = "01a20b2d-8a8d-7ae0-8000-00000000037b"
 
@@ -198,6 +208,10 @@ class _Listener(TransactionListener):
 
 
 OFFLINE: dict[str, tuple[Offline, str]] = {
+    "headers of no pairs": (_message(headers=7), "Give a mapping, or a list of pairs of name and value."),
+    "principal without a type": (_print_rights("orders", "--topic", "orders"), "Write its type and name"),
+    "topic of no valid name": (_print_rights("User:orders", "--topic", "a/b"), "Use the name of a topic"),
+    "right without its topic": (_print_rights("User:orders"), "Give --"),
     "large partition": (_message(partition=2**31), "Use a number of a partition of the topic."),
     "own table as a foreign one": (
         lambda: TableNames("public", "shop").check_foreign("public", "shop_message"),
@@ -666,7 +680,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     ),
     "discarded: nothing named": (
         lambda w: w.run("discarded", "drop", "--yes", "--comment", "x"),
-        "name transactions, or give --all",
+        "Either name transactions or give --all.",
     ),
     "discarded: unknown": (
         lambda w: w.run("discarded", "drop", str(uuid.uuid4()), "--yes", "--comment", "x"),
@@ -677,7 +691,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "give --yes, too",
     ),
     # --- skips --------------------------------------------------------------------------------------------------------
-    "skip of no partition": (_skip("op/99", "0"), "give half/N or op/N"),
+    "skip of no partition": (_skip("op/99", "0"), "Give half/N or op/N"),
     "skip without a reason": (_skip("half/0", "0", reason=" "), "characters: give 1 to "),
     "skip of no record": (_skip("op/0", "4711"), "does not exist: the partition has offsets"),
     "skip of a readable record": (_skip_readable, "can be read, so that a relay does not halt there"),
@@ -755,6 +769,7 @@ FAULTS = (
     "Wait before close()",
     "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
+    "Grant it.",  # tests/integration/operator/test_secured_site.py
 )
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 
@@ -765,8 +780,9 @@ COMMANDS = (
     "stop the relay that serves it",
     "Let the owner of the tables run",
     "Table source \0: \0",  # the second part says what to do
+    "\0. Fix: \0",  # the second part says what to do
 )
-"""Words of errors that operators' commands give: test_table_resume.py and test_pending_tables.py provoke them."""
+"""Words of errors that operators' commands give: the tests of these commands provoke them."""
 
 
 def _template(node: ast.expr) -> str:

@@ -50,7 +50,13 @@ def test_channel_and_tables(place: Site) -> None:
         assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
     for verb, state in (("create", "ready"), ("verify", "fine")):
         code, told = call_for_json(table.app, place, verb)
-        assert (code, told) == (Exit.OK, {"table": f"public.{place.tables.transaction}", "state": state})
+        names = place.tables
+        message_tables = [names.message, names.discarded, names.delivered, names.source, names.publish_function]
+        more = [f"public.{name}" for name in message_tables]
+        assert (code, told) == (
+            Exit.OK,
+            {"table": f"public.{names.transaction}", "state": state, "table_mode": more},
+        )
     assert call_for_json(inbox.app, place, "create")[1]["state"] == "ready"
     assert call_for_json(inbox.app, place, "purge", "--keep-days", "1")[1]["rows_deleted"] == 0
 

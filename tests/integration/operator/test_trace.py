@@ -142,7 +142,7 @@ def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
     ("words", "says"),
     [
         (("nonsense",), "not a valid transaction or message id"),
-        (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f",), "give --since"),
+        (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f",), "Give --since"),
         (("6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f", "--since", "soon"), "is not a valid time"),
     ],
 )

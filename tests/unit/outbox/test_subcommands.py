@@ -22,6 +22,7 @@ NO_SETTINGS = {"land java-home", "stack fetch", "stack lock", "stack up"}
 
 ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
 WORDS = {
+    "acl print": ["--role", "relay", "--principal", "User:relay", "--topic", "orders"],
     "checker purge-topic": [ID, "--yes"],
     "discarded deliver": ["--all", "--yes"],
     "discarded drop": ["--all", "--yes"],

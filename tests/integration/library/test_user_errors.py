@@ -17,7 +17,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import typer
 from cloudevents.core.v1.event import CloudEvent
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from psycopg import sql
@@ -38,9 +37,11 @@ from outbox import (
     TransactionListener,
     TypedTopic,
 )
-from outbox._cli import acl
+from outbox._cli.acl import scope_of
 from outbox._cli.setting_options import pairs
+from outbox._rules.role_rights import Role
 from outbox.cloudevents import event_message
+from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
 from outbox.testing import InMemoryOutbox
 from tests.support.commands import run_command
@@ -139,12 +140,8 @@ def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
     return run
 
 
-def _print_rights(principal: str, *words: str) -> Callable[[], object]:
-    def run() -> object:
-        command = ["print", "--role", "application", "--principal", principal, *words]
-        return typer.main.get_command(acl.app).main(command, standalone_mode=False)
-
-    return run
+def _rights_scope(*topics: str) -> Callable[[], object]:
+    return lambda: scope_of(Channel("outbox"), [Role.APPLICATION], list(topics), None, None, None)
 
 
 TABLE_MODE = Outbox("orders", mode="table")
@@ -209,9 +206,8 @@ class _Listener(TransactionListener):
 
 OFFLINE: dict[str, tuple[Offline, str]] = {
     "headers of no pairs": (_message(headers=7), "Give a mapping, or a list of pairs of name and value."),
-    "principal without a type": (_print_rights("orders", "--topic", "orders"), "Write its type and name"),
-    "topic of no valid name": (_print_rights("User:orders", "--topic", "a/b"), "Use the name of a topic"),
-    "right without its topic": (_print_rights("User:orders"), "Give --"),
+    "right on a topic of no valid name": (_rights_scope("a/b"), "Use the name of a topic, or a prefix"),
+    "right without its topic": (_rights_scope(), " needs more names. Give "),
     "large partition": (_message(partition=2**31), "Use a number of a partition of the topic."),
     "own table as a foreign one": (
         lambda: TableNames("public", "shop").check_foreign("public", "shop_message"),
@@ -699,6 +695,10 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "foreign table with an application's role": (
         lambda w: w.create_table("--message-table", "public.theirs", "--application-role", "shop"),
         "the application owns the table. Omit the others.",
+    ),
+    "principal without a type": (
+        lambda w: w.run("acl", "print", "--role", "application", "--principal", "orders", "--topic", "orders"),
+        "Write its type and name",
     ),
     "mark without a foreign table": (
         lambda w: w.create_table("--mark-column", "sent"),

@@ -100,8 +100,8 @@ def test_the_command_prints_each_role_in_each_form(role: Role, form: AclFormat) 
     ("words", "what"),
     [
         (("--role", "relay", "--principal", "relay", "--topic", "orders"), "User:orders"),
-        (("--role", "relay", "--principal", WHO), "give --topic"),
-        (("--role", "listener", "--principal", WHO), "give --group"),
+        (("--role", "relay", "--principal", WHO), "Give --topic"),
+        (("--role", "listener", "--principal", WHO), "Give --group"),
         (("--role", "relay", "--principal", WHO, "--topic", "a/b"), "'a/b'"),
         (("--role", "relay", "--principal", WHO, "--topic", "a*b"), "'a*b'"),
         (("--role", "listener", "--principal", WHO, "--group", "a/b"), "'a/b'"),

@@ -96,7 +96,7 @@ def run_stages(messages: int) -> dict[str, float]:
     watch = Stopwatch()
     ledger = Ledger(_TOPIC_ID, 0, HalfCheckpoint(0, 0), OpCheckpoint(0, 0), CheckPolicy())
     gate = Gate(GatePolicy(), _CHANNEL, 0)
-    gate.learn([_TOPIC], {_TOPIC: RealTopic(4, 1_048_588)}, ())
+    gate.update([_TOPIC], {_TOPIC: RealTopic(4, 1_048_588)}, ())
     gc.collect()
     gc.disable()  # a relay collects rarely, see outbox.service.allocator
     try:

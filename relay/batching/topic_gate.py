@@ -1,12 +1,12 @@
 """The gate: which real topics can take messages, and which transactions wait because theirs cannot. Pure.
 
 A topic may be created a moment after its first message, metadata may be late, a topic may grow, a right may be granted:
-none of these is worth a discard, which needs an operator. Such a topic is looked at again, with back-off. What is for
+none of these is worth a discard, which needs an operator. Such a topic is described again, with back-off. What is for
 it stays in its order in the ledger, unsettled; all others go on. What waits for a topic for longer than `max_age` is
 handed out, and pre-flight discards it. What waits for a topic that exists, but whose broker is away, waits as long as
 there is room.
 
-The worker makes the looks. Times are monotonic ms: the broker's clock leaps while a relay catches up.
+The worker describes the topics. Times are monotonic ms: the broker's clock leaps while a relay catches up.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from relay.batching.preflight import PASSING, RealTopic, inspect_targets
 from relay.state.half_records import Target
 from relay.state.message_transaction import Transaction
 
-KNOWN_MS = 5_000
-"""Time for which the description of a topic is used for more transactions; a look after that may come from a cache."""
+METADATA_MAX_AGE_MS = 5_000
+"""Time for which the gate uses the metadata of a topic; the next metadata may come from a cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class GatePolicy:
     """How long to wait for a real topic.
 
     Args:
-        max_age: How long a topic is looked for, ms.
-        pause: Pause before the second look, ms; it doubles from look to look.
+        max_age: How long transactions wait for a topic, ms.
+        pause: Pause before a topic is described again, ms; it doubles each time.
         pause_max: The longest pause, ms.
     """
 
@@ -40,10 +40,10 @@ class GatePolicy:
     pause: int = 100
     pause_max: int = 5_000
 
-    def pause_after(self, looks: int, who: str) -> int:
-        """Return the pause after the given number of look-ups, ms, spread by up to 10 % to avoid waves."""
-        exact = min(self.pause << min(looks - 1, 20), self.pause_max)
-        spread = zlib.crc32(f"{who}/{looks}".encode()) % 201 - 100
+    def pause_after(self, describes: int, who: str) -> int:
+        """Return the pause after a topic was described so many times, ms, spread by up to 10 % to avoid waves."""
+        exact = min(self.pause << min(describes - 1, 20), self.pause_max)
+        spread = zlib.crc32(f"{who}/{describes}".encode()) % 201 - 100
         return exact + exact * spread // 1_000
 
 
@@ -54,8 +54,8 @@ class TopicStatusChange(NamedTuple):
     detail: str
 
 
-class Looked(NamedTuple):
-    """What a look at real topics changes for the transactions that wait for them.
+class GateChange(NamedTuple):
+    """What new metadata of real topics changes for the transactions that wait for them.
 
     Args:
         opened: Topics that may take them now: the gate decides again.
@@ -71,16 +71,16 @@ class _Closed:
     """A real topic that cannot take some transactions.
 
     Args:
-        seen: What the looks have shown so far; any change opens the topic.
-        since: When that was seen first, monotonic ms.
-        due: When to look again, monotonic ms.
-        looks: How often it was looked at.
+        condition: What closed it, see `_condition`; any change opens the topic.
+        since: When the waiting began, monotonic ms.
+        due: When to describe it again, monotonic ms.
+        describes: How many times it was described.
     """
 
-    seen: object
+    condition: object
     since: int
     due: int
-    looks: int = 1
+    describes: int = 1
 
 
 class Gate:
@@ -91,7 +91,7 @@ class Gate:
     Args:
         policy: How long to wait for a topic.
         channel: The channel.
-        owner: The half partition or the table source; it spreads the looks of several.
+        owner: The half partition or the table source; it spreads the requests of several.
         allowed: Who may write where.
     """
 
@@ -101,7 +101,7 @@ class Gate:
         self.owner = owner
         self.allowed = allowed
         self._now = 0
-        self._known_since = 0
+        self._fetched_at = 0
         self._topics: dict[str, RealTopic | None] = {}  # None: it does not exist
         self._unknown: set[str] = set()
         self._closed: dict[str, _Closed] = {}
@@ -143,7 +143,7 @@ class Gate:
             return None
         name = next(target.topic for target in targets if not self._is_open(target))
         if name not in self._closed:
-            self._closed[name] = _Closed(_sight(self._topics[name]), self._now, self._now + self._pause(name, 1))
+            self._closed[name] = _Closed(_condition(self._topics[name]), self._now, self._now + self._pause(name, 1))
             self._news.append(TopicStatusChange(name, finding.detail))
         return name
 
@@ -151,76 +151,78 @@ class Gate:
         topic = self._topics.get(target.topic)
         return topic is not None and topic.takes(target.partition)
 
-    def _pause(self, name: str, looks: int) -> int:
-        return self._policy.pause_after(looks, f"{name}/{self.owner}")
+    def _pause(self, name: str, describes: int) -> int:
+        return self._policy.pause_after(describes, f"{name}/{self.owner}")
 
-    # --- which topics to look at --------------------------------------------------------------------------------
+    # --- which topics to describe -------------------------------------------------------------------------------
 
     def turn(self, now: int) -> set[str]:
-        """Begin a turn; return the topics that are to be looked at again. What was learned long ago is dropped.
+        """Begin a turn; return the topics that are to be described again. Old metadata is dropped.
 
         Args:
             now: Monotonic ms.
         """
         self._now = now
-        if now - self._known_since >= KNOWN_MS:
+        if now - self._fetched_at >= METADATA_MAX_AGE_MS:
             self._topics = {name: self._topics[name] for name in self._closed}
-            self._known_since = now
+            self._fetched_at = now
         return {name for name, closed in self._closed.items() if closed.due <= now}
 
     def unknown(self) -> set[str]:
-        """Return the topics that must be looked at before those who wait for them can be judged."""
+        """Return the topics that must be described before the gate can decide on the transactions for them."""
         return set(self._unknown)
 
-    def learn(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> Looked:
-        """Take the result of a look at topics.
+    def update(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> GateChange:
+        """Take new metadata of topics.
 
         Args:
-            names: The topics.
+            names: The topics that were described.
             found: Those of them that exist.
             waited_for: Those of them for which a transaction waits.
         """
-        looked = Looked(set(), set())
+        change = GateChange(set(), set())
         for name in names:
             self._topics[name] = found.get(name)
             if name in self._unknown:
                 self._unknown.discard(name)
-                looked.opened.add(name)
+                change.opened.add(name)
             if name in self._closed:
-                self._look(name, self._closed[name], looked, waited_for)
-        return looked
+                self._update_closed(name, self._closed[name], change, waited_for)
+        return change
 
-    def refresh(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> Looked:
-        """As `learn`, in the middle of a turn: a topic that is worse than before counts only at the next look.
+    def update_better(
+        self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]
+    ) -> GateChange:
+        """As `update`, in the middle of a turn: only metadata by which a topic takes all that it took before is taken.
 
-        Else what was handed out a moment ago would be discarded at once.
+        Otherwise pre-flight would discard what was handed out a moment ago.
         """
         better = [name for name in names if name not in self._topics or _is_better(found.get(name), self._topics[name])]
-        return self.learn(better, found, waited_for)
+        return self.update(better, found, waited_for)
 
-    def _look(self, name: str, closed: _Closed, looked: Looked, waited_for: Collection[str]) -> None:
-        if _sight(self._topics[name]) != closed.seen:
+    def _update_closed(self, name: str, closed: _Closed, change: GateChange, waited_for: Collection[str]) -> None:
+        if _condition(self._topics[name]) != closed.condition:
             del self._closed[name]
             self._news.append(TopicStatusChange(name, ""))
-            looked.opened.add(name)
+            change.opened.add(name)
             return
         if name not in waited_for:
             del self._closed[name]
             return
-        closed.looks += 1
-        closed.due = self._now + self._pause(name, closed.looks)
+        closed.describes += 1
+        closed.due = self._now + self._pause(name, closed.describes)
         topic = self._topics[name]
         is_away = topic is not None and topic.unavailable
         if self._now - closed.since >= self._policy.max_age and not is_away:
-            looked.given_up.add(name)
+            change.given_up.add(name)
 
     def postpone(self, names: Collection[str]) -> None:
-        """Look at topics later that could not be looked at; the time that they are given begins again."""
+        """Describe topics later that could not be described; the time that they are waited for begins again."""
         for name in names:
             closed = self._closed[name]
             closed.since = self._now
-            closed.looks += 1
-            closed.due = self._now + self._pause(name, closed.looks)
+            closed.describes += 1
+            closed.due = self._now + self._pause(name, closed.describes)
 
     def take_news(self) -> list[TopicStatusChange]:
         """Return what has happened since the last call."""
@@ -235,6 +237,6 @@ def _is_better(topic: RealTopic | None, before: RealTopic | None) -> bool:
     return before is None or topic.partitions >= before.partitions
 
 
-def _sight(topic: RealTopic | None) -> object:
-    """Return what of a topic decides whether it can take a message; its other settings come later."""
+def _condition(topic: RealTopic | None) -> object:
+    """Return what of a topic decides whether it is closed."""
     return None if topic is None else (topic.partitions, topic.lacks, topic.unavailable, topic.internal)

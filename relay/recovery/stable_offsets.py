@@ -68,7 +68,7 @@ def watch_real_topics(admin: AdminClient, topics: TopicCache) -> Periodic:
 
     def look() -> None:
         describe(topics)
-        partitions = topics.seen()
+        partitions = topics.described()
         ends = end_offsets(admin, partitions)
         found = offsets.saw(ends, end_offsets(admin, partitions, stable=True), time.monotonic())
         for topic in told - found.keys():
@@ -85,8 +85,8 @@ def watch_real_topics(admin: AdminClient, topics: TopicCache) -> Periodic:
 
 def describe(topics: TopicCache) -> None:
     """Describe the real topics again, and export how many of their partitions are below `min.insync.replicas`."""
-    seen = topics.seen()
-    found = topics.look_again(seen)
-    for name in seen:
+    described = topics.described()
+    found = topics.describe_again(described)
+    for name in described:
         topic = found.get(name)
         metrics.UNDER_MIN_ISR.labels(name).set(topic.under_min_isr if topic else 0)

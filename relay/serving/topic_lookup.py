@@ -1,4 +1,4 @@
-"""Looks at real topics for the gate of one owner; ends first what relays left open there (R31)."""
+"""Describes real topics for the gate of one owner; ends first what relays left open there (R31)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outbox._kafka.topic_cache import TopicCache
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from relay.batching.preflight import RealTopic, real_topic, targets
-from relay.batching.topic_gate import Gate, Looked
+from relay.batching.topic_gate import Gate, GateChange
 from relay.kafka.refusals import Refusals
 from relay.recovery.hanging_transactions import HangingTransactions
 from relay.state.message_transaction import Transaction
@@ -35,7 +35,7 @@ class WaitingTransactions(Protocol):
 
 
 class TopicLookup:
-    """Keeps a gate's knowledge of real topics, and releases what waits for them.
+    """Keeps a gate's metadata of real topics up to date, and releases what waits for them.
 
     Args:
         waiting: What waits.
@@ -61,43 +61,43 @@ class TopicLookup:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """End looks that are under way."""
+        """End requests that are under way."""
         self._is_stopping = True
         self._hanging.stop()
 
-    def look_at_closed(self, now: int) -> None:
-        """Look again at closed topics whose pause is over.
+    def describe_closed(self, now: int) -> None:
+        """Describe closed topics again whose pause is over.
 
         Args:
             now: Monotonic ms.
         """
         if names := self.gate.turn(now):
             try:
-                found = self._topics.look_again(names)
+                found = self._topics.describe_again(names)
             except KafkaUnreachable as error:
                 log.warning("Real topics not described", owner=self.gate.owner, error=str(error))
                 self.gate.postpone(names)
             else:
-                self._learn(names, found, ())
+                self._update(names, found, ())
 
-    def look_at_stale(self) -> None:
-        """Look at the topics on which something may be open since the last look."""
+    def describe_stale(self) -> None:
+        """Describe the topics on which a Kafka transaction may have been left open since they were described."""
         if stale := self._hanging.take_stale():
-            self._learn(stale, self._topics.look_up(stale), ())
+            self._update(stale, self._topics.describe(stale), ())
 
-    def look_at_unknown(self, ready: Sequence[Transaction]) -> bool:
-        """Look at topics that the gate met for the first time; return whether there were any.
+    def describe_unknown(self, ready: Sequence[Transaction]) -> bool:
+        """Describe the topics of which the gate has no metadata; return whether there were any.
 
         Args:
             ready: Transactions that the ledger has handed out: their records may be open there, and are not missing.
         """
         names = self.gate.unknown()
         if names:
-            self._learn(names, self._topics.look_up(names), ready)
+            self._update(names, self._topics.describe(names), ready)
         return bool(names)
 
-    def look_for(self, late: Sequence[Transaction], ready: Sequence[Transaction]) -> None:
-        """Look at the topics of discarded transactions: an operator may have created one a moment before DELIVER.
+    def describe_late(self, late: Sequence[Transaction], ready: Sequence[Transaction]) -> None:
+        """Describe the topics of discarded transactions: an operator may have created one a moment before DELIVER.
 
         Args:
             late: Transactions that come from the discard topic.
@@ -105,25 +105,25 @@ class TopicLookup:
         """
         names = {name for transaction in late for name in targets(transaction)}
         deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
-        found = self._real_topics(self._topics.look_again(names), ready)
+        found = self._real_topics(self._topics.describe_again(names), ready)
         while any(topic.unavailable for topic in found.values()) and time.monotonic() < deadline:
             if self._is_stopping:
                 break
             time.sleep(PAUSE_SECONDS)
-            found = self._real_topics(self._topics.look_again(names), ready)
-        self._release(self.gate.refresh(names, found, self._waited_for(names)))
+            found = self._real_topics(self._topics.describe_again(names), ready)
+        self._release(self.gate.update_better(names, found, self._waited_for(names)))
 
-    def _learn(
+    def _update(
         self, names: Collection[str], found: Mapping[str, TopicDescription], ready: Sequence[Transaction]
     ) -> None:
-        self._release(self.gate.learn(names, self._real_topics(found, ready), self._waited_for(names)))
+        self._release(self.gate.update(names, self._real_topics(found, ready), self._waited_for(names)))
 
     def _waited_for(self, names: Collection[str]) -> set[str]:
         return self._waiting.topics(names)
 
-    def _release(self, looked: Looked) -> None:
-        self._waiting.release(looked.opened)
-        self._waiting.release(looked.given_up, give_up=True)
+    def _release(self, change: GateChange) -> None:
+        self._waiting.release(change.opened)
+        self._waiting.release(change.given_up, give_up=True)
 
     def _real_topics(self, found: Mapping[str, TopicDescription], ready: Sequence[Transaction]) -> dict[str, RealTopic]:
         """Return what pre-flight must know of some topics, after what is left open there was ended."""

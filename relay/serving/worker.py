@@ -221,14 +221,14 @@ class PartitionWorker(threading.Thread):
     def _settle(self) -> None:
         now = self._clock.now(_ms())
         self._ledger.bodies.let_go(now)
-        self._lookup.look_at_closed(_ms())
+        self._lookup.describe_closed(_ms())
         self._ledger.release_crowding()
         if self._pacing.leaves(self._ledger.deliveries.queue.estimate(), _ms()):
             self._write_batch(now)
         self._count()
 
     def _write_batch(self, now: int) -> None:
-        self._lookup.look_at_stale()
+        self._lookup.describe_stale()
         batch = take_batch(self._ledger, self._take_ready(), now, self._feedback.volume.limit.messages)
         if batch:
             self._writing = True
@@ -244,7 +244,7 @@ class PartitionWorker(threading.Thread):
             messages = limit.messages - sum(len(transaction.halves) for transaction in ready)
             size = limit.bytes - sum(transaction.size for transaction in ready)
             ready += take_ready(self._ledger, self._lookup.gate, messages, size)
-            if not self._lookup.look_at_unknown(ready):
+            if not self._lookup.describe_unknown(ready):
                 break
         report.at_gate(self._lookup.gate.take_news(), partition=self.partition)
         return ready
@@ -255,7 +255,7 @@ class PartitionWorker(threading.Thread):
             batch.put_in_halves(self._readers.halves.fetch(dropped))
         if late:
             batch.put_in(self._readers.discards.fetch(batch.bodies_wanted()))
-            self._lookup.look_for(late, batch.ready)
+            self._lookup.describe_late(late, batch.ready)
             failpoint("relay.late_fetched")
         outcome = self._outcome(batch, now)
         if batch.moves:

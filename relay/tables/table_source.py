@@ -134,8 +134,8 @@ class TableSource:
     def _turn(self) -> bool:
         """Deliver one batch; return whether there was anything to do."""
         now = _ms()
-        self._lookup.look_at_closed(now)
-        self._lookup.look_at_stale()
+        self._lookup.describe_closed(now)
+        self._lookup.describe_stale()
         self._admission.release_crowding()
         window = self._read()
         found = transactions(window.rows)
@@ -143,7 +143,7 @@ class TableSource:
         if self._look_at_halves([transaction for transaction in found if transaction not in beyond]):
             return True  # what waited for them is before the window, which is read again
         admitted = self._admission.take(found, beyond, window.now)
-        if self._lookup.look_at_unknown(admitted.ready):
+        if self._lookup.describe_unknown(admitted.ready):
             return True  # what waited for them may have been released: the window is read again
         report.at_gate(self._lookup.gate.take_news(), source=self._name)
         if self._is_stuck(window, admitted):

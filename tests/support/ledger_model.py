@@ -27,7 +27,7 @@ from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from relay.batching.batch import Batch, settle_batch, take_batch, take_ready
 from relay.batching.preflight import RealTopic
-from relay.batching.topic_gate import Gate, GatePolicy, Looked
+from relay.batching.topic_gate import Gate, GateChange, GatePolicy
 from relay.ledger.ledger import Ledger
 from relay.state.body_cache import KEEP, BodyPolicy
 from relay.state.check_schedule import CheckPolicy
@@ -139,10 +139,10 @@ def waited_for(ledger: Ledger, names: Collection[str]) -> set[str]:
     return ledger.deliveries.queue.topics(names)
 
 
-def release(ledger: Ledger, looked: Looked) -> None:
-    """Release what waits, as the worker does after a look."""
-    ledger.deliveries.queue.release(looked.opened)
-    ledger.deliveries.queue.release(looked.given_up, give_up=True)
+def release(ledger: Ledger, change: GateChange) -> None:
+    """Release what waits, as the worker does after a describe."""
+    ledger.deliveries.queue.release(change.opened)
+    ledger.deliveries.queue.release(change.given_up, give_up=True)
 
 
 class Fate(enum.Enum):
@@ -189,7 +189,7 @@ class World:
     Args:
         ordered: Whether the channel keeps the order of keys.
         parking: When undecided transactions are parked.
-        patience: How long a missing topic is looked for.
+        patience: How long transactions wait for a missing topic, ms.
         bodies: When bodies are let go.
         batch_bytes: What closes a batch, beside the number of messages.
     """
@@ -432,11 +432,11 @@ class World:
 
     def _take(self, messages: int) -> Batch:
         self.ledger.bodies.let_go(self.now)
-        self._look(self.gate.turn(self.now))
+        self._describe(self.gate.turn(self.now))
         self.ledger.release_crowding()
         ready = take_ready(self.ledger, self.gate, messages, self.batch_bytes)
         if unknown := self.gate.unknown():
-            self._look(unknown)
+            self._describe(unknown)
             left = messages - sum(len(found.halves) for found in ready)
             size = self.batch_bytes - sum(found.size for found in ready)
             ready += take_ready(self.ledger, self.gate, left, size)
@@ -444,11 +444,11 @@ class World:
         batch.put_in_halves({offset: self.halves[offset] for offset in batch.halves_wanted()})
         batch.put_in(self._fetch(batch.bodies_wanted()))
         if batch.late():
-            release(self.ledger, self.gate.refresh({"real"}, self.topics, waited_for(self.ledger, {"real"})))
+            release(self.ledger, self.gate.update_better({"real"}, self.topics, waited_for(self.ledger, {"real"})))
         return batch
 
-    def _look(self, names: set[str]) -> None:
-        release(self.ledger, self.gate.learn(names, self.topics, waited_for(self.ledger, names)))
+    def _describe(self, names: set[str]) -> None:
+        release(self.ledger, self.gate.update(names, self.topics, waited_for(self.ledger, names)))
 
     def _settle(self, batch: Batch) -> list[Record]:
         return settle_batch(batch, self.ledger, self.gate.topics, CHANNEL, self.now).records

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from outbox import Message
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox.errors import KafkaUnreachable
-from relay.batching.topic_gate import KNOWN_MS
+from relay.batching.topic_gate import METADATA_MAX_AGE_MS
 from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, doubled, wait_until
@@ -96,7 +96,7 @@ def test_topic_below_min_isr_holds_up_no_other_topic(own: Stack, site: Site) -> 
     own.kafka.kill(LAST)
     under_min_isr = "outbox_relay_real_topic_under_min_isr_partitions"
     wait_until(lambda: metric(port, under_min_isr, topic=site.topic("sick")) == 1, explain=site.logs)
-    time.sleep(KNOWN_MS / 1_000)  # so long the partition's gate may go on with what it knew before
+    time.sleep(METADATA_MAX_AGE_MS / 1_000)  # so long the partition's gate may go on with what it knew before
     _publish(site, range(1, HEALTHY), range(1, SICK))
     site.wait_visible(HEALTHY, "healthy")
     assert _values(site, "sick") == [0]

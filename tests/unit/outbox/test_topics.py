@@ -55,48 +55,48 @@ def cache() -> TopicCache:
 
 
 def test_what_is_remembered_is_not_asked_for(cluster: Cluster, cache: TopicCache) -> None:
-    assert set(cache.look_up({"a"})) == {"a"}
-    assert set(cache.look_up({"a", "b"})) == {"a", "b"}
-    assert set(cache.look_up({"a", "b"})) == {"a", "b"}
+    assert set(cache.describe({"a"})) == {"a"}
+    assert set(cache.describe({"a", "b"})) == {"a", "b"}
+    assert set(cache.describe({"a", "b"})) == {"a", "b"}
     assert cluster.asked == [{"a"}, {"b"}]
 
 
-def test_what_is_looked_at_again_is_asked_for_and_remembered(cluster: Cluster, cache: TopicCache) -> None:
-    cache.look_up({"a"})
-    assert set(cache.look_again({"a", "c"})) == {"a"}
-    assert set(cache.look_up({"a"})) == {"a"}
+def test_what_is_described_again_is_fetched_and_remembered(cluster: Cluster, cache: TopicCache) -> None:
+    cache.describe({"a"})
+    assert set(cache.describe_again({"a", "c"})) == {"a"}
+    assert set(cache.describe({"a"})) == {"a"}
     assert cluster.asked == [{"a"}, {"a", "c"}]
 
 
 def test_what_is_missing_is_asked_for_each_time(cluster: Cluster, cache: TopicCache) -> None:
-    assert cache.look_up({"c"}) == {}
+    assert cache.describe({"c"}) == {}
     cluster.names.add("c")
-    assert set(cache.look_up({"c"})) == {"c"}
+    assert set(cache.describe({"c"})) == {"c"}
 
 
 def test_after_a_while_a_topic_is_asked_for_again(cluster: Cluster, cache: TopicCache) -> None:
-    cache.look_up({"a"})
+    cache.describe({"a"})
     cluster.names.remove("a")
     cluster.wait(REMEMBER_SECONDS + 1)
-    assert cache.look_up({"a"}) == {}
+    assert cache.describe({"a"}) == {}
 
 
 def test_a_topic_that_expires_while_another_is_asked_for_is_there(cluster: Cluster, cache: TopicCache) -> None:
-    cache.look_up({"a"})
+    cache.describe({"a"})
     cluster.wait(REMEMBER_SECONDS - 1)
     cluster.meanwhile = lambda: cluster.wait(2)
-    assert set(cache.look_up({"a", "b"})) == {"a", "b"}
+    assert set(cache.describe({"a", "b"})) == {"a", "b"}
 
 
 def test_an_answer_that_takes_longer_than_it_is_remembered_counts(cluster: Cluster, cache: TopicCache) -> None:
     cluster.meanwhile = lambda: cluster.wait(REMEMBER_SECONDS + 1)
-    assert set(cache.look_up({"a"})) == {"a"}
+    assert set(cache.describe({"a"})) == {"a"}
 
 
 def test_what_another_thread_has_forgotten_meanwhile_is_there(cluster: Cluster, cache: TopicCache) -> None:
-    cache.look_up({"a"})
+    cache.describe({"a"})
     cluster.meanwhile = cache.forget
-    assert set(cache.look_up({"a", "b"})) == {"a", "b"}
+    assert set(cache.describe({"a", "b"})) == {"a", "b"}
 
 
 def test_threads_that_ask_forget_and_count_do_not_hurt_each_other(cluster: Cluster, cache: TopicCache) -> None:
@@ -106,11 +106,11 @@ def test_threads_that_ask_forget_and_count_do_not_hurt_each_other(cluster: Clust
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(lambda: [cache.look_again({name}) for name in names])
+            asked = pool.submit(lambda: [cache.describe_again({name}) for name in names])
             while not asked.done():
                 cache.forget()
-                cache.seen()
+                cache.described()
             asked.result()
     finally:
         sys.setswitchinterval(interval)
-    assert set(cache.seen()) == set(names)
+    assert set(cache.described()) == set(names)

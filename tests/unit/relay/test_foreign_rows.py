@@ -119,7 +119,7 @@ def test_broken_row_is_discarded_with_its_transaction_and_no_other(found: Foreig
     assert why in error(found)
     gate = Gate(GatePolicy(), Channel("outbox"), "shop")
     gate.turn(0)
-    gate.learn({"orders"}, {"orders": RealTopic(3, 1_000_000)}, ())
+    gate.update({"orders"}, {"orders": RealTopic(3, 1_000_000)}, ())
     rows = [row("a", 2), found, row("b", found.xmin), row("c", 3)]
     admitted = Admission(gate, Channel("outbox"), HalfOrder(1)).take(read(rows, id_type="text"), (), MS)
     apart = [] if found.group else ["b"]  # rows of another producer group are another transaction

@@ -17,7 +17,7 @@ from outbox.protocol.op import OpKind, OpSource
 from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.batching.batch import take_ready
 from relay.batching.preflight import RealTopic, inspect
-from relay.batching.topic_gate import KNOWN_MS, Gate, GatePolicy, Looked, TopicStatusChange
+from relay.batching.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
 from relay.ledger.ledger import Ledger
 from relay.state import parking, unsettled
 from relay.state.half_records import Half
@@ -57,7 +57,7 @@ class GatedLedger:
         self.gate = Gate(policy, CHANNEL, PARTITION, allowed)
         self.cluster: dict[str, RealTopic] = dict.fromkeys(topics, TOPIC)
         self.answers = True
-        self.looks: list[set[str]] = []
+        self.described: list[set[str]] = []
         self.halves: list[Half] = []
         self.now = 0
         self.count = 0
@@ -88,19 +88,19 @@ class GatedLedger:
         if again and not self.answers:
             self.gate.postpone(again)
         elif again:
-            self.look(again)
+            self.describe(again)
         self.ledger.release_crowding()
         ready = take_ready(self.ledger, self.gate, ALL, sys.maxsize)
         while unknown := self.gate.unknown():
-            self.look(unknown)
+            self.describe(unknown)
             ready += take_ready(self.ledger, self.gate, ALL, sys.maxsize)
         return ready
 
-    def look(self, names: set[str]) -> None:
-        """Look at topics."""
-        self.looks.append(names)
+    def describe(self, names: set[str]) -> None:
+        """Describe topics."""
+        self.described.append(names)
         found = {name: self.cluster[name] for name in names if name in self.cluster}
-        release(self.ledger, self.gate.learn(names, found, waited_for(self.ledger, names)))
+        release(self.ledger, self.gate.update(names, found, waited_for(self.ledger, names)))
 
     def reason(self, transaction: Transaction) -> DiscardReason | None:
         """What pre-flight says of what was handed out."""
@@ -121,14 +121,14 @@ def number(transaction: Transaction) -> int:
 # --- who goes -----------------------------------------------------------------------------------------------------
 
 
-def test_open_topic_delivers_at_once_after_one_lookup() -> None:
+def test_open_topic_delivers_at_once_after_one_describe() -> None:
     relay = GatedLedger("orders", "stock")
     for _ in range(3):
         relay.commit("orders", "stock")
     assert relay.turn() == [0, 1, 2]
     relay.commit("stock")
     assert relay.turn() == [3]
-    assert relay.looks == [{"orders"}, {"stock"}]
+    assert relay.described == [{"orders"}, {"stock"}]
 
 
 def test_known_topic_expires() -> None:
@@ -136,8 +136,8 @@ def test_known_topic_expires() -> None:
     relay.commit("orders")
     relay.turn()
     relay.commit("orders")
-    assert relay.turn(KNOWN_MS) == [1]
-    assert relay.looks == [{"orders"}, {"orders"}]
+    assert relay.turn(METADATA_MAX_AGE_MS) == [1]
+    assert relay.described == [{"orders"}, {"orders"}]
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_transaction_waits_for_each_topic_in_turn() -> None:
     ],
 )
 def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> None:
-    """Also beside a message that could wait; and its topic is not even looked at."""
+    """Also beside a message that could wait; and its topic is not even described."""
     relay = GatedLedger("orders", allowed=AllowList({GROUP: ("late", "orders", "c*")}))
     relay.commit("late", target)
     (transaction,) = relay.take()
     assert relay.reason(transaction) is reason
-    assert relay.looks == []
+    assert relay.described == []
 
 
 def test_transaction_still_waits_after_its_body_is_freed() -> None:
@@ -256,40 +256,40 @@ def test_half_outside_positions_does_not_block() -> None:
     assert relay.turn() == [0]
 
 
-# --- how often is looked --------------------------------------------------------------------------------------------
+# --- how often topics are described ---------------------------------------------------------------------------------
 
 
-def test_lookups_back_off_regardless_of_traffic() -> None:
+def test_describes_back_off_regardless_of_traffic() -> None:
     relay = GatedLedger("there")
-    looked_at = []
+    described_at = []
     while relay.now < POLICY.max_age // 2:
         relay.commit("late")
-        before = len(relay.looks)
+        before = len(relay.described)
         relay.turn(10)
-        looked_at += [relay.now] * (len(relay.looks) - before)
-    pauses = [after - before for before, after in pairwise(looked_at)]
-    expected = [POLICY.pause_after(looks, f"late/{PARTITION}") for looks in range(1, len(looked_at))]
+        described_at += [relay.now] * (len(relay.described) - before)
+    pauses = [after - before for before, after in pairwise(described_at)]
+    expected = [POLICY.pause_after(describes, f"late/{PARTITION}") for describes in range(1, len(described_at))]
     assert all(0 <= pause - least < 10 for pause, least in zip(pauses, expected, strict=True))
     assert POLICY.pause_max * 0.9 <= expected[-1]
     assert relay.ledger.deliveries.queue.held() == relay.count
 
 
-@given(looks=st.integers(1, 100), who=st.text())
-def test_pauses_double_to_maximum_with_jitter(looks: int, who: str) -> None:
-    exact = min(100 * 2 ** (looks - 1), 5_000)
-    assert 0.9 * exact <= POLICY.pause_after(looks, who) <= 1.1 * exact
+@given(describes=st.integers(1, 100), who=st.text())
+def test_pauses_double_to_maximum_with_jitter(describes: int, who: str) -> None:
+    exact = min(100 * 2 ** (describes - 1), 5_000)
+    assert 0.9 * exact <= POLICY.pause_after(describes, who) <= 1.1 * exact
 
 
-def test_due_topics_are_looked_up_together() -> None:
+def test_due_topics_are_described_together() -> None:
     relay = GatedLedger()
     for topic in range(500):
         relay.commit(f"late{topic}")
     relay.turn()
     relay.turn(2 * POLICY.pause)
-    assert relay.looks == [{f"late{topic}" for topic in range(500)}] * 2
+    assert relay.described == [{f"late{topic}" for topic in range(500)}] * 2
 
 
-def test_unanswered_lookup_restarts_the_wait() -> None:
+def test_unanswered_describe_restarts_the_wait() -> None:
     relay = GatedLedger()
     relay.commit("late")
     relay.turn()
@@ -302,7 +302,7 @@ def test_unanswered_lookup_restarts_the_wait() -> None:
     assert relay.turn(POLICY.max_age // 4) == [0]
 
 
-def test_after_give_up_next_waits_for_one_lookup() -> None:
+def test_after_give_up_next_waits_for_one_describe() -> None:
     """As long as there are new ones: a topic that is gone for good must not always hold a minute's traffic."""
     relay = GatedLedger()
     relay.commit("gone")
@@ -326,16 +326,16 @@ def test_topic_without_waiters_is_removed() -> None:
     assert relay.turn(POLICY.max_age // 2) == []
 
 
-def test_lookup_during_turn_keeps_admitted_transactions() -> None:
+def test_describe_during_turn_keeps_admitted_transactions() -> None:
     relay = GatedLedger("orders")
     relay.commit("orders")
     (admitted,) = relay.take()
     for worse in ({}, {"orders": CLOSED}, {"orders": SMALL}):
-        assert relay.gate.refresh({"orders"}, worse, ()) == Looked(set(), set())
+        assert relay.gate.update_better({"orders"}, worse, ()) == GateChange(set(), set())
         assert relay.reason(admitted) is None
     relay.commit("late")
     relay.turn()
-    assert relay.gate.refresh({"late", "new"}, {"late": TOPIC}, {"late"}) == Looked({"late"}, set())
+    assert relay.gate.update_better({"late", "new"}, {"late": TOPIC}, {"late"}) == GateChange({"late"}, set())
     assert relay.gate.topics == {"orders": TOPIC, "late": TOPIC, "new": None}
 
 

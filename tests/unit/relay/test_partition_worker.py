@@ -116,7 +116,7 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedbac
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
         Decoder(DISCARD.max_message_bytes),
     )
-    topics = Mock(spec=TopicCache, **{"look_up.return_value": {REAL.name: REAL}})
+    topics = Mock(spec=TopicCache, **{"describe.return_value": {REAL.name: REAL}})
     gate = Gate(GatePolicy(), CHANNEL, PARTITION)
     return PartitionWorker(
         ledger,
@@ -280,7 +280,7 @@ def test_no_more_is_asked_than_can_be_sent_and_the_rest_stays_due(
 
 def _topics(*names: str) -> Mock:
     found = {name: replace(REAL, name=name) for name in names}
-    return Mock(spec=TopicCache, **{"look_up.return_value": found, "look_again.return_value": found})
+    return Mock(spec=TopicCache, **{"describe.return_value": found, "describe_again.return_value": found})
 
 
 def _to(topic: str, number: int) -> Message:

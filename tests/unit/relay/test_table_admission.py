@@ -39,14 +39,14 @@ class Waiters:
         self.gate = Gate(GatePolicy(), Channel("outbox"), source)
         self.gate.turn(0)
         self.admission = Admission(self.gate, Channel("outbox"), HalfOrder(PARTITIONS))
-        self.learn(**topics)
+        self.describe(**topics)
 
-    def learn(self, **topics: RealTopic | None) -> None:
-        """Look at topics."""
+    def describe(self, **topics: RealTopic | None) -> None:
+        """Describe topics."""
         found = {name: topic for name, topic in topics.items() if topic is not None}
-        looked = self.gate.learn(topics, found, self.admission.topics(topics))
-        self.admission.release(looked.opened)
-        self.admission.release(looked.given_up, give_up=True)
+        change = self.gate.update(topics, found, self.admission.topics(topics))
+        self.admission.release(change.opened)
+        self.admission.release(change.given_up, give_up=True)
 
     def take(self, *rows: Row, beyond: Sequence[int] = ()) -> Admitted:
         """Take a window of rows; `beyond` are local transactions with rows behind it."""
@@ -99,7 +99,7 @@ def test_a_closed_topic_holds_its_keys_and_nothing_else() -> None:
 def test_what_waits_comes_back_when_the_topic_opens() -> None:
     waiters = Waiters(orders=OPEN, missing=None)
     waiters.take(row(1, 1, b"a", "missing"), row(2, 2, b"a"))
-    waiters.learn(missing=OPEN)
+    waiters.describe(missing=OPEN)
     assert not waiters.admission.waiting()
     assert ids(waiters.take(row(1, 1, b"a", "missing"), row(2, 2, b"a")).ready) == [1, 2]
 
@@ -109,8 +109,8 @@ def test_what_waited_too_long_is_refused_whole() -> None:
     window = [row(1, 1, b"a", "missing"), row(2, 1, b"b"), row(3, 2, b"b")]
     waiters.take(*window)
     waiters.gate.turn(61_000)
-    waiters.learn(missing=None)
-    waiters.learn(orders=OPEN)  # what was known of it has expired
+    waiters.describe(missing=None)
+    waiters.describe(orders=OPEN)  # what was known of it has expired
     found = waiters.take(*window)
     assert [(ids([one]), finding.reason) for one, finding in found.refused] == [([1, 2], DiscardReason.TOPIC_MISSING)]
     assert ids(found.ready) == [3]

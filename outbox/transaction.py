@@ -110,7 +110,7 @@ class OwnTransaction(Transaction):
                 "publish() does not work inside connection.transaction(), whose rollback would not remove the "
                 "message. Use tx.savepoint()."
             )
-        return self._part.publish(message, early=eager and not self._open_savepoints)
+        return self._part.publish(message, eager=eager and not self._open_savepoints)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -21,11 +21,11 @@ class Participant(Protocol):
     writes_rows: bool
     """Whether `publish()` writes to the database at once, so that Postgres removes what is rolled back."""
 
-    def publish(self, message: Message, *, early: bool) -> Receipt:
-        """Add a message; with `early`, send its half now."""
+    def publish(self, message: Message, *, eager: bool) -> Receipt:
+        """Add a message; with `eager`, send its half now."""
 
     def acknowledged_half(self) -> tuple[int, int]:
-        """Wait until the last early half is stored; return its half partition and offset."""
+        """Wait until the last eager half is stored; return its half partition and offset."""
 
     def seal(self, *, marked: bool = False) -> None:
         """Send the halves and insert the row, so that COMMIT decides on the messages too."""

@@ -126,16 +126,16 @@ class Seal:
         self._entry: OpEntry | None = None
         self._outcome_without_commit = CommitOutcome.ROLLED_BACK
         self._listens = False
-        self._doubtful = False
-        self._failed = False
+        self._not_replicated = False
+        self._send_failed = False
         self._pid = os.getpid()
 
-    def publish(self, message: Message, *, early: bool) -> Receipt:
+    def publish(self, message: Message, *, eager: bool) -> Receipt:
         """Add a message.
 
         Args:
             message: The message.
-            early: Send the half now (eager mode); never while a SAVEPOINT is open.
+            eager: Send the half now; never while a SAVEPOINT is open.
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
@@ -148,7 +148,7 @@ class Seal:
         budget = self._sender.budget(self._connection.waiting)
         self._refuse(message, budget)
         receipt = self.draft.add(message)
-        if early:
+        if eager:
             self._send(budget, eager=True)
         self._recorder.messages_published(self._settings.group, 1)
         return receipt
@@ -158,7 +158,7 @@ class Seal:
         refuse(message, planned, self._sender, budget)
 
     def acknowledged_half(self) -> tuple[int, int]:
-        """Wait until the last early half is stored (RocketMQ runs the local transaction only then).
+        """Wait until the last eager half is stored (RocketMQ runs the local transaction only then).
 
         Returns:
             Half partition and offset.
@@ -169,7 +169,7 @@ class Seal:
         try:
             return self._place.partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
         except PublishFailed:
-            self._failed = True
+            self._send_failed = True
             raise
 
     def seal(self, *, marked: bool = False) -> None:
@@ -212,11 +212,11 @@ class Seal:
             )
 
     def _send(self, budget: Budget, *, eager: bool = False) -> None:
-        if self._failed:
+        if self._send_failed:
             raise PublishFailed("An earlier message of this transaction could not be sent. Roll it back and try again.")
         if not self.draft.has_unsent:
             return
-        self._failed = True
+        self._send_failed = True
         self._sender.require_answering()
         self._sender.connect(budget)
         incarnation = self._open(eager=eager)
@@ -228,7 +228,7 @@ class Seal:
                 position
             )  # before it is sent, so that a rollback marker covers it even after an interruption
             self._sender.produce_half(half, self._acks, budget)
-        self._failed = False
+        self._send_failed = False
 
     def _acknowledged(self, budget: Budget) -> list[int]:
         """Wait for the offsets of the halves; if they are late, take the lock, so that the checker does not fence."""
@@ -303,7 +303,7 @@ class Seal:
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _NOT_REPLICATED:
-            self._doubtful = True
+            self._not_replicated = True
 
     def _stop_listening(self) -> None:
         if self._listens:
@@ -333,7 +333,7 @@ class Seal:
         Returns:
             Whether the marker was sent.
         """
-        if self._doubtful:
+        if self._not_replicated:
             log.warning("COMMIT of transaction %s was not replicated, the checker will decide", self._id)
             self.unknown()
             return False

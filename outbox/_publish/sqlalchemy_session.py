@@ -88,7 +88,7 @@ class PublishedTransaction:
         part, numbers = self.part(starter), self._savepoints[starter]
         del numbers[len(part.draft) :]  # of a message that was refused, or interrupted by a signal handler
         numbers.append(savepoint)
-        return part.publish(message, early=eager and savepoint == 0)
+        return part.publish(message, eager=eager and savepoint == 0)
 
     def part(self, starter: Starter) -> Participant:
         """Return the participant of one outbox; start it if it has not started."""

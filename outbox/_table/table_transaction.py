@@ -65,17 +65,17 @@ class RowParticipant:
         self._publisher = publisher
         self._connection: InsertConnection = insert_connection(connection.driver)
 
-    def publish(self, message: Message, *, early: bool) -> Receipt:
+    def publish(self, message: Message, *, eager: bool) -> Receipt:
         """Insert the row of a message.
 
         Args:
             message: The message.
-            early: Ignored: the row is always written now.
+            eager: Ignored: the row is always written now.
 
         Raises:
             OutboxError: As `TablePublisher.insert()`.
         """
-        del early
+        del eager
         (receipt,) = self._publisher.insert(self._connection, [message])
         self._rows.note(receipt)
         return receipt

@@ -129,12 +129,12 @@ class MemoryPart:
         self._lost: CommitFailure | None = None
         self._memory.opened(self._id, self)
 
-    def publish(self, message: Message, *, early: bool) -> Receipt:
+    def publish(self, message: Message, *, eager: bool) -> Receipt:
         """Add a message.
 
         Args:
             message: The message.
-            early: Ignored.
+            eager: Ignored.
 
         Raises:
             MessageRefused: The message cannot be published.
@@ -142,7 +142,7 @@ class MemoryPart:
             PublishFailed: The test requested this failure.
             UsageError: The outbox is closed.
         """
-        del early
+        del eager
         message = with_trace(message)
         planned = self.draft.planned(message, self._group, self._sender.channel_names.half_topic)
         refuse(message, planned, self._sender, self._sender.budget(self._connection.waiting))

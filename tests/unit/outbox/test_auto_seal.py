@@ -281,12 +281,12 @@ def test_topics_are_checked_only_while_kafka_answers(sender: Scripted, monkeypat
     message, transaction = Message("orders", "x"), Transaction(sender)
     monkeypatch.setattr(sender, "real_topic", refuse(MessageRefused("no such topic")))
     with pytest.raises(MessageRefused):
-        transaction.seal.publish(message, early=False)
+        transaction.seal.publish(message, eager=False)
     monkeypatch.setattr(sender, "real_topic", refuse(PublishFailed("no answer")))
-    transaction.seal.publish(message, early=False)
+    transaction.seal.publish(message, eager=False)
     sender.unanswered(0.0, "no ack")
     monkeypatch.setattr(sender, "real_topic", refuse(AssertionError("it was asked")))
-    transaction.seal.publish(message, early=False)
+    transaction.seal.publish(message, eager=False)
 
 
 def test_ids_are_known_after_the_seal(sender: Scripted) -> None:

@@ -66,9 +66,9 @@ class Part:
         self.told: list[str] = []
         self._row = row
 
-    def publish(self, message: Message, *, early: bool) -> Receipt:
+    def publish(self, message: Message, *, eager: bool) -> Receipt:
         """Add a message."""
-        del early
+        del eager
         return self.draft.add(message)
 
     def acknowledged_half(self) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from checker.operator.database_view import DatabaseView, database_of
 from checker.operator.options import RECORDS, OperatorContext
 from checker.operator.resolution import JUST_ENDED
 from checker.operator.rulings import RULINGS, DecisionStep, SourceState, of_listener
-from checker.operator.undecided import Choice, Gathering, Unsettled
+from checker.operator.unsettled import Choice, Gathering, UnsettledTransaction
 from checker.rules.verdicts import Answers, Verdict, op_entry
 from checker.upkeep.delivery_progress import DeliveryReader
 from outbox._failpoints import failpoint
@@ -61,7 +61,7 @@ class Bulk:
     min_age: int
     gone: str | None
 
-    found: Sequence[Unsettled] = ()
+    found: Sequence[UnsettledTransaction] = ()
     unread: Sequence[Unread] = ()
     standings: Counter[SourceState | None] = field(default_factory=Counter)
     sent: int = 0
@@ -123,10 +123,10 @@ class Bulk:
         """Return whether nothing was refused or left out."""
         return not self.unread and self.possible() == len(self.found)
 
-    def _chunks(self) -> Iterator[Sequence[Unsettled]]:
+    def _chunks(self) -> Iterator[Sequence[UnsettledTransaction]]:
         return (self.found[start : start + AT_ONCE] for start in range(0, len(self.found), AT_ONCE))
 
-    def _look(self, some: Sequence[Unsettled]) -> Iterable[SourceState]:
+    def _look(self, some: Sequence[UnsettledTransaction]) -> Iterable[SourceState]:
         """Return the states of transactions, in any order."""
         requests = self._requests(some)
         absent = self._absent(requests)
@@ -137,7 +137,7 @@ class Bulk:
             rows = [seen.standing for seen in self._rows(requests).look(requests, parked, self.gone).values()]
         return chain(filter(None, map(of_listener, some)), rows)
 
-    def _requests(self, some: Sequence[Unsettled]) -> list[CheckRequest]:
+    def _requests(self, some: Sequence[UnsettledTransaction]) -> list[CheckRequest]:
         """Return the questions about the transactions that have rows."""
         return [one.request(self.desk.channel.half.id) for one in some if of_listener(one) is None]
 
@@ -154,7 +154,7 @@ class Bulk:
             raise RuntimeError(f"internal error: producer group {requests[0].group!r} has no database to read")
         return self.desk.rows(name)
 
-    def _decide(self, some: Sequence[Unsettled], reader: DeliveryReader) -> list[OpEntry]:
+    def _decide(self, some: Sequence[UnsettledTransaction], reader: DeliveryReader) -> list[OpEntry]:
         entries: list[OpEntry] = []
         for one in some:
             standing = of_listener(one)

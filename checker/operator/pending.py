@@ -1,4 +1,4 @@
-"""`outbox pending`: what is undecided now."""
+"""`outbox pending`: the unsettled transactions, which are undecided, or decided and not delivered yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from checker.operator.options import (
     parse_duration,
 )
 from checker.operator.table_sources import age, is_unread, report_tables, show_tables, table_fields
-from checker.operator.undecided import Choice, Gathering, Unsettled
+from checker.operator.unsettled import Choice, Gathering, UnsettledTransaction
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read
@@ -34,7 +34,7 @@ LIMIT = 100
 HALVES = 500_000
 """Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
 
-app = typer.Typer(help="Show what is undecided now, or decided and not delivered yet.", **ONE_COMMAND)
+app = typer.Typer(help="Show unsettled transactions: undecided, or decided and not delivered yet.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)
@@ -102,9 +102,9 @@ def _context(settings: OperatorSettings, now: int, *, as_json: bool) -> Operator
         raise
 
 
-def _look(desk: OperatorContext, shown: Sequence[Unsettled]) -> dict[str, dict[str, Any]]:
+def _look(desk: OperatorContext, shown: Sequence[UnsettledTransaction]) -> dict[str, dict[str, Any]]:
     """Return the databases' views of transactions; report a database that does not answer with its transactions."""
-    by_name: dict[str | None, list[Unsettled]] = defaultdict(list)
+    by_name: dict[str | None, list[UnsettledTransaction]] = defaultdict(list)
     for one in shown:
         if one.truth is Truth.ROW:
             by_name[database_of(one.request(desk.channel.half.id), desk.databases)].append(one)
@@ -125,7 +125,7 @@ def _look(desk: OperatorContext, shown: Sequence[Unsettled]) -> dict[str, dict[s
     return found
 
 
-def _fields(one: Unsettled, now: int) -> dict[str, Any]:
+def _fields(one: UnsettledTransaction, now: int) -> dict[str, Any]:
     decision = one.decision
     return {
         "transaction": one.id,
@@ -169,7 +169,7 @@ def _show(document: Mapping[str, Any], unread: Sequence[Unread]) -> None:
 
 
 def _totals(document: Mapping[str, Any]) -> Table:
-    table = Table("group", "half", "undecided", "decided", "oldest", box=None)
+    table = Table("group", "half partition", "undecided", "decided", "oldest", box=None)
     for sum_ in document["sums"]:
         counts = (str(sum_[name]) for name in ("half_partition", "undecided", "decided"))
         table.add_row(sum_["group"], *counts, age(document["now_ms"] - sum_["oldest_ms"]))
@@ -178,7 +178,11 @@ def _totals(document: Mapping[str, Any]) -> Table:
 
 def _place(one: Mapping[str, Any]) -> str:
     """Return where its messages are, and where they shall go."""
-    where = "in the discard topic" if one["parked"] else f"half {one['half_partition']}/{one['first_offset']}"
+    where = (
+        "in the discard topic"
+        if one["parked"]
+        else f"half partition {one['half_partition']}, offset {one['first_offset']}"
+    )
     messages = f"{one['messages']} message{'' if one['messages'] == 1 else 's'}"
     return f"{where}, {messages} for {', '.join(one['targets']) or 'unknown topics'}"
 

@@ -11,7 +11,7 @@ from checker.operator.channel_reader import ChannelReader, Unread
 from checker.operator.database_view import DatabaseStatus, database_of
 from checker.operator.options import RECORDS, OperatorContext
 from checker.operator.rulings import RULINGS, DecisionStep, Ruling, SourceState, of_listener
-from checker.operator.undecided import Choice, Gathering, Unsettled
+from checker.operator.unsettled import Choice, Gathering, UnsettledTransaction
 from checker.rules.verdicts import Verdict, op_entry
 from outbox._failpoints import failpoint
 from outbox._operations.decisions import send_decisions
@@ -61,7 +61,7 @@ class RequestedDecision:
     gone: str | None
     min_age: int
 
-    found: Unsettled | None = None
+    found: UnsettledTransaction | None = None
     seen: DatabaseStatus | None = None
     ruling: Ruling = JUST_ENDED
     sent: OpEntry | None = None
@@ -70,7 +70,7 @@ class RequestedDecision:
         """Look up its state without writing anything.
 
         Raises:
-            SystemExit: It is not among what is undecided.
+            SystemExit: It is not undecided.
         """
         gathering = Gathering(MOST, Choice(self.id))
         now = time.time_ns() // 1_000_000
@@ -87,7 +87,7 @@ class RequestedDecision:
         if young and self._standing() in {SourceState.NO_ROW, SourceState.LISTENER}:
             self.ruling = _YOUNG
 
-    def _taken_from(self, gathering: Gathering, unread: Sequence[Unread]) -> Unsettled:
+    def _taken_from(self, gathering: Gathering, unread: Sequence[Unread]) -> UnsettledTransaction:
         if gathering.refused:
             fail(
                 f"transaction {self.id} is decided, and is in the discard topic as {gathering.refused}: "
@@ -224,7 +224,7 @@ class RequestedDecision:
     def _request(self) -> CheckRequest:
         return self._found().request(self.desk.channel.half.id)
 
-    def _found(self) -> Unsettled:
+    def _found(self) -> UnsettledTransaction:
         if self.found is None:
             raise RuntimeError(f"internal error: transaction {self.id} was not looked for")
         return self.found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from checker.operator.undecided import Unsettled
+from checker.operator.unsettled import UnsettledTransaction
 from checker.rules.verdicts import Row
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
@@ -133,7 +133,7 @@ RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
 """Every case there is."""
 
 
-def of_listener(found: Unsettled) -> SourceState | None:
+def of_listener(found: UnsettledTransaction) -> SourceState | None:
     """Return the state of a transaction without a row; None: it has, or will have, one."""
     if found.truth is not Truth.LISTENER:
         return None

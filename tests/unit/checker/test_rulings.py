@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from checker.operator.rulings import RULINGS, DecisionStep, SourceState, of_listener, of_row
-from checker.operator.undecided import RecordedDecision, Unsettled
+from checker.operator.unsettled import RecordedDecision, UnsettledTransaction
 from checker.rules.verdicts import Row
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind, OpSource
@@ -39,9 +39,9 @@ def test_op_marker_alone_agrees_or_is_of_listener(kind: OpKind) -> None:
     assert marked == AGREES[kind] | {SourceState.LISTENER}
 
 
-def _unsettled(truth: Truth, *kinds: OpKind) -> Unsettled:
+def _unsettled(truth: Truth, *kinds: OpKind) -> UnsettledTransaction:
     said = [RecordedDecision(kind, OpSource.LISTENER, offset, 1) for offset, kind in enumerate(kinds)]
-    return Unsettled("id", "orders", truth, 0, 1, decisions=said)
+    return UnsettledTransaction("id", "orders", truth, 0, 1, decisions=said)
 
 
 @pytest.mark.parametrize(

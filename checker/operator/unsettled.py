@@ -1,4 +1,4 @@
-"""What is unsettled in a channel, gathered from halves, op entries, check requests and manifests. Pure and bounded."""
+"""The unsettled transactions of a channel, gathered from halves, op entries, check requests and manifests. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RecordedDecision(NamedTuple):
 
 
 @dataclass(slots=True)
-class Unsettled:
+class UnsettledTransaction:
     """A transaction that is not settled: undecided, or decided and not delivered yet.
 
     Args:
@@ -195,7 +195,7 @@ class Gathering:
         self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
         self._lane_of: dict[str, Lane] = {}  # of those
         self.malformed = 0
-        self.found: dict[str, Unsettled] = {}
+        self.found: dict[str, UnsettledTransaction] = {}
         self.sums: dict[GroupPartition, Sum] = {}
         self.refused: DiscardReason | None = None
 
@@ -230,7 +230,7 @@ class Gathering:
             self._others[control.transaction_id] = place
             return
         self._kept[half.partition] += 1
-        self.found[control.transaction_id] = Unsettled(
+        self.found[control.transaction_id] = UnsettledTransaction(
             control.transaction_id,
             control.group,
             control.truth,
@@ -266,7 +266,7 @@ class Gathering:
     def _park(self, manifest: Manifest) -> None:
         """Keep the oldest that are parked."""
         followers = self.found.get(manifest.transaction_id)
-        self.found[manifest.transaction_id] = Unsettled(
+        self.found[manifest.transaction_id] = UnsettledTransaction(
             manifest.transaction_id,
             manifest.group,
             manifest.truth,
@@ -307,7 +307,7 @@ class Gathering:
             transaction.checks = max(transaction.checks, request.check)
             transaction.last_asked = max(transaction.last_asked, append_time)
 
-    def behind(self, transaction: Unsettled) -> int:
+    def behind(self, transaction: UnsettledTransaction) -> int:
         """Return how many unsettled transactions of its group and ordering key come after one that is kept in full.
 
         None comes after a parked one: it is out of its order.
@@ -326,6 +326,6 @@ class Gathering:
         """Return how many transactions are unsettled."""
         return sum(sum_.undecided + sum_.decided for sum_ in self.sums.values())
 
-    def oldest(self) -> list[Unsettled]:
+    def oldest(self) -> list[UnsettledTransaction]:
         """Return what is kept in full, the oldest first; younger than `keep` of them, some may be left out."""
         return sorted(self.found.values(), key=lambda one: (one.first_append_time, one.partition, one.first_offset))

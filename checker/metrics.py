@@ -73,7 +73,7 @@ _STATES = ("C", "R")
 _OF_A_DATABASE = (BATCH_SECONDS, BATCH_TRANSACTIONS, OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED)
 PURGED = Counter(
     "outbox_checker_purged_rows",
-    "Rows deleted, by state: C of settled transactions, R tombstones",
+    "Rows deleted, by state: C of settled transactions, R rollback rows",
     ["database", "state"],
     registry=REGISTRY,
 )

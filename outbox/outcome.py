@@ -1,7 +1,7 @@
 """Determine the outcome of a local transaction whose COMMIT got no reply.
 
 It works like the checker (R1, R8). The transaction's advisory lock shows whether it may still be running. If the lock
-is free, a tombstone is inserted; the row that is then in the callback table is the answer.
+is free, a rollback row is inserted; the row that is then in the callback table is the answer.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
     state, purged_until = row
     if state == "C":
         return Outcome.COMMITTED
-    # A copied half, or a topic that is read again, can produce a tombstone for a transaction whose row was purged.
+    # A copied half, or a topic that is read again, can produce a rollback row for a transaction whose row was purged.
     return Outcome.TOO_OLD if may_be_purged(transaction_id, purged_until) else Outcome.ROLLED_BACK
 
 
@@ -105,7 +105,7 @@ def _check(connection: LocalConnection, transaction_id: str) -> None:
 
 
 def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> bool:
-    """Insert the tombstone, unless the transaction holds its lock or is so old that its row may have been purged.
+    """Insert the rollback row, unless the transaction holds its lock or is so old that its row may have been purged.
 
     Returns:
         Whether the lock was free.
@@ -114,10 +114,10 @@ def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection
     asked = connection.execute(table.compose(_ASK), (lock_number(transaction_id),)).row
     free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)
     if free and not may_be_purged(transaction_id, purged_until):
-        tombstone = CallbackRow(
+        rollback_row = CallbackRow(
             transaction_id, settings.group, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
         )
-        connection.execute(table.compose(_FENCE), tombstone.values())
+        connection.execute(table.compose(_FENCE), rollback_row.values())
         now = connection.execute(table.compose(_PURGED_UNTIL)).row
         if may_be_purged(transaction_id, now[0] if now is not None else None):
             connection.roll_back()  # the INSERT waited for a purge of the same row

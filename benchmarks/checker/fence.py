@@ -30,7 +30,7 @@ HARDLY_SLOWER = Target("ratio", "at most", 1.2)
 
 
 def measure_fence(site: Site, rounds: int, transactions: int) -> list[Figure]:
-    """Measure checks of one database: of transactions without a row, which take tombstones, and of committed ones.
+    """Measure checks of one database: of transactions without a row, which take rollback rows, and of committed ones.
 
     Args:
         site: Its callback tables exist.
@@ -38,7 +38,7 @@ def measure_fence(site: Site, rounds: int, transactions: int) -> list[Figure]:
         transactions: That are checked in a run.
     """
     runs = {
-        "tombstones": partial(_check, site, transactions, committed=False),
+        "rollback rows": partial(_check, site, transactions, committed=False),
         "inserts": partial(_insert, site, transactions),
         "rows": partial(_check, site, transactions, committed=True),
         "selects": partial(_select, site, transactions),
@@ -46,11 +46,11 @@ def measure_fence(site: Site, rounds: int, transactions: int) -> list[Figure]:
     found = interleave(runs, rounds, partial(_empty, site))
     return [
         Figure(
-            "fence_tombstones",
-            "checks of transactions without a row, each with a tombstone",
+            "fence_rollback_rows",
+            "checks of transactions without a row, each with a rollback row",
             "transactions/s",
             f"the same rows by bare INSERTs of {BATCH}",
-            found["tombstones"],
+            found["rollback rows"],
             found["inserts"],
             FAST,
         ),

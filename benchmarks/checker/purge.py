@@ -25,7 +25,7 @@ from outbox.protocol.checkpoint import HalfCheckpoint
 from tests.support.harness import Site, wait_until
 
 THREADS = 4
-EVERYTHING = Old(committed_ms=2**47, tombstones_ms=0, before=LAST_ID)
+EVERYTHING = Old(committed_ms=2**47, rollback_rows_ms=0, before=LAST_ID)
 """Every row is old enough."""
 
 _ANOTHER_TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"

@@ -61,7 +61,7 @@ class Breakers:
         """Return the ids of the transactions that may be fenced.
 
         Args:
-            connection: In the transaction that would place the tombstones.
+            connection: In the transaction that would place the rollback rows.
             requests: What has no row, and no open local transaction.
         """
         by_group: dict[_Key, list[str]] = defaultdict(list)

@@ -1,7 +1,7 @@
 """The fencing check-back: one batch of transactions of one database, in a few round trips.
 
 Rows that are there decide. For the others: advisory locks first, so that an open local transaction delays only its own
-id; then tombstones for those whose lock was free; then a separate read (R8); then one synchronous write, so that a
+id; then rollback rows for those whose lock was free; then a separate read (R8); then one synchronous write, so that a
 COMMITTED that is published is durable (R9). A transaction below the purge watermark is fenced only while it is in the
 discard topic (R11).
 
@@ -12,15 +12,16 @@ process that freezes there would keep its locks (R41).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, LiteralString, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, LiteralString, NamedTuple, Protocol
 
 import psycopg
 import structlog
 
 from checker.durable import DURABLE, commit, roll_back
+from checker.fencing.rollback_rows import OvertakenError, place_rollback_rows
 from checker.fencing.row_lookup import RowLookup, foreign, read_rows
-from checker.fencing.tombstones import OvertakenError, place_tombstones
 from checker.rules.verdicts import Answers, Row, Verdict, of_row
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
@@ -64,12 +65,24 @@ class Guard(Protocol):
         """Return the ids that may be fenced; no request has a row, and all advisory locks are held."""
 
 
+class _Fenced(NamedTuple):
+    """Which of some transactions could be fenced.
+
+    Args:
+        locked: Ids whose advisory lock and unique key were free.
+        admitted: Ids whose lock was free, and which the guard admitted.
+    """
+
+    locked: set[str]
+    admitted: set[str]
+
+
 class Fence:
     """Check transactions in one database.
 
     Args:
         table: Its callback tables.
-        channel: Name of the channel, for tombstones.
+        channel: Name of the channel, for rollback rows.
         guard: Decides what may be fenced; None: everything.
         in_discard_topic: Looks up the discard topic; None: nothing below the purge watermark is fenced.
     """
@@ -91,7 +104,7 @@ class Fence:
         """Decide what can be decided.
 
         Args:
-            connection: In autocommit, to a writable primary: the tombstone proves that it is one.
+            connection: In autocommit, to a writable primary: the rollback row proves that it is one.
             requests: Of groups of this database; one per transaction.
 
         Returns:
@@ -133,32 +146,39 @@ class Fence:
         log.warning("Batch split after an error", reason=reason, transactions=size, batch=self._size)
 
     def _check(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Answers:
-        try:
-            look = self._begin(connection, batch)
+        with _transaction(connection):
+            look = RowLookup.at(connection, self._table, [request.transaction_id for request in batch])
             mismatched = foreign(batch, look.incarnation)
             known = mismatched | look.rows.keys()
-            undecided = [one for one in batch if one.transaction_id not in known]
-            locked = self._lock(connection, undecided)
-            admitted = self._admit(connection, [one for one in undecided if one.transaction_id in locked])
-            locked -= place_tombstones(connection, self._table, self._channel, admitted)
-        except BaseException:
-            roll_back(connection)
-            raise
-        commit(connection)
-        failpoint("checker.fenced")
-        rows = look.rows | read_rows(connection, self._table, [one.transaction_id for one in undecided])
-        fenced = {one.transaction_id for one in admitted}
-        topic_ids = {one.transaction_id: one.topic_id for one in batch}
-        answers = _all(batch, Verdict.MISMATCH)
-        for id_ in answers.keys() - mismatched:
-            verdict = _verdict(rows.get(id_), topic_ids[id_], locked=id_ in locked, admitted=id_ in fenced)
-            answers[id_] = (verdict, rows.get(id_))
-        return answers
+            fenced = self._fence(connection, [one for one in batch if one.transaction_id not in known])
+        ours = [one for one in batch if one.transaction_id not in mismatched]
+        return _all(batch, Verdict.MISMATCH) | self._answers(connection, ours, fenced, look.rows)
 
-    def _begin(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> RowLookup:
-        """Begin the fencing transaction, and read the incarnation and the rows."""
-        connection.execute(_BEGIN)
-        return RowLookup.at(connection, self._table, [request.transaction_id for request in batch])
+    def _fence(
+        self, connection: psycopg.Connection[Any], undecided: Sequence[CheckRequest], *, in_discard_topic: bool = False
+    ) -> _Fenced:
+        """Place rollback rows for transactions whose lock is free, unless the guard withholds them."""
+        locked = self._lock(connection, undecided)
+        admitted = self._admit(connection, [one for one in undecided if one.transaction_id in locked])
+        locked -= place_rollback_rows(
+            connection, self._table, self._channel, admitted, in_discard_topic=in_discard_topic
+        )
+        return _Fenced(locked, {one.transaction_id for one in admitted})
+
+    def _answers(
+        self,
+        connection: psycopg.Connection[Any],
+        requests: Sequence[CheckRequest],
+        fenced: _Fenced,
+        known: Mapping[str, Row],
+    ) -> Answers:
+        """Read the rows that are not known, in a statement of its own after COMMIT (R8), and return the answers."""
+        failpoint("checker.fenced")
+        topic_ids = {one.transaction_id: one.topic_id for one in requests}
+        rows = {**known, **read_rows(connection, self._table, [id_ for id_ in topic_ids if id_ not in known])}
+        return {
+            id_: (_verdict(id_, rows.get(id_), topic_id, fenced), rows.get(id_)) for id_, topic_id in topic_ids.items()
+        }
 
     def _lock(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> set[str]:
         """Try the advisory locks; the ids whose lock was free: no local transaction of theirs is open."""
@@ -196,42 +216,36 @@ class Fence:
         self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest], in_discard_topic: DiscardLookup
     ) -> Answers:
         """Fence transactions that are in the discard topic before and after: one that left it may have lost its row."""
-        try:
-            self._begin(connection, ())
-            locked = self._lock(connection, batch)
-            free = [one for one in batch if one.transaction_id in locked]
-            admitted = self._admit(connection, free)
-            locked -= place_tombstones(connection, self._table, self._channel, admitted, in_discard_topic=True)
-            fenced = {one.transaction_id for one in admitted}
-            _require_discarded(fenced, in_discard_topic)
-        except BaseException:
-            roll_back(connection)
-            raise
-        commit(connection)
-        rows = read_rows(connection, self._table, [one.transaction_id for one in batch])
-        return {
-            id_: (_verdict(rows.get(id_), topic_id, locked=id_ in locked, admitted=id_ in fenced), rows.get(id_))
-            for id_, topic_id in ((one.transaction_id, one.topic_id) for one in batch)
-        }
+        with _transaction(connection):
+            fenced = self._fence(connection, batch, in_discard_topic=True)
+            _require_discarded(fenced.admitted, in_discard_topic)
+        return self._answers(connection, batch, fenced, {})
 
     def _write(self, connection: psycopg.Connection[Any]) -> None:
         """Commit a transaction synchronously: once it is acknowledged, all earlier ones are durable, too (R9)."""
-        try:
-            connection.execute(_BEGIN)
+        with _transaction(connection):
             connection.execute(self._table.compose(_WRITE))
-        except BaseException:
-            roll_back(connection)
-            raise
-        commit(connection)
 
 
-def _verdict(row: Row | None, topic_id: str, *, locked: bool, admitted: bool) -> Verdict:
+@contextmanager
+def _transaction(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Run the block in a transaction with a durable COMMIT; an error rolls it back."""
+    try:
+        connection.execute(_BEGIN)
+        yield
+    except BaseException:
+        roll_back(connection)
+        raise
+    commit(connection)
+
+
+def _verdict(id_: str, row: Row | None, topic_id: str, fenced: _Fenced) -> Verdict:
     """Return the verdict of a row; without a row and with a free lock, breaker or watermark (R11) blocked the fence."""
     if row is not None:
         return of_row(row, topic_id)
-    if not locked:
+    if id_ not in fenced.locked:
         return Verdict.IN_FLIGHT
-    return Verdict.PURGED if admitted else Verdict.WITHHELD
+    return Verdict.PURGED if id_ in fenced.admitted else Verdict.WITHHELD
 
 
 def _require_discarded(ids: set[str], in_discard_topic: DiscardLookup) -> None:

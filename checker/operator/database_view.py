@@ -120,7 +120,7 @@ class DatabaseView:
             }
 
     def fence(self, requests: Sequence[CheckRequest], in_discard_topic: DiscardLookup, gone: str | None) -> Answers:
-        """Roll back many transactions as the checker does: a tombstone is the row of each that has none.
+        """Roll back many transactions as the checker does: a rollback row is the row of each that has none.
 
         Args:
             requests: Of groups of this database.

@@ -175,7 +175,7 @@ class Search:
 
     def _note_row(self, database: str, row: Row, created: int) -> None:
         kind = OpKind.COMMIT if row.committed else OpKind.ROLLBACK
-        what = "C, committed" if row.committed else "R, a tombstone"
+        what = "C, committed" if row.committed else "R, a rollback row"
         what += f", damaged: {row.damage}" if row.damage else ""
         detail = f"{what}; half partition {row.partition}, offsets {row.first_offset} to {row.last_offset}"
         self._found.note(TimelineEvent(created, EventKind.ROW, database, None, None, None, detail, kind, row.positions))

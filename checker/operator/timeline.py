@@ -167,7 +167,7 @@ def conclude(found: Findings) -> Conclusion:
 
 def _visible(found: Findings, visible: Sequence[TimelineEvent]) -> Conclusion:
     if found.committed_row is False:
-        return Conclusion(Status.CONTRADICTION, "messages of it are visible, and its row is a tombstone")
+        return Conclusion(Status.CONTRADICTION, "messages of it are visible, and its row is a rollback row")
     seen = {event.position for event in visible if event.position is not None}
     if len(visible) > len(seen):
         return Conclusion(Status.CONTRADICTION, "a message of it is visible more than once")

@@ -1,7 +1,7 @@
 """The circuit breaker: no more transactions are fenced than a crash can explain (R10). Pure: no I/O, no clock.
 
 A database that has the right incarnation may be the wrong one all the same: a copy, or the old half of a database
-that was split. Applications commit elsewhere then, and every tombstone here would lose a message. A high share of
+that was split. Applications commit elsewhere then, and every rollback row here would lose a message. A high share of
 FENCED does not show it, because decided transactions are not checked, and after a crash all of them have no
 row. What shows it is that the group commits nothing here any more while it goes on beginning. So at most `limit`
 transactions of a producer group are fenced that are all newer than the newest committed row of the group. An
@@ -66,11 +66,11 @@ class Evidence:
 
     Args:
         newest_commit: Id of its newest committed row, "" if there is none.
-        tombstones: Its tombstones that are newer.
+        rollback_rows: Its rollback rows that are newer.
     """
 
     newest_commit: str
-    tombstones: int
+    rollback_rows: int
 
 
 class Breaker:
@@ -113,7 +113,7 @@ class Breaker:
             evidence: What the table shows at this moment.
             now: Monotonic time, seconds.
         """
-        newer = evidence.tombstones + sum(id_ > evidence.newest_commit for id_ in ids)
+        newer = evidence.rollback_rows + sum(id_ > evidence.newest_commit for id_ in ids)
         if newer > self._policy.limit:
             self._move(Event.UNUSUAL)
             self._until = now + self._policy.pause

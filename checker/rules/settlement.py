@@ -112,13 +112,13 @@ class Old:
 
     Args:
         committed_ms: Rows of state C that were inserted before, ms since 1970 by the database's clock.
-        tombstones_ms: Rows of state R that were.
+        rollback_rows_ms: Rows of state R that were.
         before: Only rows whose id is before this one. Ids begin with their time by the application's clock: a row is
             old by both clocks, and found by its primary key.
     """
 
     committed_ms: int
-    tombstones_ms: int
+    rollback_rows_ms: int
     before: str
 
 
@@ -130,8 +130,8 @@ def old_enough(now_ms: int, keep_settled_ms: int, keep_tombstones_ms: int) -> Ol
         keep_settled_ms: Age of rows of state C that are kept, ms.
         keep_tombstones_ms: Age of rows of state R that are kept, ms.
     """
-    committed, tombstones = now_ms - keep_settled_ms, now_ms - keep_tombstones_ms
-    return Old(committed, tombstones, first_id_of(max(committed, tombstones)))
+    committed, rollback_rows = now_ms - keep_settled_ms, now_ms - keep_tombstones_ms
+    return Old(committed, rollback_rows, first_id_of(max(committed, rollback_rows)))
 
 
 def settled_below(progress: ChannelProgress) -> dict[int, int]:

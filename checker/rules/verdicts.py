@@ -55,7 +55,7 @@ class Row:
     """A row of the callback table.
 
     Args:
-        committed: True for the application's row (C), False for the checker's tombstone (R).
+        committed: True for the application's row (C), False for the checker's rollback row (R).
         topic_id: Id of the half topic.
         partition: Half partition.
         first_offset: Offset of the first half that counts.

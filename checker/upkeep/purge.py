@@ -1,10 +1,10 @@
-"""The purge: deletes rows of settled transactions, and old tombstones, in small transactions with pauses between them.
+"""The purge: deletes rows of settled transactions, and old rollback rows, in small transactions with pauses.
 
 A row goes when its transaction is settled and old, never by age alone (R11): see `checker.rules.settlement`. The purge
 watermark goes up in the transaction that deletes, so that "no row" below it is never taken for "rolled back".
 
-A tombstone goes by age alone. If its transaction were asked about once more, the same answer would be given by a new
-tombstone; so tombstones do not raise the watermark. What the old one still forbids is that a local transaction commits
+A rollback row goes by age alone. If its transaction were asked about once more, a new rollback row would give the same
+answer; so rollback rows do not raise the watermark. What the old one still forbids is that a local transaction commits
 which was open when it was fenced, and none is after a month.
 """
 
@@ -58,7 +58,7 @@ INSERT INTO {meta} AS known (key, value)
 SELECT raised.key, raised.value::text FROM unnest(%s::text[], %s::bigint[]) AS raised (key, value)
 ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value WHERE known.value::bigint < EXCLUDED.value::bigint
 """
-_DELETE_TOMBSTONES: LiteralString = """
+_DELETE_ROLLBACK_ROWS: LiteralString = """
 DELETE FROM {transaction}
  WHERE transaction_id > %(after)s::uuid AND transaction_id <= %(to)s::uuid
    AND state = 'R' AND channel = %(channel)s AND created_at < to_timestamp(%(before_ms)s / 1000.0)
@@ -149,7 +149,7 @@ class Purge:
                 return None
             purged = Purged(
                 C=self._delete_committed(connection, settled, {**page, "before_ms": old.committed_ms}),
-                R=self._delete_tombstones(connection, after, {**page, "before_ms": old.tombstones_ms}),
+                R=self._delete_rollback_rows(connection, after, {**page, "before_ms": old.rollback_rows_ms}),
             )
             failpoint("checker.purging")
         return purged
@@ -170,10 +170,10 @@ class Purge:
             connection.execute(self._table.compose(_RAISE_WATERMARKS), (list(marks), list(marks.values())))
         return sum(int(count) for _, count, *_ in gone)
 
-    def _delete_tombstones(self, connection: psycopg.Connection[Any], after: str, page: Mapping[str, Any]) -> int:
+    def _delete_rollback_rows(self, connection: psycopg.Connection[Any], after: str, page: Mapping[str, Any]) -> int:
         if after >= first_id_of(page["before_ms"]):
             return 0
-        return connection.execute(self._table.compose(_DELETE_TOMBSTONES), page).rowcount
+        return connection.execute(self._table.compose(_DELETE_ROLLBACK_ROWS), page).rowcount
 
     def _lock(self, channel: str) -> tuple[int, int]:
         """Return the keys of the purge's advisory lock: two purges at once would only block each other."""

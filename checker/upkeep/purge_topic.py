@@ -33,8 +33,8 @@ from outbox.protocol.identifiers import check_uuid
 _BEHIND_ALL = 2**62
 """An offset behind every half."""
 
-_ALL = Old(committed_ms=2**47, tombstones_ms=0, before=LAST_ID)
-"""Committed rows of any age, by any clock; no tombstones."""
+_ALL = Old(committed_ms=2**47, rollback_rows_ms=0, before=LAST_ID)
+"""Committed rows of any age, by any clock; no rollback rows."""
 
 _COUNT: LiteralString = (
     "SELECT producer_group, half_partition, count(*) FROM {transaction}"
@@ -45,7 +45,7 @@ _COUNT: LiteralString = (
 def purge_topic(settings: CheckerSettings, topic_id: str, *, yes: bool) -> None:
     """Show the committed rows of a deleted half topic by database and group, ask, and delete them.
 
-    Its tombstones go by age, as all do.
+    Its rollback rows go by age, as all do.
 
     Raises:
         UsageError: That is no topic id, or that of the channel's present half topic.

@@ -126,7 +126,7 @@ class DatabaseUpkeep:
             keep = self._settings.keep_settled_ms, self._settings.keep_tombstones_ms
             ended = self._purge.run(connection, settled, old_enough(database_ms(connection), *keep), count)
         if total.total():
-            log.info("Rows purged", database=self._name, committed=total["C"], tombstones=total["R"])
+            log.info("Rows purged", database=self._name, committed=total["C"], rollback_rows=total["R"])
         if ended and not progress.problems:
             self._show(lambda: metrics.PURGE_COMPLETED.labels(self._name).set_to_current_time())
 

@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS {transaction} (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE {transaction} IS
-    'One row per message transaction. C: committed, by the application. R: tombstone of the checker. Never updated.';
+    'One row per message transaction. C: committed, by the application. R: rollback row of the checker. Never updated.';
 DO $$ DECLARE part regclass; BEGIN
     FOR part IN SELECT oid FROM pg_class WHERE relkind = 'r' AND oid IN (SELECT to_regclass({quoted})
         UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass({quoted})) LOOP
@@ -178,7 +178,7 @@ class CallbackTable:
         return Grant(self.names.schema, role, rights)
 
     def checker_grant(self, role: str) -> Grant:
-        """Return what the checker needs: tombstones, purge with its watermarks, the durability write (R9).
+        """Return what the checker needs: rollback rows, purge with its watermarks, the durability write (R9).
 
         The first watermark of a half partition is a new row of the meta table: that takes INSERT.
 

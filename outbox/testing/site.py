@@ -175,7 +175,7 @@ class Site:
         return read_committed(self.kafka, topics)
 
     def rows(self) -> dict[str, str]:
-        """Return the states in the callback table by transaction id: C for committed, R for the checker's tombstone."""
+        """Return the states in the callback table by transaction id: C: committed, R: the checker's rollback row."""
         query = CallbackTable(self.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
         with self.connect() as connection:
             return dict(connection.execute(query).fetchall())

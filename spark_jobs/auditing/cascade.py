@@ -181,7 +181,7 @@ def _unsettled() -> Column:
 
 
 def _of_outcome() -> Column:
-    """Whether the row is a tombstone of `outcome()`, which does not know the halves."""
+    """Whether the row is a rollback row of `outcome()`, which does not know the halves."""
     return (f.col("facts.row.state") == ROLLED_BACK) & (f.col("facts.row.positions") == "-")
 
 

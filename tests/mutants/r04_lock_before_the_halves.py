@@ -1,6 +1,6 @@
 """R4: while acknowledgements are late, the transaction's advisory lock says that it lives.
 
-Without the lock, the checker takes a transaction whose halves are on a slow way for dead, and places its tombstone:
+Without the lock, the checker takes a transaction whose halves are on a slow way for dead, and places its rollback row:
 each attempt of the application fails with `TransactionFenced` for as long as Kafka is slow. Nothing is lost, and
 nothing gets through.
 """

@@ -26,8 +26,8 @@ MUTANT = Mutant(
     Breaker.judge,
     _always,
     (
-        "tests/unit/checker/test_breaker.py::test_it_opens_before_the_tombstones_are_placed",
+        "tests/unit/checker/test_breaker.py::test_it_opens_before_the_rollback_rows_are_placed",
         "tests/unit/checker/test_breaker.py::test_an_old_commit_shows_nothing_of_what_came_after_it",
-        "tests/unit/checker/test_breaker.py::test_a_checker_that_starts_anew_counts_the_tombstones_that_are_there",
+        "tests/unit/checker/test_breaker.py::test_a_checker_that_starts_anew_counts_the_rollback_rows_that_are_there",
     ),
 )

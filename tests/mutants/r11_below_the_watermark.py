@@ -1,6 +1,6 @@
 """R11: rows leave by settlement and age; below the purge watermark nothing is fenced.
 
-The row of a transaction below the watermark may have been purged: a tombstone there would decide ROLLBACK for a
+The row of a transaction below the watermark may have been purged: a rollback row there would decide ROLLBACK for a
 transaction that committed, and its message would be lost.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from checker.fencing.tombstones import _INSERT, _columns, _insert
+from checker.fencing.rollback_rows import _INSERT, _columns, _insert
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
@@ -27,7 +27,7 @@ def _insert_blindly(
     *,
     in_discard_topic: bool,
 ) -> bool:
-    """Insert tombstones where the lock was free, whatever was purged."""
+    """Insert rollback rows where the lock was free, whatever was purged."""
     del in_discard_topic
     connection.execute(table.compose(_BLIND), (channel, *_columns(requests), []))
     return True

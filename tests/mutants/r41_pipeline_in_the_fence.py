@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 
-from checker.fencing import tombstones
+from checker.fencing import rollback_rows
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
 
-_insert = tombstones._insert
+_insert = rollback_rows._insert
 
 
 def pipelined(
@@ -35,7 +35,7 @@ def pipelined(
 MUTANT = Mutant(
     "R41",
     Harm.STUCK,
-    tombstones._insert,
+    rollback_rows._insert,
     pipelined,
     ("tests/integration/checker/test_checker.py::test_stopped_checker_is_replaced_and_does_no_harm",),
 )

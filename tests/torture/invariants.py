@@ -116,7 +116,7 @@ def one_outcome(evidence: Evidence) -> Iterator[str]:
             yield f"an op says {op.kind} of {op.transaction_id}, its row {row}"
     for transaction_id in sorted(evidence.fenced):
         if transaction_id not in evidence.rows:
-            yield f"the tombstone of {transaction_id} is gone, the checker had rolled it back"
+            yield f"the rollback row of {transaction_id} is gone, the checker had rolled it back"
     for transaction_id in sorted({record.transaction_id for record in evidence.log}):
         if evidence.rows.get(transaction_id) == "R":
             yield f"{transaction_id} is visible and rolled back"
@@ -141,7 +141,7 @@ def _rows_agree(evidence: Evidence) -> Iterator[str]:
     yield from (f"{told} is visible as {sorted(ids)}" for told, ids in ways.items() if told and len(ids) > 1)
 
 
-def no_commit_after_a_tombstone(evidence: Evidence) -> Iterator[str]:
+def no_commit_after_a_rollback_row(evidence: Evidence) -> Iterator[str]:
     """I8: what committed, by the word of the application or of its tables, has a callback row that says so (and I9).
 
     A row of the message table needs none: it is there because its local transaction committed.
@@ -195,7 +195,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
     "I5": all_or_none,
     "I6": settled_means_delivered,
     "I7": one_outcome,
-    "I8": no_commit_after_a_tombstone,
+    "I8": no_commit_after_a_rollback_row,
     "I10": unchanged,
     "I14": true_reasons,
 }

@@ -160,7 +160,7 @@ def test_where_it_may_not_write_rows_decide_and_absence_is_counted_as_unknown(si
 
 
 def test_group_without_commits_is_fenced_only_after_reset(site: Site, outbox: Outbox, configured: Configured) -> None:
-    """The circuit breaker (R10): it acts before the tombstones, and an operator's word overrules it."""
+    """The circuit breaker (R10): it acts before the rollback rows, and an operator's word overrules it."""
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 5')
     publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
     orphans = _orphans(site, outbox, 30)

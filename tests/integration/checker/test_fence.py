@@ -102,7 +102,7 @@ def _verdicts(site: Site, connection: psycopg.Connection[Any], requests: Sequenc
 def test_an_application_that_commits_while_the_checker_is_at_it_is_seen(
     site: Site, connection: psycopg.Connection[Any]
 ) -> None:
-    """The checker reads after its tombstone, in a statement of its own (R8)."""
+    """The checker reads after its rollback row, in a statement of its own (R8)."""
     request = _request(site, connection, 7)
     _Meddler.statement = _TRY_LOCKS
     _Meddler.before = lambda: _commit_row(site, connection, request)

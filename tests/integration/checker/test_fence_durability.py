@@ -139,7 +139,7 @@ def test_a_row_that_is_not_replicated_is_not_told(primary: Postgres) -> None:
         wait_until(lambda: Fence(TABLE, "c").check(checker, [request])[request.transaction_id][0] is Verdict.COMMITTED)
 
 
-def test_a_tombstone_that_is_not_replicated_is_not_told(primary: Postgres) -> None:
+def test_a_rollback_row_that_is_not_replicated_is_not_told(primary: Postgres) -> None:
     with connect(_database(primary)) as checker:
         request = _request(checker)
         with _set(primary, "synchronous_standby_names", "nobody"), pytest.raises(NotReplicatedError):

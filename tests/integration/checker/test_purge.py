@@ -177,7 +177,7 @@ def test_a_row_is_as_old_as_its_insert_and_not_as_its_transaction(site: Site, ou
     assert created >= before
 
 
-def test_tombstones_leave_by_age_and_raise_no_watermark(
+def test_rollback_rows_leave_by_age_and_raise_no_watermark(
     site: Site, channel: ChannelDescription, reader: DeliveryReader
 ) -> None:
     make_rows(site, channel.half.id, range(5), state="R", age_ms=31 * DAY_MS)
@@ -202,7 +202,7 @@ def test_the_watermark_never_goes_back(site: Site, channel: ChannelDescription, 
 def test_no_outcome_is_told_of_what_was_purged(
     site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
 ) -> None:
-    """A tombstone for it would be a lie."""
+    """A rollback row for it would be a lie."""
     rows = make_rows(site, channel.half.id, range(2), age_ms=26 * HOUR_MS)
     commit_checkpoint(site, channel, HalfCheckpoint(2, 2))
     assert purge(site, reader.read()) == Purged(C=2)
@@ -334,7 +334,7 @@ def _request(site: Site, channel: ChannelDescription, row: Made) -> CheckRequest
 
 
 class _Meeting:
-    """Lets a row come, and a purge delete it, between the fence's look and its tombstone; the purge commits last."""
+    """Lets a row come, and a purge delete it, between the fence's look and its rollback row; the purge commits last."""
 
     def __init__(self, site: Site, purger: psycopg.Connection[Any], topic_id: str, pool: ThreadPoolExecutor) -> None:
         self._site, self._purger, self._topic_id, self._pool = site, purger, topic_id, pool
@@ -357,11 +357,11 @@ class _Meeting:
         self._purger.execute("COMMIT")
 
 
-def test_a_fence_that_meets_a_purge_is_no_tombstone(
+def test_a_fence_that_meets_a_purge_is_no_rollback_row(
     site: Site, channel: ChannelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence's INSERT waits for the DELETE of the same row, and then finds its key free."""
-    monkeypatch.setattr("checker.fencing.tombstones.WAIT_MS", 20_000)
+    monkeypatch.setattr("checker.fencing.rollback_rows.WAIT_MS", 20_000)
     with site.connect() as purger, site.connect() as checker, ThreadPoolExecutor(1) as pool:
         meeting = _Meeting(site, purger, channel.half.id, pool)
         request = _request(site, channel, meeting.row)
@@ -384,7 +384,7 @@ def test_what_lies_below_the_watermark_is_not_fenced_by_an_open_breaker(
         asked: list[str] = []
         fence = Fence(CallbackTable(site.tables), site.name, _Once(asked), lambda ids: ids)
         answers = fence.check(connection, [_request(site, channel, row)])
-    assert asked == [row.transaction_id] * 2, "for the tombstone, and for that of what lies in the discard topic"
+    assert asked == [row.transaction_id] * 2, "for the rollback row, and for that of what lies in the discard topic"
     assert answers[row.transaction_id][0] is Verdict.WITHHELD
     assert site.rows() == {}
 
@@ -402,7 +402,7 @@ class _Once:
         return set(self._asked) if len(self._asked) == 1 else set()
 
 
-def test_an_outcome_that_is_asked_during_a_purge_is_no_tombstone(
+def test_an_outcome_that_is_asked_during_a_purge_is_no_rollback_row(
     site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
 ) -> None:
     (row,) = make_rows(site, channel.half.id, [0])

@@ -131,7 +131,7 @@ def test_what_was_acknowledged_before_a_failover_is_delivered_after_it(pair: Pai
 
 
 def test_after_a_failover_the_checker_decides_what_was_told_before(pair: Pair, site: Site) -> None:
-    """A tombstone that was placed before it stands: whoever comes late cannot commit."""
+    """A rollback row that was placed before it stands: whoever comes late cannot commit."""
     with site.outbox() as outbox:
         _, checker = _services(site)
         before = send_halves(site, outbox, numbered(site, 0, 5))

@@ -387,7 +387,7 @@ def test_what_may_have_been_purged_is_too_old(site: Site) -> None:
         assert shop.outbox.outcome(old, shop.engine) is Outcome.TOO_OLD
         assert old not in site.rows()
         assert shop.outbox.outcome(recent, shop.engine) is Outcome.ROLLED_BACK
-        with site.connect() as connection:  # a tombstone, as for a copy of a half that came after the purge
+        with site.connect() as connection:  # a rollback row, as for a copy of a half that came after the purge
             moved = f"UPDATE {site.tables.transaction} SET transaction_id = %s WHERE transaction_id = %s".encode()
             connection.execute(moved, (old, recent))
         assert shop.outbox.outcome(old, shop.engine) is Outcome.TOO_OLD
@@ -424,7 +424,7 @@ def test_the_tables_are_missing(site: Site) -> None:
 
 
 def test_a_reader_only_connection_can_be_asked_on(shop: Shop) -> None:
-    """The tombstone needs to be written whatever the connection's defaults say."""
+    """The rollback row needs to be written whatever the connection's defaults say."""
     with Session(shop.engine) as session:
         transaction_id = _publish(shop, session)
     options = "-c default_transaction_read_only=on -c default_transaction_isolation=serializable"

@@ -62,7 +62,7 @@ def _begin(shop: Shop, engine: Engine, topic: str, number: int) -> tuple[Session
     return session, shop.publish(session, topic, "never").transaction_id
 
 
-def _tombstone(shop: Shop, transaction_id: str) -> None:
+def _rollback_row(shop: Shop, transaction_id: str) -> None:
     with shop.site.connect() as connection:
         connection.execute(
             f"INSERT INTO {shop.site.tables.transaction} VALUES (%s, 'orders', 'R', %s, %s, 0, 0, 0, '0')".encode(),
@@ -105,7 +105,7 @@ def _is_rolled_back(shop: Shop, transaction_id: str) -> bool:
 def test_the_checker_was_first(shop: Shop, engine: Engine, end: Callable[[Session], None]) -> None:
     topic, number = shop.topic(), shop.number()
     session, transaction_id = _begin(shop, engine, topic, number)
-    _tombstone(shop, transaction_id)
+    _rollback_row(shop, transaction_id)
     with pytest.raises(TransactionFenced):
         end(session)
     assert _pool_is_clean(shop, engine)
@@ -325,7 +325,7 @@ def test_one_of_two_outboxes_fails(shop: Shop, engine: Engine) -> None:
     with shop.site.outbox("billing") as billing:
         session, first = _begin(shop, engine, topic, number)
         second = billing.publish(session, Message(shop.site.topic(topic), b"never")).transaction_id
-        _tombstone(shop, second)
+        _rollback_row(shop, second)
         with pytest.raises(OutboxError):
             _by_commit(session)
     assert _pool_is_clean(shop, engine)

@@ -169,7 +169,7 @@ def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
 
 
 def test_an_application_that_commits_after_a_rollback_is_fenced(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection has published before, so that it takes the lock with its row: the tombstone comes in between."""
+    """Its connection has published before, so it takes the lock with its row: the rollback row comes in between."""
     site.create(partitions=1)
     with Shop(site) as shop:
         topic, number, engine = shop.topic(), shop.number(), site.engine(pool_size=1, max_overflow=0)
@@ -296,7 +296,7 @@ def test_what_has_committed_is_not_rolled_back(still: Site, outbox: Outbox) -> N
     assert (code, document["row_placed"], document["op_sent"]) == (Exit.OK, False, True)
 
 
-def test_a_tombstone_is_not_overruled(still: Site, outbox: Outbox) -> None:
+def test_a_rollback_row_is_not_overruled(still: Site, outbox: Outbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     assert call_command(app, still, id_, "--rollback", *AT_ONCE)[0] == Exit.OK
     code, document = call_for_json(app, still, id_, "--commit", *AT_ONCE)

@@ -75,7 +75,7 @@ def test_the_story_of_what_the_checker_rolled_back(site: Site) -> None:
     assert document["state"] == "rolled back"
     assert set(_whats(document)) == {"half stored", "asked", "row", "op"}
     details = " ".join(event["detail"] for event in document["timeline"])
-    assert "R, a tombstone" in details
+    assert "R, a rollback row" in details
     assert "ROLLBACK by checker" in details
 
 

@@ -21,14 +21,14 @@ class Table:
     def __init__(self) -> None:
         self.breaker = Breaker(POLICY)
         self.commits: list[str] = []
-        self.tombstones: set[str] = set()
+        self.rollback_rows: set[str] = set()
         self.looks = 0
 
     def evidence(self) -> Evidence:
         """Return what the table shows at present."""
         self.looks += 1
         newest = max(self.commits, default="")
-        return Evidence(newest, sum(id_ > newest for id_ in self.tombstones))
+        return Evidence(newest, sum(id_ > newest for id_ in self.rollback_rows))
 
     @property
     def state(self) -> State:
@@ -36,7 +36,7 @@ class Table:
         return self.breaker.state
 
     def fence(self, asked: list[str], now: float = 0.0) -> int:
-        """How many of them got a tombstone."""
+        """How many of them got a rollback row."""
         offered = self.breaker.offered(asked, now)
         if not offered:
             return 0
@@ -45,7 +45,7 @@ class Table:
                 return 0
         else:
             self.breaker.count(offered)
-        self.tombstones.update(offered)
+        self.rollback_rows.update(offered)
         return len(offered)
 
 
@@ -64,12 +64,12 @@ def test_what_a_crash_leaves_is_fenced() -> None:
     assert table.state is State.CLOSED
 
 
-def test_it_opens_before_the_tombstones_are_placed() -> None:
+def test_it_opens_before_the_rollback_rows_are_placed() -> None:
     table = Table()
     assert table.fence(ids(1, 15)) == 15
     assert table.fence(ids(16, 15)) == 0
     assert table.state is State.OPEN
-    assert len(table.tombstones) == 15
+    assert len(table.rollback_rows) == 15
 
 
 def test_a_batch_above_the_limit_is_not_fenced_at_all() -> None:
@@ -100,13 +100,13 @@ def test_the_table_is_asked_only_at_first_and_at_the_limit() -> None:
     assert table.looks == 1
 
 
-def test_a_checker_that_starts_anew_counts_the_tombstones_that_are_there() -> None:
+def test_a_checker_that_starts_anew_counts_the_rollback_rows_that_are_there() -> None:
     """One that is started again and again in the wrong database fences no more than the limit in all."""
     table = Table()
     for start in range(0, 1_000, 10):
         table.breaker = Breaker(POLICY)
         table.fence(ids(start, 10))
-    assert len(table.tombstones) == POLICY.limit
+    assert len(table.rollback_rows) == POLICY.limit
 
 
 def test_while_it_is_open_nothing_is_asked_or_fenced() -> None:
@@ -130,7 +130,7 @@ def test_a_probe_is_small_and_fences_only_after_a_commit() -> None:
     assert table.fence(ids(110, 20), now=60.0) == 20
 
 
-def test_without_tombstones_or_commits_a_few_are_fenced() -> None:
+def test_without_rollback_rows_or_commits_a_few_are_fenced() -> None:
     breaker = Breaker(POLICY)
     assert breaker.judge(ids(0, 20), NOTHING, 0.0)
 
@@ -149,4 +149,4 @@ def test_fenced_after_newest_commit_are_at_most_the_limit(steps: list[tuple[int,
             table.commits += some
         elif table.fence(some, now):
             newest = max(table.commits, default="")
-            assert sum(id_ > newest for id_ in table.tombstones) <= POLICY.limit
+            assert sum(id_ > newest for id_ in table.rollback_rows) <= POLICY.limit

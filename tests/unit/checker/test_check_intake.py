@@ -133,7 +133,7 @@ def test_intake_is_ready_again_after_the_backlog(behind: Intake, monkeypatch: py
 
 
 def test_intake_request_for_a_listener_is_not_read() -> None:
-    """The callback table may say nothing of it, and a tombstone there would be a decision."""
+    """The callback table may say nothing of it, and a rollback row there would be a decision."""
     assert not read(Record(replace(REQUEST, truth=Truth.LISTENER).encode()))
 
 

@@ -114,7 +114,7 @@ def test_the_time_before_the_first_id_has_none() -> None:
 
 def test_rows_are_old_by_both_clocks() -> None:
     old = old_enough(1_000_000, keep_settled_ms=1_000, keep_tombstones_ms=5_000)
-    assert (old.committed_ms, old.tombstones_ms, old.before) == (999_000, 995_000, first_id_of(999_000))
+    assert (old.committed_ms, old.rollback_rows_ms, old.before) == (999_000, 995_000, first_id_of(999_000))
     assert old_enough(1_000_000, keep_settled_ms=5_000, keep_tombstones_ms=1_000).before == first_id_of(999_000)
 
 

@@ -14,7 +14,7 @@ from tests.support.protocol_documents import OTHER_TRANSACTION, TOPIC, TRANSACTI
 
 REQUEST = CheckRequest(TRANSACTION, "shop", Truth.ROW, TOPIC, 3, Positions.of([0, 7]), 100, 109, 4)
 ROW = Row(committed=True, topic_id=TOPIC, partition=3, first_offset=100, last_offset=104, positions=Positions.first(3))
-TOMBSTONE = Row(
+ROLLBACK_ROW = Row(
     committed=False, topic_id=TOPIC, partition=3, first_offset=100, last_offset=100, positions=Positions.first(1)
 )
 
@@ -34,7 +34,7 @@ def test_row_whose_offsets_do_not_fit_is_damaged(first: int, last: int) -> None:
     assert of_row(row, TOPIC) is Verdict.DAMAGED
 
 
-def test_tombstone_that_is_damaged_is_a_rollback() -> None:
+def test_rollback_row_that_is_damaged_is_a_rollback() -> None:
     assert of_row(read_row("R", TOPIC, 3, 5, 1, "x"), TOPIC) is Verdict.FENCED
 
 
@@ -58,7 +58,7 @@ def test_nobody_needs_to_look_at_what_heals_by_itself() -> None:
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict, kind in CONSEQUENCES.items() if kind is None])
-@pytest.mark.parametrize("row", [None, ROW, TOMBSTONE])
+@pytest.mark.parametrize("row", [None, ROW, ROLLBACK_ROW])
 def test_without_a_decision_there_is_silence(verdict: Verdict, row: Row | None) -> None:
     assert op_entry(REQUEST, verdict, row) is None
 
@@ -69,13 +69,13 @@ def test_a_commit_says_what_the_row_says_not_what_the_relay_has_read() -> None:
     )
 
 
-@pytest.mark.parametrize("row", [None, TOMBSTONE])
+@pytest.mark.parametrize("row", [None, ROLLBACK_ROW])
 def test_a_commit_without_the_applications_row_is_silence(row: Row | None) -> None:
     """What the relay has read so far may be a part of the transaction."""
     assert op_entry(REQUEST, Verdict.COMMITTED, row) is None
 
 
-@pytest.mark.parametrize("row", [None, TOMBSTONE])
+@pytest.mark.parametrize("row", [None, ROLLBACK_ROW])
 def test_a_rollback_lists_what_the_relay_has_read(row: Row | None) -> None:
     assert op_entry(REQUEST, Verdict.FENCED, row) == OpEntry(
         OpKind.ROLLBACK, TRANSACTION, TOPIC, 3, Positions.of([0, 7]), 100, 109
@@ -112,7 +112,7 @@ def test_read_only_answer_without_row_has_number_of_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "row"), [(Verdict.COMMITTED, ROW), (Verdict.FENCED, TOMBSTONE), (Verdict.UNKNOWN, None)]
+    ("verdict", "row"), [(Verdict.COMMITTED, ROW), (Verdict.FENCED, ROLLBACK_ROW), (Verdict.UNKNOWN, None)]
 )
 def test_every_answer_can_be_read_by_the_relay(verdict: Verdict, row: Row) -> None:
     entry = op_entry(REQUEST, verdict, row)

@@ -176,7 +176,7 @@ def test_an_op_that_contradicts_the_row_is_found(kind: OpKind, id_: str) -> None
     assert found(replace(clean(), ops=[op(kind, id_)])) == ["I7"]
 
 
-def test_a_tombstone_that_a_failover_lost_is_found() -> None:
+def test_a_rollback_row_that_a_failover_lost_is_found() -> None:
     rows = {id_: state for id_, state in clean().rows.items() if state == "C"}
     assert found(replace(clean(), rows=rows)) == ["I7"]
 

@@ -1,6 +1,6 @@
-"""R8: the checker reads after it has tried the lock and placed the tombstone, in a statement of its own.
+"""R8: the checker reads after it has tried the lock and placed the rollback row, in a statement of its own.
 
-An application may commit while the checker is at it. What was read before does not show its row, and the tombstone
+An application may commit while the checker is at it. What was read before does not show its row, and the rollback row
 meets it: the verdict rests on the absence of a row that is there. It is PURGED then, which only an operator ends: the
 message is stuck, and its ordering key behind it.
 """

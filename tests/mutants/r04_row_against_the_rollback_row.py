@@ -1,8 +1,8 @@
 """R4: the row is a plain INSERT in the application's own transaction, whose COMMIT falls with it.
 
-The checker's tombstone takes the same key. An application that gets past it, by a SAVEPOINT around the INSERT or by ON
-CONFLICT DO NOTHING, commits its business rows while the tombstone stands: the checker has decided ROLLBACK, and the
-message is lost.
+The checker's rollback row takes the same key. An application that gets past it, by a SAVEPOINT around the INSERT or by
+ON CONFLICT DO NOTHING, commits its business rows while the rollback row stands: the checker has decided ROLLBACK, and
+the message is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tombstones: rows that take the unique key of transactions, so that what did not commit yet no longer can.
+"""Rollback rows: rows that take the unique key of transactions, so that what did not commit yet no longer can.
 
-Who holds the row without the advisory lock (an old client, SQL written by hand) is met here: the tombstone waits for
+Who holds the row without the advisory lock (an old client, SQL written by hand) is met here: the rollback row waits for
 that transaction's end. Nothing shows whose row it is but the wait, so it is short, and the batch is halved.
 """
 
@@ -45,10 +45,10 @@ SELECT count(*) FROM {transaction} AS fenced
 
 
 class OvertakenError(psycopg.OperationalError):
-    """A row may have been purged between lookup and tombstone: the tombstone would be wrong."""
+    """A row may have been purged between lookup and rollback row: the rollback row would be wrong."""
 
 
-def place_tombstones(
+def place_rollback_rows(
     connection: psycopg.Connection[Any],
     table: CallbackTable,
     channel: str,
@@ -56,7 +56,7 @@ def place_tombstones(
     *,
     in_discard_topic: bool = False,
 ) -> set[str]:
-    """Insert tombstones, in the present transaction, but below the purge watermark (R11).
+    """Insert rollback rows, in the present transaction, but below the purge watermark (R11).
 
     Args:
         connection: In a transaction that holds the advisory locks.
@@ -96,20 +96,20 @@ def _insert(
     *,
     in_discard_topic: bool,
 ) -> bool:
-    """Insert these tombstones; return False if another transaction holds a key, and none was inserted.
+    """Insert these rollback rows; return False if another transaction holds a key, and none was inserted.
 
     The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
     there; but a second look sees the watermark of that purge.
     """
     known = [request.transaction_id for request in requests] if in_discard_topic else []
-    connection.execute("SAVEPOINT tombstones")
+    connection.execute("SAVEPOINT rollback_rows")
     connection.execute(_LOCK_TIMEOUT, (f"{WAIT_MS}ms",))
     try:
         placed = connection.execute(table.compose(_INSERT), (channel, *_columns(requests), known))
         failpoint("checker.placed")
-        connection.execute("RELEASE tombstones")
+        connection.execute("RELEASE rollback_rows")
     except psycopg.errors.LockNotAvailable:
-        connection.execute("ROLLBACK TO tombstones")
+        connection.execute("ROLLBACK TO rollback_rows")
         return False
     if not in_discard_topic:
         _look_again(connection, table, [id_ for (id_,) in placed.fetchall()])
@@ -117,13 +117,13 @@ def _insert(
 
 
 def _look_again(connection: psycopg.Connection[Any], table: CallbackTable, placed: Sequence[str]) -> None:
-    """Verify that none of these tombstones is below the current purge watermark.
+    """Verify that none of these rollback rows is below the current purge watermark.
 
     Raises:
         OvertakenError: One of them is.
     """
     if placed and connection.execute(table.compose(_OVERTAKEN), (list(placed),)).fetchone() != (0,):
-        raise OvertakenError("a purge came between the look at its watermark and the tombstones")
+        raise OvertakenError("a purge came between the look at its watermark and the rollback rows")
 
 
 def _columns(requests: Sequence[CheckRequest]) -> tuple[list[Any], ...]:

@@ -6,7 +6,7 @@ The connection belongs to one owner: a session-level advisory lock lasts as long
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -111,7 +111,7 @@ class OwnedTable(ABC):
     Args:
         name: Name of the source.
         names: Where the source table is.
-        connection: In autocommit.
+        connection: See `open_session`.
     """
 
     origin_bytes = 0
@@ -174,6 +174,7 @@ class OwnedTable(ABC):
             skip: Ids to leave out, at most 100,000 or so.
 
         Raises:
+            ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
 
@@ -203,7 +204,7 @@ class OwnedTable(ABC):
 
     @abstractmethod
     def purge(self) -> bool:
-        """Delete old evidence of delivered messages; return whether there may be more.
+        """Delete old evidence of delivered messages, if the table has any; return whether there may be more.
 
         Raises:
             psycopg.Error: The database does not answer.
@@ -211,9 +212,36 @@ class OwnedTable(ABC):
 
     @abstractmethod
     def figures(self) -> tuple[float, int]:
-        """Return the age of the oldest row (s), and about how many rows there are."""
+        """Return the age of the oldest row (s), and how many rows wait."""
 
-    def _take(self, statement: sql.Composed, parameters: Mapping[str, Any], before: Progress, step: Step) -> Progress:
+    def _take(
+        self, statement: sql.Composed, array: Callable[[Iterable[Any]], str], before: Progress, step: Step, **more: int
+    ) -> Progress:
+        """Take a step, see `move`.
+
+        Args:
+            statement: It returns no row if the progress was changed.
+            array: Returns ids as an array literal.
+            before: The progress so far.
+            step: The step.
+            more: Further parameters of the statement.
+
+        Raises:
+            UnsafeError: Another process changed the progress. Nothing was written.
+            psycopg.Error: The database does not answer.
+        """
+        parameters = {
+            "incarnation": before.incarnation,
+            "expected": before.batch,
+            "batch": step.batch,
+            "delivered": step.delivered,
+            "ids": array(step.ids),
+            "gone": array(step.gone),
+            "refused": array(refusal.id for refusal in step.refused),
+            "reasons": [refusal.reason for refusal in step.refused],
+            "details": [refusal.detail for refusal in step.refused],
+            **more,
+        }
         if self._connection.execute(statement, parameters).fetchone() is None:
             raise UnsafeError(
                 f"Table source {self.name}: its row in the table {self._names.source} is no longer at batch "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from typing import Any, LiteralString, Self
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -18,7 +18,7 @@ from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.tables.id_floor import IdFloor
-from relay.tables.owned_table import OwnedTable, Step, Window, open_session
+from relay.tables.owned_table import OwnedTable, Step, Window
 from relay.tables.row_ids import is_bigint
 from relay.tables.rows import Row
 
@@ -85,33 +85,19 @@ class SourceTable(OwnedTable):
 
     Args:
         name: Name of the source.
-        table: The table.
-        connection: In autocommit.
-        keep_ms: Age up to which evidence of delivered messages is kept.
+        settings: Of the table.
+        connection: See `open_session`.
     """
 
-    def __init__(self, name: str, table: MessageTable, connection: psycopg.Connection[Any], keep_ms: int) -> None:
+    def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
+        table = MessageTable(settings.names())
         super().__init__(name, table.names, connection)
         self._table = table
-        self._keep_ms = keep_ms
+        self._keep_ms = settings.keep_settled_ms
         self._floor = IdFloor(time.monotonic())
         self._window = table.compose(_WINDOW)
         self._beyond = table.compose(_BEYOND)
         self._move = table.compose(_MOVE)
-
-    @classmethod
-    def connect(cls, name: str, settings: TableSettings) -> Self:
-        """Connect to the database.
-
-        Args:
-            name: Name of the source.
-            settings: Of the table.
-
-        Raises:
-            ConfigurationError: The connection string cannot be read or parsed.
-            psycopg.Error: The database does not answer, or is read-only.
-        """
-        return cls(name, MessageTable(settings.names()), open_session(settings), settings.keep_settled_ms)
 
     def _explained(self) -> Any:
         return explained(self._names.schema, self._names.message)
@@ -130,12 +116,7 @@ class SourceTable(OwnedTable):
             )
 
     def progress(self) -> Progress:
-        """Return the progress; a new source begins with batch 0.
-
-        Raises:
-            ConfigurationError: The table belongs to a source of another name.
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`."""
         with self._explained():
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
@@ -151,17 +132,7 @@ class SourceTable(OwnedTable):
             )
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """Return the first committed rows.
-
-        Args:
-            rows: How many at most.
-            size: Their bytes at most; one row is returned in any case.
-            skip: Ids to leave out, at most 100,000 or so.
-
-        Raises:
-            ConfigurationError: The table is of an earlier version.
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`."""
         self._look_at_writers()
         parameters = {"rows": rows, "bytes": size, "skip": _array(skip), "floor": self._floor.id}
         cursor = self._connection.cursor(binary=True)
@@ -188,49 +159,22 @@ class SourceTable(OwnedTable):
         return {str(id_): table_transaction_id(xid, started_us) for id_, xid, started_us in rows}
 
     def move(self, before: Progress, step: Step) -> Progress:
-        """Take a step in one durable transaction: delete what was delivered, name the next batch.
-
-        The same statement inserts the evidence of each deleted row into the table of delivered messages (R61).
-
-        Args:
-            before: The progress so far.
-            step: The step.
-
-        Raises:
-            UnsafeError: Another process changed the progress. Nothing was written.
-            psycopg.Error: The database does not answer.
-        """
-        parameters = {
-            "incarnation": before.incarnation,
-            "expected": before.batch,
-            "batch": step.batch,
-            "delivered": step.delivered,
-            "proven": step.delivered,
-            "ids": _array(step.ids),
-            "gone": _array(step.gone),
-            "refused": [refusal.id for refusal in step.refused],
-            "reasons": [refusal.reason for refusal in step.refused],
-            "details": [refusal.detail for refusal in step.refused],
-        }
-        return self._take(self._move, parameters, before, step)
+        """See `OwnedTable`. The same statement inserts the evidence of each row that it deletes (R61)."""
+        return self._take(self._move, _array, before, step, proven=step.delivered)
 
     def purge(self) -> bool:
-        """Delete old evidence of delivered messages; return whether there may be more.
-
-        Raises:
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`."""
         parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}
         row = self._connection.execute(self._table.compose(_PURGE), parameters).fetchone()
         return row == (PURGE_ROWS,)
 
     def figures(self) -> tuple[float, int]:
-        """Return the age of the oldest row (s), and about how many rows there are."""
+        """See `OwnedTable`. The number is about right."""
         row = self._connection.execute(self._table.compose(_FIGURES), {"floor": self._floor.id}).fetchone()
         oldest, count = row or (0, 0)
         return float(oldest or 0), int(count)
 
 
-def _array(ids: Sequence[int]) -> str:
+def _array(ids: Iterable[int]) -> str:
     """Return ids as an array literal: psycopg takes ten times as long for a list."""
     return f"{{{','.join(map(str, ids))}}}"

@@ -33,7 +33,7 @@ from relay.tables.foreign.foreign_table import ForeignTable
 from relay.tables.half_order import HalfOrder
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
-from relay.tables.owned_table import OwnedTable
+from relay.tables.owned_table import OwnedTable, open_session
 from relay.tables.plain_rows import PlainRows
 from relay.tables.row_author import RowAuthor
 from relay.tables.source_table import SourceTable
@@ -138,9 +138,8 @@ class _SourceThread(threading.Thread):
             table.close()
 
     def _connect(self) -> OwnedTable:
-        if self._settings.is_foreign:
-            return ForeignTable.connect(self._source, self._settings)
-        return SourceTable.connect(self._source, self._settings)
+        table = ForeignTable if self._settings.is_foreign else SourceTable
+        return table(self._source, self._settings, open_session(self._settings))
 
     def _progress(self) -> KafkaProgress:
         settings, channel = self._cluster.settings, self._cluster.channel.channel

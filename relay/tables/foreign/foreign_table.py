@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, LiteralString, Self
+from typing import Any, LiteralString
 
 import psycopg
 import structlog
@@ -19,7 +19,7 @@ from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index
 from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
 from relay.tables.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.tables.owned_table import OwnedTable, Step, Window, open_session
+from relay.tables.owned_table import OwnedTable, Step, Window
 from relay.tables.row_ids import IS_ID, is_text
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
@@ -61,7 +61,7 @@ class ForeignTable(OwnedTable):
     Args:
         name: Name of the source.
         settings: Of the table, with another layout than that of a message table.
-        connection: In autocommit.
+        connection: See `open_session`.
     """
 
     origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
@@ -78,32 +78,13 @@ class ForeignTable(OwnedTable):
         self._left_writers: set[int] = set()
         self._first, self._first_at = "", 0.0
 
-    @classmethod
-    def connect(cls, name: str, settings: TableSettings) -> Self:
-        """Connect to the database.
-
-        Args:
-            name: Name of the source.
-            settings: Of the table.
-
-        Raises:
-            ConfigurationError: The connection string cannot be read or parsed.
-            psycopg.Error: The database does not answer, or is read-only.
-        """
-        return cls(name, settings, open_session(settings))
-
     @property
     def origin(self) -> str:
-        """Return what the origin header of a record has before the row's id: the name of a foreign source."""
+        """See `OwnedTable`: the name of a foreign source."""
         return f"{FOREIGN_ORIGIN}{self.name}"
 
     def try_own(self) -> bool:
-        """Return whether this session has become the owner, of the source and of the table; it asks without waiting.
-
-        Raises:
-            ConfigurationError: The tables or rights are missing.
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`. The owner also has the lock of the foreign table itself (R59)."""
         return super().try_own() and self._connection.execute(_LOCK, (self._quoted(),)).fetchone() == (True,)
 
     def _quoted(self) -> str:
@@ -114,12 +95,7 @@ class ForeignTable(OwnedTable):
         """Check nothing: the owner examines a foreign table when it takes it over."""
 
     def progress(self) -> Progress:
-        """Return the progress; a new source begins with batch 0.
-
-        Raises:
-            ConfigurationError: The table belongs to a source of another name, or cannot be delivered.
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`."""
         facts = self._check()
         name, table, incarnation, batch, delivered, ids = self._begin()
         if (name, table) != (self.name, self._source.full_name):
@@ -182,18 +158,9 @@ class ForeignTable(OwnedTable):
         return TableFacts(kind, persistence, types, unique, frozenset((column, rows) for column, _, rows in indexes))
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """Return the first committed rows.
-
-        Args:
-            rows: How many at most.
-            size: Their bytes at most; one row is returned in any case.
-            skip: Ids to leave out, at most 100,000 or so.
-
-        Raises:
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`."""
         cursor = self._connection.cursor(binary=True)
-        parameters = {"rows": rows, "bytes": size, "skip": _array([*map(str, skip), *self._left])}
+        parameters = {"rows": rows, "bytes": size, "skip": _array([*skip, *self._left])}
         read = [ForeignRow(*row) for row in cursor.execute(self._ready().window, parameters)]
         failpoint("relay.table_read")
         found, left = deliverable(read, self._left_writers)
@@ -209,35 +176,18 @@ class ForeignTable(OwnedTable):
 
     def transaction_ids(self, ids: Collection[str]) -> dict[str, str]:
         """See `OwnedTable`."""
-        rows = self._connection.execute(self._ready().there, {"ids": _array(filter(self._is_id, ids))})
+        rows = self._connection.execute(self._ready().there, {"ids": _array(id_ for id_ in ids if self._is_id(id_))})
         return {id_: self._reader.message(id_) for (id_,) in rows} if self._reader else {}
 
     def move(self, before: Progress, step: Step) -> Progress:
-        """Take a step in one durable transaction: delete or mark what was delivered, name the next batch.
-
-        Args:
-            before: The progress so far.
-            step: The step.
+        """See `OwnedTable`. It deletes or marks what was delivered.
 
         Raises:
-            UnsafeError: Another process changed the progress. Nothing was written.
             ConfigurationError: A row remains that should go. Nothing was written.
-            psycopg.Error: The database does not answer.
         """
-        parameters = {
-            "incarnation": before.incarnation,
-            "expected": before.batch,
-            "batch": step.batch,
-            "delivered": step.delivered,
-            "ids": _array(map(str, step.ids)),
-            "gone": _array(map(str, step.gone)),
-            "count": len(step.gone) + len(step.refused),
-            "refused": _array(str(refusal.id) for refusal in step.refused),
-            "reasons": [refusal.reason for refusal in step.refused],
-            "details": [refusal.detail for refusal in step.refused],
-        }
+        count = len(step.gone) + len(step.refused)
         try:
-            return self._take(self._ready().move, parameters, before, step)
+            return self._take(self._ready().move, _array, before, step, count=count)
         except psycopg.errors.DivisionByZero as error:
             raise ConfigurationError(
                 f"A trigger of table {self._source.full_name} keeps rows that were delivered or discarded. The source "
@@ -249,7 +199,7 @@ class ForeignTable(OwnedTable):
         return False
 
     def figures(self) -> tuple[float, int]:
-        """Return the age of the oldest row (s), and how many rows wait, up to 100,000.
+        """See `OwnedTable`. Rows are counted up to 100,000.
 
         Without a time in the order column, the age is the time for which the first row has been the first one.
         """
@@ -268,7 +218,7 @@ class ForeignTable(OwnedTable):
         return self._statements
 
 
-def _array(ids: Iterable[str]) -> str:
+def _array(ids: Iterable[object]) -> str:
     """Return ids as an array literal."""
-    quoted = (id_.replace("\\", "\\\\").replace('"', '\\"') for id_ in ids)
+    quoted = (str(id_).replace("\\", "\\\\").replace('"', '\\"') for id_ in ids)
     return "{" + ",".join(f'"{id_}"' for id_ in quoted) + "}"

@@ -18,6 +18,7 @@ from outbox._service.settings import TableSettings
 from outbox.settings import TableNames
 from outbox.testing import VisibleRecord, read_committed
 from relay.tables.foreign.foreign_table import ForeignTable
+from relay.tables.owned_table import open_session
 from tests.support.foreign_tables import KINDS, Kind, relay_settings, run, variables
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import SOURCE, Writers, assert_exactly, create_numbers, publish
@@ -83,7 +84,7 @@ def test_rows_that_wait_are_found_by_whatever_a_header_has(shop: Site, kind: Kin
     kind.create(shop)
     insert(shop, kind, "orders", "one", "two")
     settings = TableSettings.model_validate(kind.settings(shop))
-    with closing(ForeignTable.connect(SOURCE, settings)) as table:
+    with closing(ForeignTable(SOURCE, settings, open_session(settings))) as table:
         table.progress()
         first, second = table.window(10, 1_000_000, ()).rows
         strange = ["", "9" * 30, "x'", '"', "\\", "\0", "{}", str(uuid.uuid4())]

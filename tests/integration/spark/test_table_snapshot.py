@@ -16,7 +16,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
-from relay.tables.owned_table import Refusal, Step
+from relay.tables.owned_table import Refusal, Step, open_session
 from relay.tables.rows import transactions
 from relay.tables.source_table import SourceTable
 from spark_jobs.auditing.group_databases import MessageTables
@@ -37,9 +37,13 @@ def place(site: Site) -> Iterator[tuple[Site, SourceTable]]:
     with site.connect() as connection:
         CallbackTable(site.tables).create(connection)
         MessageTable(site.tables).create(connection)
-    source = SourceTable.connect("shop", settings(site))
+    source = own(settings(site))
     yield site, source
     source.close()
+
+
+def own(table: TableSettings) -> SourceTable:
+    return SourceTable("shop", table, open_session(table))
 
 
 def settings(site: Site, **more: int) -> TableSettings:
@@ -128,7 +132,7 @@ def test_a_purge_is_known_by_its_time(place: tuple[Site, SourceTable], tmp_path:
     source.move(step, Step(1, 1, (), (row.id,)))
     assert not source.purge()
     before = progress(site)
-    forgetful = SourceTable.connect("shop", settings(site, keep_settled_ms=0))
+    forgetful = own(settings(site, keep_settled_ms=0))
     assert not forgetful.purge()
     forgetful.close()
     assert before is not None

@@ -129,17 +129,17 @@ class BatchWriter:
         """Land a batch whose records are written."""
         counts = count_records(records)
         failpoint("land.records_written")
-        beside = tuple(self._write_beside(records, counts, batch_id))
+        derived = tuple(self._write_derived(records, counts, batch_id))
         # After all reading: a topic that is still the same was the same while it was read.
         self._check_topics(batch_id, f"while batch {batch_id} was read")
-        manifest = self._manifest(batch_id, counts, beside)
+        manifest = self._manifest(batch_id, counts, derived)
         self._sink.publish(batch_id, {unit.table for unit in manifest.units()})
         failpoint("land.data_written")
         self._output.put_text(manifest_file(batch_id), manifest.encode())
         failpoint("land.manifest_written")
-        self._tell(manifest, time.monotonic() - began)
+        self._count_and_log(manifest, time.monotonic() - began)
 
-    def _write_beside(self, records: DataFrame, counts: tuple[PartitionRows, ...], batch_id: int) -> Iterator[UnitRows]:
+    def _write_derived(self, records: DataFrame, counts: tuple[PartitionRows, ...], batch_id: int) -> Iterator[UnitRows]:
         """Write what derives from records; it is read from where these were written, not from Kafka again."""
         suspect = []
         if any(part.problems for part in counts):
@@ -176,7 +176,7 @@ class BatchWriter:
             )
         return True
 
-    def _manifest(self, batch_id: int, counts: tuple[PartitionRows, ...], beside: tuple[UnitRows, ...]) -> Manifest:
+    def _manifest(self, batch_id: int, counts: tuple[PartitionRows, ...], derived: tuple[UnitRows, ...]) -> Manifest:
         return Manifest(
             self._job_id,
             self._checkpoint.query_id() or "",
@@ -185,10 +185,10 @@ class BatchWriter:
             self._checkpoint.end(batch_id),
             self._topics,
             counts,
-            beside,
+            derived,
         )
 
-    def _tell(self, manifest: Manifest, seconds: float) -> None:
+    def _count_and_log(self, manifest: Manifest, seconds: float) -> None:
         self.batches += 1
         self.rows += manifest.rows
         log.info(

@@ -36,7 +36,7 @@ _MIN_CONFLUENT_KAFKA = (2, 15)
 _MIN_POSTGRES = 140_000
 
 _WAY_ON_HALF = "unsettled halves are gone: see docs/operations/recovery.md, 'Halves that are gone'"
-_WAY_ON_DAMAGED = "the relay halts it: see docs/operations/troubleshooting.md, 'the checkpoint … is damaged'"
+_WAY_ON_DAMAGED = "the relay halts it: see docs/operations/troubleshooting.md, 'The checkpoint … is damaged'"
 _WAY_ON_OP = "start the relay: check-back decides instead; then raise the op topic's retention"
 
 

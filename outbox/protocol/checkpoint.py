@@ -93,8 +93,8 @@ class HalfCheckpoint:
         text = _seal(f"{VERSION};h;{topic_id};{self._settled()}", self.offset, partition)
         if len(text) > MAX_LENGTH or self.head - self.offset > MAX_SPAN:
             raise CheckpointError(
-                f"internal error: a checkpoint would have {len(text)} characters for {self.head - self.offset} "
-                f"offsets; {MAX_LENGTH} and {MAX_SPAN} are allowed"
+                f"A checkpoint would have {len(text)} characters for {self.head - self.offset} offsets, and "
+                f"{MAX_LENGTH} and {MAX_SPAN} are allowed. This is an internal error. Please report it."
             )
         return text
 
@@ -148,7 +148,7 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str, partition: int)
     try:
         runs = _parse_runs(data)
     except ValueError as error:
-        raise CheckpointError(f"a checkpoint cannot be read ({error}): {text[:80]!r}") from None
+        raise CheckpointError(f"The checkpoint at offset {offset} cannot be read ({error}): {text[:80]!r}.") from None
     edges = list(accumulate(runs, initial=offset))
     unsettled = tuple(range(a, b) for a, b in list(pairwise(edges))[::2] if a < b)
     return HalfCheckpoint(offset, edges[-1], unsettled)
@@ -171,7 +171,7 @@ def parse_op_checkpoint(text: str, offset: int, topic_id: str, partition: int) -
     try:
         return OpCheckpoint(offset, offset + parse_number(data, "the head of a checkpoint"))
     except ProtocolError as error:
-        raise CheckpointError(f"a checkpoint cannot be read ({error}): {text[:80]!r}") from None
+        raise CheckpointError(f"The checkpoint at offset {offset} cannot be read ({error}): {text[:80]!r}.") from None
 
 
 def _seal(body: str, offset: int, partition: int) -> str:
@@ -185,16 +185,16 @@ def _open(text: str, offset: int, topic_id: str, partition: int, kind: str) -> s
     refuse_newer(version, f"the checkpoint of partition {partition} at offset {offset}", VERSION)
     if not text.isascii() or f"{body};{crc}" != _seal(body, offset, partition):
         raise CheckpointError(
-            f"the checkpoint at offset {offset} is damaged, was not written by a relay, or belongs to "
-            f"another partition than {partition}: {text[:80]!r}"
+            f"The checkpoint at offset {offset} is damaged, was not written by a relay, or belongs to "
+            f"another partition than {partition}: {text[:80]!r}."
         )
     found_kind, found_topic, data = [*rest.split(";", 2), "", "", ""][:3]
     if version not in {_WITHOUT_PARTITION, str(VERSION)} or found_kind != kind:
-        raise CheckpointError(f"the checkpoint at offset {offset} is not one of this partition: {text[:80]!r}")
+        raise CheckpointError(f"The checkpoint at offset {offset} is not one of this partition: {text[:80]!r}.")
     if found_topic != topic_id:
         raise CheckpointError(
-            f"the checkpoint at offset {offset} belongs to topic id {found_topic[:40]}, not {topic_id}: "
-            "the topic was deleted and recreated"
+            f"The checkpoint at offset {offset} belongs to topic id {found_topic[:40]}, not {topic_id}: "
+            "the topic was deleted and recreated."
         )
     return data
 
@@ -238,9 +238,9 @@ def _parse_runs(data: str) -> list[int]:
     elif data.startswith("b"):
         runs = _bitmap_runs(data[1:])
     else:
-        raise ValueError("no known encoding")
+        raise ValueError("its encoding is not known")
     if not 0 < sum(runs) <= MAX_SPAN:
-        raise ValueError(f"{sum(runs)} offsets")
+        raise ValueError(f"it covers {sum(runs)} offsets, and {MAX_SPAN} are allowed")
     return runs
 
 
@@ -248,7 +248,7 @@ def _bitmap_runs(data: str) -> list[int]:
     length_text, _, encoded = data.partition(":")
     length, raw = parse_number(length_text, "a bitmap's length", maximum=MAX_SPAN), _bytes(encoded)
     if len(raw) != (length + 7) // 8:
-        raise ValueError("the bitmap's length is wrong")
+        raise ValueError("the length of its bitmap is wrong")
     bits = "".join(f"{byte:08b}"[::-1] for byte in raw)[:length]
     lengths = [len(list(group)) for _, group in groupby(bits)]
     return [0, *lengths] if bits.startswith("1") else lengths
@@ -272,7 +272,7 @@ def _varints(data: bytes) -> list[int]:
             numbers.append(number)
             number = shift = 0
     if shift:
-        raise ValueError("a varint is cut off")
+        raise ValueError("its last varint is cut off")
     return numbers
 
 

@@ -192,7 +192,7 @@ def _string(place: TopicPartition) -> str:
         CheckpointError: No offset is committed.
     """
     if place.offset == OFFSET_INVALID:
-        raise CheckpointError(f"{place.topic}/{place.partition} has no checkpoint")
+        raise CheckpointError(f"Topic {place.topic} has no checkpoint of partition {place.partition}.")
     return place.metadata or ""
 
 
@@ -205,8 +205,13 @@ def _begin_anew(
         KafkaException: The beginning of the topic cannot be seen now.
         UnsafeError: It is not wanted, or the checkpoint is of a newer format: a newer relay can read it.
     """
-    if not deliver_again or isinstance(error, NewerFormatError):
-        raise UnsafeError(f"partition {number}: {error}") from error
+    if isinstance(error, NewerFormatError):
+        raise UnsafeError(f"Partition {number}: {error}") from error
+    if not deliver_again:
+        raise UnsafeError(
+            f"Partition {number}: {error} Find out who committed it. If duplicates are better than standing still, "
+            "start one relay with distrusted_checkpoint = deliver_again."
+        ) from error
     offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), _TIMEOUT)
     log.warning(
         "Checkpoint not trusted, its whole topic is delivered again",

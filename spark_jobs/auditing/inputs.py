@@ -63,7 +63,7 @@ class InputPlan:
         self._internal = kafka.kept_topics((channel.half_topic, channel.op_topic, channel.discard_topic))
         for name in (channel.half_topic, channel.op_topic, channel.discard_topic):
             if name not in self._internal:
-                raise SourceError(f"topic {name} does not exist: create the channel, or correct its name")
+                raise SourceError(f"Topic {name} does not exist. Create the channel, or correct its name.")
         # Ends first: whatever is below them was appended before, so that nothing young slips in behind.
         self._half = self._internal[channel.half_topic]
         ends = kafka.ends(self._half.places())
@@ -179,7 +179,10 @@ def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
     topics = kafka.topics(recorded)
     half = topics.get(channel.half_topic)
     if half is None or half.id != inputs.half_topic_id:
-        raise ConfigurationError(f"the spans are of another topic {channel.half_topic} than the one that is there now")
+        raise ConfigurationError(
+            f"The spans are of a former topic {channel.half_topic}, which was deleted and recreated. "
+            "Run the audit without --spans."
+        )
     incomplete, left = dict(inputs.incomplete), {}
     for name, spans in recorded.items():
         beginnings = kafka.beginnings((name, number) for number in spans) if name in topics else {}

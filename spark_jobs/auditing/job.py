@@ -141,9 +141,11 @@ class Audit:
         try:
             inputs = Inputs.parse(file.read_text())
         except OSError as error:
-            raise ConfigurationError(f"the file of --spans, {file}, cannot be read: {error.strerror}") from error
+            raise ConfigurationError(
+                f"The file of --spans, {file}, cannot be read: {error.strerror}. Correct its name or its rights."
+            ) from error
         if inputs.channel != self._settings.channel:
-            raise ConfigurationError(f"the spans are of channel {inputs.channel}: set channel likewise")
+            raise ConfigurationError(f"The spans are of channel {inputs.channel}. Set channel to it.")
         with KafkaOffsets(self._spark, self._settings) as kafka:
             inputs = still_there(kafka, inputs)
         return inputs, self._halves(inputs)

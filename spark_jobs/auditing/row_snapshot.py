@@ -123,7 +123,7 @@ def open_snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Conn
             connection.read_only = True
             yield connection
     except psycopg.Error as error:
-        raise ConfigurationError(f"database {name!r} cannot be read: {connection_problem(error, dsn)}") from error
+        raise ConfigurationError(f"Database {name!r} cannot be read: {connection_problem(error, dsn)}") from error
 
 
 def write_rows(

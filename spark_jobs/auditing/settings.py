@@ -26,7 +26,7 @@ class AuditedDatabase(BaseModel):
     @model_validator(mode="after")
     def _check_dsn(self) -> Self:
         if (self.dsn is None) == (self.dsn_file is None):
-            raise ValueError("give either dsn or dsn_file")
+            raise ValueError("a database has one of dsn and dsn_file. Give exactly one of them.")
         return self
 
     def connection_string(self) -> str:
@@ -97,9 +97,9 @@ class AuditSettings(PostgresSettings, JobSettings):
     @model_validator(mode="after")
     def _check_window(self) -> Self:
         if bool(self.window_start) != bool(self.window_end):
-            raise ValueError("give both --from and --to, or neither")
+            raise ValueError("one end of the window is missing. Give both --from and --to, or neither.")
         if self.spans and self.window_start:
-            raise ValueError("--spans names the window: give no --from and --to")
+            raise ValueError("--spans already names the window. Leave --from and --to out.")
         return self
 
     def topic_names(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class AuditSettings(PostgresSettings, JobSettings):
             found["default"] = AuditedDatabase.model_validate(single)
         if not found:
             raise ConfigurationError(
-                "no database is configured: give OUTBOX_POSTGRES_URL or OUTBOX_POSTGRES_URL_FILE, "
-                "or databases in the file of OUTBOX_CONFIG"
+                "No database is configured. Give OUTBOX_POSTGRES_URL or OUTBOX_POSTGRES_URL_FILE, "
+                "or databases in the file of OUTBOX_CONFIG."
             )
         return found

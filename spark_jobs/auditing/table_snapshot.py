@@ -136,6 +136,6 @@ def _explained(table: MessageTable) -> Iterator[None]:
         yield
     except _INCOMPLETE as error:
         raise ConfigurationError(
-            f"the tables of table mode beside {table.full_name} cannot be read ({error.diag.message_primary}): let "
-            "their owner run `outbox table create --checker-role ROLE` with the role of this connection"
+            f"The tables of table mode beside {table.full_name} cannot be read ({error.diag.message_primary}). Let "
+            "their owner run `outbox table create --checker-role ROLE` with the role of this connection."
         ) from error

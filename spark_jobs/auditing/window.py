@@ -47,11 +47,13 @@ class Window:
             ConfigurationError: It is not, or it is empty.
         """
         if self.start >= self.end:
-            raise ConfigurationError(f"the window is empty: {text_of(self.start)} is not before {text_of(self.end)}")
+            raise ConfigurationError(
+                f"The window is empty: {text_of(self.start)} is not before {text_of(self.end)}. Choose a later end."
+            )
         if self.end + self.grace >= now:
             raise ConfigurationError(
-                f"the window is not closed: it ends {text_of(self.end)}, and its messages have {self.grace / 1000:g} s "
-                "to arrive; choose an earlier end, or a shorter grace"
+                f"The window is not closed: it ends {text_of(self.end)}, and its messages have {self.grace / 1000:g} s "
+                "to arrive. Choose an earlier end, or a shorter grace."
             )
 
 
@@ -80,7 +82,7 @@ def parse_time(text: str) -> int:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"{text!r} is no time: write 2026-11-22T05:00:00Z, or milliseconds since 1970"
+            f"{text!r} is no time. Write it as 2026-11-22T05:00:00Z, or as milliseconds since 1970."
         ) from None
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
@@ -169,7 +171,9 @@ class Inputs:
         try:
             content = json.loads(text)
             if content.pop("format") > FORMAT_VERSION:
-                raise ConfigurationError("the spans are of a newer format: use the audit that wrote them")
+                raise ConfigurationError(
+                    "The spans are of a newer format. Use the version of the audit that wrote them."
+                )
             content["window"] = Window(**content["window"])
             for name in ("halves", "ops", "discards"):
                 content[name] = _spans(content[name])
@@ -180,7 +184,9 @@ class Inputs:
             content["tables"] = {name: TableProgress(**value) for name, value in tables.items()}
             return cls(**content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigurationError(f"these are no spans of an audit: {error!r}") from error
+            raise ConfigurationError(
+                f"The file of --spans is not one that an audit wrote: {error!r}. Name the spans.json of an audit."
+            ) from error
 
 
 def _spans(spans: Mapping[str, list[int]]) -> dict[int, Span]:

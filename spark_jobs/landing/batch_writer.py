@@ -96,7 +96,7 @@ class BatchWriter:
             self._land(batch, batch_id)
         except JAVA_ERRORS as error:
             self.gone = is_data_loss(error)
-            self.failure = JobFailedError(f"batch {batch_id} failed: {reason(error)}")
+            self.failure = JobFailedError(f"Batch {batch_id} failed: {reason(error)}")
             raise
         except Exception as error:
             self.failure = error
@@ -139,7 +139,9 @@ class BatchWriter:
         failpoint("land.manifest_written")
         self._count_and_log(manifest, time.monotonic() - began)
 
-    def _write_derived(self, records: DataFrame, counts: tuple[PartitionRows, ...], batch_id: int) -> Iterator[UnitRows]:
+    def _write_derived(
+        self, records: DataFrame, counts: tuple[PartitionRows, ...], batch_id: int
+    ) -> Iterator[UnitRows]:
         """Write what derives from records; it is read from where these were written, not from Kafka again."""
         suspect = []
         if any(part.problems for part in counts):
@@ -161,7 +163,7 @@ class BatchWriter:
         try:
             now = self._topic_ids()
         except SourceError as error:
-            raise JobFailedError(f"batch {batch_id} failed: {error}") from error
+            raise JobFailedError(f"Batch {batch_id} failed: {error}") from error
         check_ids(self._topics, now, self._checkpoint.start(batch_id), when, retirement)
 
     def _is_landed(self, batch_id: int) -> bool:
@@ -171,8 +173,8 @@ class BatchWriter:
         landed = Manifest.parse(text)
         if landed.query_id != self._checkpoint.query_id() or landed.end != self._checkpoint.end(batch_id):
             raise OutputError(
-                f"batch {batch_id} of {self._output} was landed with other offsets than {self._checkpoint} now has for "
-                "it, as after the checkpoint was put back from a copy: nothing was written; land into another output"
+                f"Batch {batch_id} of {self._output} was landed with other offsets than {self._checkpoint} now has for "
+                "it, as after the checkpoint was put back from a copy. Nothing was written. Land into another output."
             )
         return True
 

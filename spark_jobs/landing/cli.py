@@ -123,4 +123,6 @@ def _schema(text: str) -> str:
     try:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise ConfigurationError(f"the schema in {text[1:]} cannot be read: {error}") from error
+        raise ConfigurationError(
+            f"The file of a schema, {text[1:]}, cannot be read: {error}. Correct its name or its rights."
+        ) from error

@@ -83,7 +83,8 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         except JVM_GONE as error:
             if not stop.is_set():
                 raise JobFailedError(
-                    "the query ended: Spark's Java process is gone, killed or out of memory"
+                    "The query ended: Spark's Java process is gone, killed or out of memory. "
+                    "Start the job again, with more memory."
                 ) from error
         finally:
             with suppress(*JVM_GONE):
@@ -141,7 +142,7 @@ def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets) -> None:
         accept = ",".join(topic for topic in lost if topic not in hopeless)
         go_on = f"To go on without them, start the job once with --accept-gap {accept}. " if accept else ""
         raise LostRecordsError(
-            f"records that were to be landed are gone from Kafka: {spans}. {go_on}Or {retirement(lost)}"
+            f"Records that were to be landed are gone from Kafka: {spans}. {go_on}Or {retirement(lost)}."
         )
 
 
@@ -171,7 +172,7 @@ def start(rows: DataFrame, settings: LandSettings, writer: BatchWriter) -> Strea
     try:
         return sink.start()
     except PySparkException as error:
-        raise JobFailedError(f"the query does not start: {reason(error)}") from error
+        raise JobFailedError(f"The query does not start: {reason(error)}") from error
 
 
 def _watch(query: StreamingQuery, stop: threading.Event) -> None:

@@ -44,10 +44,13 @@ def parse_schema(spark: SparkSession, topic: str, text: str) -> StructType:
         schema = spark.createDataFrame([], text).schema
     except JAVA_ERRORS as error:
         raise ConfigurationError(
-            f"the schema of topic {topic} is none: write it as in 'id bigint NOT NULL, name string': {reason(error)}"
+            f"The schema of topic {topic} cannot be parsed: {reason(error)}. "
+            "Write it as in 'id bigint NOT NULL, name string'."
         ) from error
     if not schema.names or _CORRUPT in schema.names:
-        raise ConfigurationError(f"the schema of topic {topic} has no field, or one called {_CORRUPT}")
+        raise ConfigurationError(
+            f"The schema of topic {topic} has no field, or one called {_CORRUPT}. Name the fields of its values."
+        )
     return schema
 
 

@@ -36,7 +36,9 @@ def retire(spark: SparkSession, settings: RetireSettings, topic: str) -> None:
     checkpoint = Checkpoint(Folder(spark, settings.checkpoint_path))
     last = last_manifest(output)
     if last is None:
-        raise OutputError(f"{output} has no batch yet: nothing is landed of topic {topic} that could be ended")
+        raise OutputError(
+            f"{output} has no batch yet, so there is nothing of topic {topic} to retire. Name the output that has it."
+        )
     kind = sink_of(output, last) or SinkName.PARQUET
     check_owner(output, checkpoint, kind, last)
     catch_up(output, checkpoint)
@@ -45,11 +47,11 @@ def retire(spark: SparkSession, settings: RetireSettings, topic: str) -> None:
         return
     others = {name: id_ for name, id_ in last.topics.items() if name != topic}
     if topic not in last.topics:
-        raise OutputError(f"topic {topic} is not landed in {output}. Name one of: {', '.join(sorted(others))}")
+        raise OutputError(f"Topic {topic} is not landed in {output}. Name one of: {', '.join(sorted(others))}.")
     if not others:
         raise OutputError(
-            f"topic {topic} is the only topic of {output}, which ends with it. Stop the job; land anything else into "
-            "another output with another checkpoint"
+            f"Topic {topic} is the only topic of {output}, which ends with it. Stop the job. Land anything else into "
+            "another output with another checkpoint."
         )
     # First: a run that is killed from here on leaves a job that refuses the topic, and this command does the rest.
     output.put_text(retired_file(topic), json.dumps({"format": FORMAT_VERSION, "topic": topic}) + "\n")

@@ -83,4 +83,6 @@ def _ids(text: str) -> str:
     try:
         return ",".join(Path(text[1:]).read_text(encoding="utf-8").replace(",", " ").split())
     except (OSError, UnicodeError) as error:
-        raise ConfigurationError(f"the ids in {text[1:]} cannot be read: {error}") from error
+        raise ConfigurationError(
+            f"The file of ids, {text[1:]}, cannot be read: {error}. Correct its name or its rights."
+        ) from error

@@ -115,7 +115,7 @@ class ReplayJob:
                 findings = self._spark.read.parquet(f"{self._settings.findings.rstrip('/')}/findings")
             except AnalysisException as error:
                 raise OutputError(
-                    f"the findings of an audit in {self._settings.findings} cannot be read: {reason(error)}"
+                    f"The findings of an audit in {self._settings.findings} cannot be read: {reason(error)}"
                 ) from error
         chosen = select(read_table(self._spark, self._settings.table), selection, findings)
         return chosen if plan is None else up_to(chosen, plan.lasts)
@@ -124,12 +124,12 @@ class ReplayJob:
         selection = self._settings.selection()
         if absent := absent_ids(chosen, selection.ids) if selection.ids else []:
             raise ConfigurationError(
-                f"{len(absent)} of the ids select no record of {self._settings.table}, such as {absent[0]}: leave them "
-                "out, or land their topics first"
+                f"{len(absent)} of the ids select no record of {self._settings.table}, such as {absent[0]}. Leave them "
+                "out, or land their topics first."
             )
         if not topics:
             raise ConfigurationError(
-                f"the selection has no record of {self._settings.table}: there is nothing to replay"
+                f"The selection has no record of {self._settings.table}, so there is nothing to replay. Select others."
             )
 
     def _targets(self, sources: list[str], plan: Plan | None) -> dict[str, TopicDescription]:
@@ -139,8 +139,8 @@ class ReplayJob:
         targets = {name: topic for name, topic in described.items() if name in names}
         if plan is not None and (other := changed(plan.targets, targets)):
             raise UnsafeError(
-                f"topic {other[0]} is another one than when replay {self._settings.replay_id} began, or gone: what was "
-                "written to the former one is not in it; begin a replay with an id of its own"
+                f"Topic {other[0]} is another one than when replay {self._settings.replay_id} began, or gone. What was "
+                "written to the former one is not in it. Begin a replay with an id of its own."
             )
         refuse_missing(names, targets)
         return targets
@@ -148,19 +148,19 @@ class ReplayJob:
     def _refuse_internal(self, names: list[str], sources: list[str], described: Mapping[str, TopicDescription]) -> None:
         """Refuse topics that this client may not write to, and internal topics as sources and as targets."""
         if closed := closed_topics({name: topic for name, topic in described.items() if name in names}):
-            raise ConfigurationError(f"this client lacks {', '.join(closed)}: grant what is missing")
+            raise ConfigurationError(f"This client lacks {', '.join(closed)}. Grant what is missing.")
         if internal := internal_topics(sources, described, self._channel):
             raise ConfigurationError(
-                f"the selection has records of {', '.join(internal)}, which are no messages: leave them out with where"
+                f"The selection has records of {', '.join(internal)}, which are no messages. Leave them out with where."
             )
         if internal := internal_topics(names, described, self._channel):
-            raise ConfigurationError(f"target {internal[0]} is an internal topic. Choose another topic.")
+            raise ConfigurationError(f"Target {internal[0]} is an internal topic. Choose another topic.")
 
     def _refuse_changed(self, plan: Plan, planned: Plan | None) -> None:
         if planned is not None and planned != plan:
             raise UnsafeError(
-                f"replay {self._settings.replay_id} was begun with {planned.rows} records, and this selection has "
-                f"{plan.rows}, or others: run it as it was begun, or begin another one with an id of its own"
+                f"Replay {self._settings.replay_id} was begun with {planned.rows} records, and this selection has "
+                f"{plan.rows}, or others. Run it as it was begun, or begin another one with an id of its own."
             )
 
     def begin(self, prepared: Prepared) -> Prepared:
@@ -190,7 +190,9 @@ class ReplayJob:
                     transaction.commit()
                 return replace(prepared, entries=Entries(prepared.plan, found.progress))
         except (TransactionFailedError, FencedError) as error:
-            raise JobFailedError(f"the plan cannot be written to the replay ledger: {error}") from error
+            raise JobFailedError(
+                f"The plan cannot be written to the replay ledger: {error}. Run the replay again."
+            ) from error
 
     def write(self, prepared: Prepared) -> int:
         """Write what is not written yet.
@@ -217,11 +219,12 @@ class ReplayJob:
             outcomes = results.collect()
         except JAVA_ERRORS as error:
             raise JobFailedError(
-                f"replay {replay.id} failed, and goes on when it is run again: {reason(error)}"
+                f"Replay {replay.id} failed: {reason(error)}. It goes on when it is run again."
             ) from error
         except JVM_GONE as error:
             raise JobFailedError(
-                f"replay {replay.id} failed: Spark's Java process is gone, or out of memory"
+                f"Replay {replay.id} failed: Spark's Java process is gone, or out of memory. "
+                "Run it again, with more memory."
             ) from error
         if failures := [outcome for outcome in outcomes if isinstance(outcome, str)]:
             raise JobFailedError(failures[0])

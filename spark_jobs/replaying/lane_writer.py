@@ -106,8 +106,8 @@ class LaneWriter:
         found, planned = self._progress, self._replay.shares[self._lane]
         if found is None or LaneTarget(found.rows, found.checksum) != planned:
             raise JobFailedError(
-                f"replay {self._replay.id} has written {self._rows()} records to {self._lane}, and its plan has "
-                f"{planned.rows}, or others: the table was changed while it ran"
+                f"Replay {self._replay.id} has written {self._rows()} records to {self._lane}, and its plan has "
+                f"{planned.rows}, or others: the table was changed while it ran. Begin a replay with an id of its own."
             )
         return self._rows() - before
 
@@ -127,11 +127,11 @@ class LaneWriter:
                 failure = error
             except FencedError as error:
                 raise JobFailedError(
-                    f"another process writes replay {self._replay.id} to {self._lane}: let one of them end"
+                    f"Another process writes replay {self._replay.id} to {self._lane}. Stop one of them."
                 ) from error
             else:
                 return
-        raise JobFailedError(f"replay {self._replay.id} cannot write to {self._lane}: {failure}") from failure
+        raise JobFailedError(f"Replay {self._replay.id} cannot write to {self._lane}: {failure}") from failure
 
     def _attempt(self, part: Sequence[LandedRecord]) -> None:
         limit = self._replay.max_message_bytes[self._lane.topic]

@@ -152,7 +152,9 @@ class Plan:
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigurationError(f"the replay ledger holds a plan that cannot be read: {error}") from error
+            raise ConfigurationError(
+                f"The replay ledger holds a plan that cannot be read: {error}. Begin a replay with an id of its own."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,9 @@ class LaneProgress:
         try:
             return cls(int(fields["rows"]), Checksum.parse(fields["checksum"]), LandedPlace(*fields["last"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigurationError(f"the replay ledger holds progress that cannot be read: {error}") from error
+            raise ConfigurationError(
+                f"The replay ledger holds progress that cannot be read: {error}. Begin a replay with an id of its own."
+            ) from error
 
 
 def advanced(before: LaneProgress | None, written: Sequence[tuple[LandedPlace, int]]) -> LaneProgress:
@@ -209,9 +213,11 @@ def _from_json(value: bytes, what: str) -> dict[str, Any]:
         fields = json.loads(value)
         version = fields["version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"the replay ledger holds something that is not {what}: {error}") from error
+        raise ConfigurationError(
+            f"The replay ledger holds something that is not {what}: {error}. Begin a replay with an id of its own."
+        ) from error
     if version != FORMAT_VERSION:
         raise ConfigurationError(
-            f"the replay ledger holds {what} of version {version}, this process reads {FORMAT_VERSION}: upgrade it"
+            f"The replay ledger holds {what} of version {version}, and this process reads {FORMAT_VERSION}. Upgrade it."
         )
     return dict(fields)

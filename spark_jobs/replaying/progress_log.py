@@ -161,8 +161,8 @@ class Ledger:
         while self._end(topic, partition, stable=True) < end:
             if time.monotonic() > deadline:
                 raise UnsafeError(
-                    f"a Kafka transaction stays open in {topic}, so it is unknown what this replay has "
-                    "written: end it with kafka-transactions.sh, and run the replay again"
+                    f"A Kafka transaction stays open in {topic}, so it is unknown what this replay has "
+                    "written. End it with kafka-transactions.sh, and run the replay again."
                 )
             time.sleep(_LOOK_SECONDS)
         return end
@@ -190,5 +190,6 @@ class Ledger:
             self._entries.progress[Lane(topic, int(partition))] = LaneProgress.parse(value)
         else:
             raise ConfigurationError(
-                f"topic {self._topic} holds a record that is no entry of the ledger: {rest[:80]!r}"
+                f"Topic {self._topic} holds a record that is no entry of the ledger: {rest[:80]!r}. "
+                "Name a topic that only replays write to."
             )

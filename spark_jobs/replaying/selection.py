@@ -66,7 +66,9 @@ def _where(records: DataFrame, condition: str) -> DataFrame:
     try:
         return records.where(f.expr(condition))
     except (AnalysisException, ParseException) as error:
-        raise ConfigurationError(f"where is no condition over the columns of the table: {reason(error)}") from error
+        raise ConfigurationError(
+            f"where is no condition over the columns of the table: {reason(error)}. Correct it."
+        ) from error
 
 
 def absent_ids(chosen: DataFrame, ids: Collection[str]) -> list[str]:

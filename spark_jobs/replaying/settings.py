@@ -78,10 +78,11 @@ class ReplaySettings(SinkSettings, JobSettings):
         given = names_in(ids)
         if wrong := [id_ for id_ in given if not _ID.fullmatch(id_)]:
             raise ValueError(
-                f"{wrong[0][:80]!r} is neither a message id (<transaction id>/<number>) nor a transaction id"
+                f"{wrong[0][:80]!r} is neither a message id (<transaction id>/<number>) nor a transaction id. "
+                "Correct or remove it."
             )
         if len(given) > MOST_IDS:
-            raise ValueError(f"{len(given)} ids are too many, name at most {MOST_IDS}, or select with where")
+            raise ValueError(f"{len(given)} ids are too many. Name at most {MOST_IDS}, or select with where.")
         return ids
 
     @field_validator("verdicts")
@@ -89,24 +90,27 @@ class ReplaySettings(SinkSettings, JobSettings):
     def _check_verdicts(cls, verdicts: str) -> str:
         for name in names_in(verdicts):
             if name not in set(Verdict):
-                raise ValueError(f"{name!r} is no verdict; an audit's findings have {', '.join(REPORTED)}")
+                raise ValueError(f"{name!r} is no verdict. Name one of {', '.join(REPORTED)}.")
             if name not in REPORTED:
-                raise ValueError(f"{name} is no finding: an audit keeps only what is wrong, {', '.join(REPORTED)}")
+                raise ValueError(
+                    f"{name} is no finding, because an audit keeps only what is wrong. "
+                    f"Name one of {', '.join(REPORTED)}."
+                )
         return verdicts
 
     @field_validator("target")
     @classmethod
     def _check_target(cls, target: str) -> str:
         if target and not is_topic_name(target):
-            raise ValueError("name a topic as Kafka allows it")
+            raise ValueError("not a topic name that Kafka allows. Use letters, digits, dot, underscore and hyphen.")
         return target
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if not (self.ids or self.where.strip() or self.verdicts):
-            raise ValueError("select what to replay: ids, where or verdicts; --where true is everything")
+            raise ValueError("nothing is selected. Give ids, where or verdicts; --where true is everything.")
         if bool(self.verdicts) != bool(self.findings):
-            raise ValueError("verdicts and findings belong together: which verdicts, and of which audit")
+            raise ValueError("one of verdicts and findings is missing. Give both: which verdicts, and of which audit.")
         if self.target and is_internal_topic(self.target, self.channel_names()):
             raise ValueError(f"target {self.target} is an internal topic. Choose another topic.")
         return self

@@ -48,7 +48,10 @@ def problems(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now
     for part in parts:
         target = targets[part.lane.topic]
         if why := next(_problems(part, target, now), ""):
-            yield f"records of {part.topic}/{part.partition} cannot go to topic {target.name}: {why}"
+            yield (
+                f"Records of {part.topic}/{part.partition} cannot go to topic {target.name}: {why}. "
+                "Leave them out with where, or name another target."
+            )
 
 
 def _problems(part: Part, target: TopicDescription, now: int) -> Iterator[str]:
@@ -65,7 +68,7 @@ def _problems(part: Part, target: TopicDescription, now: int) -> Iterator[str]:
 
 def _time_problems(part: Part, settings: Mapping[str, str], now: int) -> Iterator[str]:
     if part.oldest <= 0:
-        yield "some have no timestamp, or one before 1970, which librdkafka cannot write; leave them out with where"
+        yield "some have no timestamp, or one before 1970, which librdkafka cannot write"
     before = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))
     after = int(settings.get("message.timestamp.after.max.ms", MAX_INT64))
     if now - part.oldest > before:

@@ -105,7 +105,9 @@ class Folder:
             at = self._at(target)
             self._files.mkdirs(at.getParent())
             if not self._files.rename(self._at(source), at):
-                raise OutputError(f"{self.path(source)} cannot be renamed to {self.path(target)}")
+                raise OutputError(
+                    f"{self.path(source)} cannot be renamed to {self.path(target)}. Check the rights on its folder."
+                )
 
     def delete(self, name: str) -> None:
         """Remove a file, or a folder with all that is in it; that it is absent is no error."""
@@ -133,7 +135,7 @@ class Folder:
         """Make a folder and those above it."""
         with self._told("written"):
             if not self._files.mkdirs(self._at(name)):
-                raise OutputError(f"{self.path(name)} cannot be made")
+                raise OutputError(f"{self.path(name)} cannot be made. Check the rights on its folder.")
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root

@@ -34,8 +34,8 @@ class JavaAdmin:
         client = self._kafka.clients.admin.AdminClient
         if isinstance(client, JavaPackage):
             raise SourceError(
-                'Spark has no Kafka source: start it with spark-submit --jars "$(outbox land jars)", which fetches '
-                "what is missing, or use the image of docs/containers.md"
+                'Spark has no Kafka source. Start it with spark-submit --jars "$(outbox land jars)", which fetches '
+                "what is missing, or use the image of docs/containers.md."
             )
         properties = self._java.java.util.Properties()
         for name, value in settings.java_connection().items():
@@ -97,4 +97,7 @@ class JavaAdmin:
         except JAVA_ERRORS as error:
             late = root_name(error) == "TimeoutException"
             why = f"no answer within {ANSWER_SECONDS} s" if late else reason(error)
-            raise SourceError(f"Kafka at {self._servers} cannot be used: {why}") from error
+            raise SourceError(
+                f"Kafka at {self._servers} cannot be used: {why}. Start it, or correct bootstrap_servers, the network "
+                "or the credentials."
+            ) from error

@@ -22,4 +22,6 @@ def write_prometheus_file(file: Path, registry: CollectorRegistry) -> None:
     try:
         write_to_textfile(str(file), registry)
     except OSError as error:
-        raise ConfigurationError(f"prometheus_file {file} cannot be written: {error.strerror}") from error
+        raise ConfigurationError(
+            f"prometheus_file {file} cannot be written: {error.strerror}. Correct its path or its rights."
+        ) from error

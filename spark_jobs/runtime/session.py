@@ -109,7 +109,7 @@ def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> 
         try:
             session = builder.getOrCreate()
         except PySparkRuntimeError as error:
-            raise SetupError(f"Spark does not start: {error}; Java's output is above") from error
+            raise SetupError(f"Spark does not start: {error}. Java's output is above.") from error
     return _with_results(session)
 
 
@@ -129,7 +129,7 @@ def _locked_jars(locks: Sequence[Path]) -> list[Path]:
     if pyspark.__version__.split(".")[:2] != fits.split(".")[:2]:
         raise ConfigurationError(
             f"PySpark {pyspark.__version__} needs jars of its own version, and those that come with this job are "
-            f"of {fits}: pip install 'pyspark=={fits}', or name jars in the setting spark (spark.jars)"
+            f"of {fits}. Run pip install 'pyspark=={fits}', or name jars in the setting spark (spark.jars)."
         )
     return [jar for lock in locks for jar in fetch(lock)]
 

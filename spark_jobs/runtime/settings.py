@@ -34,7 +34,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 def _check_topic_names(text: str) -> str:
     if not all(map(is_topic_name, names_in(text))):
-        raise ValueError("name topics as Kafka allows them, several separated by commas")
+        raise ValueError("not a list of topic names that Kafka allows. Separate them by commas.")
     return text
 
 
@@ -76,7 +76,9 @@ class JobSettings(SparkSettings, KafkaSettings):
     @classmethod
     def _check_isolation(cls, properties: dict[str, str]) -> dict[str, str]:
         if properties.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
-            raise ValueError("isolation.level cannot be set: records of aborted transactions are no messages")
+            raise ValueError(
+                "isolation.level cannot be set, because records of aborted transactions are no messages. Remove it."
+            )
         return properties
 
     def java_connection(self) -> dict[str, str]:
@@ -181,20 +183,24 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
     @classmethod
     def _check_internal(cls, internal: str) -> str:
         if wrong := sorted(set(names_in(internal)) - set(INTERNAL)):
-            raise ValueError(f"{wrong[0]!r} is none of {', '.join(INTERNAL)}")
+            raise ValueError(f"{wrong[0]!r} is no internal topic. Name some of {', '.join(INTERNAL)}.")
         return internal
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if not self.topic_names():
-            raise ValueError("name at least one topic, in topics or internal")
+            raise ValueError("no topic is named. Name at least one, in topics or internal.")
         if unknown := sorted(set(self.parse) - set(self.topic_names())):
-            raise ValueError(f"parse names topic {unknown[0]}, which is not landed")
+            raise ValueError(
+                f"parse names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
+            )
         if unknown := sorted(set(names_in(self.accept_gap)) - set(self.topic_names())):
-            raise ValueError(f"accept_gap names topic {unknown[0]}, which is not landed")
+            raise ValueError(
+                f"accept_gap names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
+            )
         most, fewest = self.max_offsets_per_trigger, self.min_offsets_per_trigger
         if most is not None and fewest is not None and fewest > most:
-            raise ValueError("min_offsets_per_trigger exceeds max_offsets_per_trigger")
+            raise ValueError("min_offsets_per_trigger exceeds max_offsets_per_trigger. Lower it, or raise the other.")
         return self
 
     def topic_names(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def refuse_missing(wanted: Iterable[str], found: Container[str], more: str = "")
         SourceError: There are some.
     """
     if missing := [name for name in wanted if name not in found]:
-        raise SourceError(f"topic {', '.join(missing)} does not exist: create it, or correct its name{more}")
+        raise SourceError(f"Topic {', '.join(missing)} does not exist. Create it, or correct its name{more}.")
 
 
 class KafkaView(JavaAdmin):

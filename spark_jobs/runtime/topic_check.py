@@ -36,7 +36,7 @@ def check_topics(settings: JobSettings, topics: Sequence[str], more: str = "") -
         found = admin.list_topics(timeout=ANSWER_SECONDS).topics
     except KafkaException as error:
         raise SourceError(
-            f"Kafka at {settings.bootstrap_servers} cannot be used: {error.args[0].str()}: start it, or correct "
-            "bootstrap_servers, the network or the credentials"
+            f"Kafka at {settings.bootstrap_servers} cannot be used: {error.args[0].str()}. Start it, or correct "
+            "bootstrap_servers, the network or the credentials."
         ) from error
     refuse_missing(topics, found, more)

@@ -58,7 +58,8 @@ class OutboxDataSource(DataSource):
         options = self._options()
         if options.what is OutboxTable.PENDING:
             raise SourceError(
-                "what is pending is no stream: it changes with the relay; read halves and ops, or a batch"
+                "The table pending cannot be read as a stream, because it changes with the relay. "
+                "Read it as a batch, or read halves and ops."
             )
         return OutboxStreamReader(options, schema)
 
@@ -136,7 +137,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SourceError: Records that were to be read are gone, or the topic is another one.
         """
         if end["topic_id"] != start["topic_id"] or end["topic_id"] != self._reader.topic_id():
-            raise SourceError(f"topic {self._options.topic} was deleted and recreated: begin with another checkpoint")
+            raise SourceError(f"Topic {self._options.topic} was deleted and recreated. Begin with another checkpoint.")
         there = self._reader.spans()
         ends = [Span(self._options.topic, int(number), 0, offset) for number, offset in end["offsets"].items()]
         spans = [span for span in self._wanted(start, ends, there) if span]

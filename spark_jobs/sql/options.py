@@ -46,15 +46,15 @@ class Options:
         """
         if unknown := sorted(name for name in given if name not in _KNOWN and not name.startswith(_KAFKA)):
             raise ConfigurationError(
-                f"format outbox has no option {unknown[0]}: it has what, channel, kafka.…, startingOffsets, "
-                "maxOffsetsPerTrigger and clockSkewMs"
+                f"Format outbox has no option {unknown[0]}. Use what, channel, kafka.…, startingOffsets, "
+                "maxOffsetsPerTrigger or clockSkewMs."
             )
         if not given.get(_SERVERS):
-            raise ConfigurationError(f"format outbox needs the option {_SERVERS}")
+            raise ConfigurationError(f"Format outbox lacks the option {_SERVERS}. Set it to the addresses of Kafka.")
         kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
         starting = given.get("startingoffsets", "earliest")
         if starting not in {"earliest", "latest"}:
-            raise ConfigurationError(f"option startingOffsets is earliest or latest, not {starting!r}")
+            raise ConfigurationError(f"Option startingOffsets is {starting!r}. Use earliest or latest.")
         most = given.get("maxoffsetspertrigger")
         return cls(
             _what(given.get("what") or given.get("path", "")),
@@ -75,7 +75,7 @@ def _what(text: str) -> OutboxTable:
     try:
         return OutboxTable(text)
     except ValueError:
-        raise ConfigurationError(f"option what is one of {', '.join(OutboxTable)}, not {text!r}") from None
+        raise ConfigurationError(f"Option what is {text!r}. Use one of {', '.join(OutboxTable)}.") from None
 
 
 def _channel(text: str) -> Channel:
@@ -87,5 +87,5 @@ def _channel(text: str) -> Channel:
 
 def _number(name: str, text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise ConfigurationError(f"option {name} is a number from {least}, not {text!r}")
+        raise ConfigurationError(f"Option {name} is {text!r}. Give a number that is at least {least}.")
     return int(text)

@@ -79,7 +79,7 @@ class ChannelReader:
         """
         found = describe_topics(self._looking[0], [self._options.topic])
         if not found:
-            raise SourceError(f"topic {self._options.topic} does not exist: correct the channel, or create it")
+            raise SourceError(f"Topic {self._options.topic} does not exist. Correct the channel, or create it.")
         return found[self._options.topic].id
 
     def spans(self) -> list[Span]:
@@ -92,7 +92,7 @@ class ChannelReader:
         topic, reader = self._options.topic, self._looking[1]
         found = [reader.whole(topic, number) for number in reader.partitions(topic)]
         if not found:
-            raise SourceError(f"topic {topic} does not exist: correct the channel, or create it")
+            raise SourceError(f"Topic {topic} does not exist. Correct the channel, or create it.")
         return found
 
     def shares(self, bounds: Bounds) -> list[ReadTask]:
@@ -119,8 +119,8 @@ class ChannelReader:
             found = committed.get((topic, span.partition))
             if found is None:
                 raise SourceError(
-                    f"group {group} has no checkpoint of {topic}/{span.partition}, so it is unknown what is pending: "
-                    "look at the relay"
+                    f"Group {group} has no checkpoint of {topic}/{span.partition}, so it is unknown what is pending. "
+                    "Check that the relay runs."
                 )
             rest = replace(span, start=max(span.start, found.offset))
             try:
@@ -219,7 +219,7 @@ def _told(span: Span) -> Iterator[None]:
     except ConfigurationError as error:
         if _NO_OFFSET not in str(error):
             raise
-        raise SourceError(f"{_wanted(span)}: records are gone; begin with another checkpoint") from error
+        raise SourceError(f"{_wanted(span)}: records are gone. Begin with another checkpoint.") from error
 
 
 def stored(message: Message) -> Stored:

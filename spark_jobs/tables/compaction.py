@@ -60,7 +60,9 @@ class Compaction:
             unit, replaces = TableDay(**content.pop("unit")), tuple(content.pop("replaces"))
             return cls(unit=unit, replaces=replaces, **content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OutputError(f"the file of a compaction cannot be read: {error!r}") from error
+            raise OutputError(
+                f"The file of a compaction cannot be read: {error!r}. Find out who changed it; nothing was compacted."
+            ) from error
 
 
 def live_folders(manifests: Iterable[Manifest], compactions: Iterable[Compaction]) -> Folders:

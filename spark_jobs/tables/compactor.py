@@ -109,7 +109,7 @@ def _swap(
             f"{output} has Parquet tables, and nothing was compacted. While compact runs, and after it was killed "
             "until it runs again, every reader but read_table() and read_landed() reads rows twice; a stream over the "
             "folder reads them again for good. Land into another output with --sink delta, or add "
-            "--manifest-readers-only if every reader is one of these two"
+            "--manifest-readers-only if every reader is one of these two."
         )
     log.warning("Compacting Parquet tables; only read_table() and read_landed() read rows once", output=str(output))
     done = 0
@@ -148,8 +148,8 @@ class Compactor:
         replaced = {id_ for each in self._compactions.values() for id_ in each.replaces if id_ >= 0}
         if gone := sorted(replaced.difference(self._manifests)):
             raise OutputError(
-                f"{output} has no manifest of batch {gone[0]}, which was compacted: nothing was done; put "
-                f"{MANIFESTS} back"
+                f"{output} has no manifest of batch {gone[0]}, which was compacted. Nothing was done. Put "
+                f"{MANIFESTS} back."
             )
         self.folders: Folders = live_folders(self._manifests.values(), self._compactions.values())
 
@@ -208,7 +208,7 @@ class Compactor:
         if not same:
             raise OutputError(
                 f"{self._name(unit)} holds {found} rows in folders {_numbers(ids)}, and the manifests list "
-                f"{expected} or of other message ids: nothing was compacted; find out who changed the files"
+                f"{expected} or of other message ids. Nothing was compacted. Find out who changed the files."
             )
         return found, checksum
 
@@ -223,7 +223,7 @@ class Compactor:
         if found != read:
             raise OutputError(
                 f"{self._name(unit)} was read as {read[0]} rows with checksum {read[1]} and written as {found[0]} with "
-                f"{found[1]}: nothing was replaced; try again"
+                f"{found[1]}. Nothing was replaced. Try again."
             )
 
     def _remove(self, unit: TableDay, ids: Iterable[int]) -> None:

@@ -178,7 +178,7 @@ class Manifest:
             retired = content.get("retired", {})
             fields = {name: content[name] for name in _FIELDS}
         except (ValueError, KeyError, TypeError) as error:
-            raise OutputError(f"a manifest cannot be read: {error!r}") from error
+            raise OutputError(f"A manifest cannot be read: {error!r}. Find out who changed it.") from error
         return cls(**fields, partitions=partitions, beside=beside, gaps=gaps, retired=retired)
 
 
@@ -189,4 +189,4 @@ def check_format(version: int) -> None:
         OutputError: It is of a newer format.
     """
     if version > FORMAT_VERSION:
-        raise OutputError(f"a manifest is of format {version}, this job reads {FORMAT_VERSION}: upgrade it")
+        raise OutputError(f"A manifest is of format {version}, and this job reads {FORMAT_VERSION}. Upgrade it.")

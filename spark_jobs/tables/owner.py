@@ -44,7 +44,9 @@ class Owner:
             check_format(content["format"])
             return cls(SinkName(content["sink"]), content["query_id"])
         except (ValueError, KeyError, TypeError) as error:
-            raise OutputError(f"the file {OWNER} of an output cannot be read: {error!r}") from error
+            raise OutputError(
+                f"The file {OWNER} of an output cannot be read: {error!r}. Find out who changed it."
+            ) from error
 
 
 def owner_of(output: Folder) -> Owner | None:

@@ -40,20 +40,20 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
     if last is not None:
         if gone := sorted(set(last.topics) - set(topics)):
             raise OutputError(
-                f"topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more. Name "
-                f"it, or {retirement(gone)}"
+                f"Topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more. Name "
+                f"it, or {retirement(gone)}."
             )
         check_ids(last.topics, topics, last.end, f"since batch {landed}", retirement)
     if retired := [name for name in topics if output.exists(retired_file(name))]:
         raise OutputError(
-            f"topic {', '.join(retired)} is retired from {output}. Leave it out of the topics, or land it into another "
-            "output with another checkpoint"
+            f"Topic {', '.join(retired)} is retired from {output}. Leave it out of the topics, or land it into another "
+            "output with another checkpoint."
         )
     committed = checkpoint.last_commit()
     if committed is not None and committed > landed:
         raise OutputError(
             f"{checkpoint} has landed batches up to {committed}, {output} has none of them from "
-            f"{landed + 1} on: name the output that belongs to it, or a new checkpoint"
+            f"{landed + 1} on. Name the output that belongs to it, or a new checkpoint."
         )
 
 
@@ -67,15 +67,15 @@ def check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Ma
     if found not in (None, sink):
         raise OutputError(
             f"{output} has {found} tables, and this job writes {sink} tables. Go on with --sink {found} (or "
-            f"OUTBOX_SINK={found}), or use another output with another checkpoint"
+            f"OUTBOX_SINK={found}), or use another output with another checkpoint."
         )
     owner = owner_of(output)
     began = owner or last
     if began is not None and began.query_id != checkpoint.query_id():
         job = f" by job {last.job_id!r}" if last else ""
         raise OutputError(
-            f"{output} was landed{job} with another checkpoint than {checkpoint}: name that checkpoint, or another "
-            "output"
+            f"{output} was landed{job} with another checkpoint than {checkpoint}. Name that checkpoint, or another "
+            "output."
         )
 
 
@@ -122,9 +122,9 @@ def check_ids(
     """
     if gone := [name for name, topic_id in before.items() if now.get(name) != topic_id]:
         raise LostRecordsError(
-            f"topic {', '.join(gone)} was deleted {when}; not landed of it: {needed_text(landed, gone) or 'anything'}. "
+            f"Topic {', '.join(gone)} was deleted {when}; not landed of it: {needed_text(landed, gone) or 'anything'}. "
             f"To go on without it, {way_on(gone)}. Land a new topic of that name into another output with another "
-            "checkpoint"
+            "checkpoint."
         )
 
 

@@ -41,7 +41,9 @@ class Checkpoint:
         try:
             return None if text is None else str(json.loads(text)["id"])
         except (ValueError, KeyError, TypeError) as error:
-            raise OutputError(f"{self} is no checkpoint of Spark: its file `metadata` cannot be read") from error
+            raise OutputError(
+                f"{self} is no checkpoint of Spark, because its file `metadata` cannot be read. Name another folder."
+            ) from error
 
     def last_commit(self) -> int | None:
         """Return the last batch that is done with; None before the first."""
@@ -55,7 +57,7 @@ class Checkpoint:
         """
         offsets = self.planned(batch_id)
         if offsets is None:
-            raise OutputError(f"{self} has no plan of batch {batch_id}")
+            raise OutputError(f"{self} has no plan of batch {batch_id}. Name a new checkpoint and another output.")
         return offsets
 
     def start(self, batch_id: int) -> Offsets:
@@ -89,7 +91,10 @@ class Checkpoint:
         # The source's own first file begins with a zero byte, which once made an old Spark skip it.
         version, *lines = text.lstrip("\0").splitlines()
         if version != _VERSION or not lines:
-            raise OutputError(f"{self}/{name} is of a form that this job does not know ({version[:20]!r})")
+            raise OutputError(
+                f"{self}/{name} is of a form that this job does not know ({version[:20]!r}). "
+                "Use the version of Spark that wrote it."
+            )
         # The one source's offsets are in the last line, below the batch's settings.
         offsets: Offsets = json.loads(lines[-1])
         return offsets

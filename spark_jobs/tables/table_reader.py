@@ -129,7 +129,9 @@ def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -
             return spark.createDataFrame([], columns)
         return spark.read.schema(columns).option("basePath", f"{root}/{table}").parquet(*paths)
     if not paths:
-        raise ConfigurationError(f"{root} has no rows in {table}: {PARSED}/<topic> holds what `--parse` read")
+        raise ConfigurationError(
+            f"{root} has no rows in {table}. Name a table that has some; {PARSED}/<topic> holds what `--parse` read."
+        )
     # A schema that has changed over time: the columns of all files, null where a file has none.
     rows = spark.read.option("mergeSchema", "true").option("basePath", f"{root}/{table}").parquet(*paths)
     # What Spark makes of folder names is a guess: a topic may be called 007.
@@ -154,7 +156,7 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     if filesystem.get_file_info(f"{root}/{RECORDS}/{LOG}").type != fs.FileType.NotFound:
         raise ConfigurationError(
             f"{path} has Delta tables. Read them with read_table(), or without Spark with a reader of Delta such as "
-            "delta-rs or DuckDB"
+            "delta-rs or DuckDB."
         )
 
     def listed(compactions: Compactions) -> list[str]:
@@ -197,7 +199,9 @@ def _undisturbed(path: str, look: Callable[[], Compactions], read: Callable[[Com
             if now == before:
                 return found
         before = now
-    raise OutputError(f"{path} was compacted again and again while its files were listed: read it after `compact` ends")
+    raise OutputError(
+        f"{path} was compacted again and again while its files were listed. Read it after `compact` ends."
+    )
 
 
 def _compactions(texts: Iterable[str], table: str) -> Compactions:

@@ -114,8 +114,8 @@ class Watch:
         self._step = self._tables.prepare(self._settings.keep_batches)
         if self._step is not None and set(self._step.topics) != set(self._settings.watched_topics()):
             raise OutputError(
-                f"{self._settings.output} is of topics {', '.join(sorted(self._step.topics))}: name those real topics "
-                "and that channel, or another output"
+                f"{self._settings.output} is of topics {', '.join(sorted(self._step.topics))}. Name those real topics "
+                "and that channel, or another output."
             )
         self.topics()
 
@@ -202,7 +202,7 @@ class Watch:
         beginnings = by_topic(self._kafka.beginnings(ends.ends))
         if spans := lost_spans(before.offsets(), beginnings, by_topic(ends.ends)):
             raise LostRecordsError(
-                f"records that were to be counted are gone from Kafka: {spans}. Watch from now on with another output"
+                f"Records that were to be counted are gone from Kafka: {spans}. Watch from now on with another output."
             )
 
 
@@ -230,4 +230,4 @@ def _told(stop: threading.Event) -> Iterator[None]:
         if is_data_loss(error):
             raise LostRecordsError(reason(error)) from error
         gone = "Spark's Java process is gone, killed or out of memory"
-        raise JobFailedError(f"the watch ended: {gone if isinstance(error, JVM_GONE) else reason(error)}") from error
+        raise JobFailedError(f"The watch ended: {gone if isinstance(error, JVM_GONE) else reason(error)}") from error

@@ -49,11 +49,13 @@ def watch_in_real_time(spark: SparkSession, settings: WatchSettings, stop: threa
     except StreamingQueryException as error:
         if not stop.is_set():
             if is_data_loss(error):
-                raise LostRecordsError(f"{reason(error)}. Begin with another checkpoint") from error
-            raise JobFailedError(f"the query ended: {reason(error)}") from error
+                raise LostRecordsError(f"{reason(error)}. Begin with another checkpoint.") from error
+            raise JobFailedError(f"The query ended: {reason(error)}") from error
     except JVM_GONE as error:
         if not stop.is_set():
-            raise JobFailedError("the query ended: Spark's Java process is gone, killed or out of memory") from error
+            raise JobFailedError(
+                "The query ended: Spark's Java process is gone, killed or out of memory. Start the watch again."
+            ) from error
     finally:
         with suppress(*JVM_GONE):
             query.stop()
@@ -77,5 +79,5 @@ def start(spark: SparkSession, settings: WatchSettings) -> StreamingQuery:
         named = sink.queryName(settings.name).outputMode("update")
         query: StreamingQuery = named.trigger(realTime=interval).start()  # type: ignore[call-overload]  # PySpark 4.2 has it, its types do not
     except PySparkException as error:
-        raise JobFailedError(f"the query does not start: {reason(error)}") from error
+        raise JobFailedError(f"The query does not start: {reason(error)}") from error
     return query

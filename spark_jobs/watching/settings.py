@@ -89,23 +89,25 @@ class WatchSettings(JobSettings):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.real_time and not (self.alerts_topic and self.checkpoint):
-            raise ValueError("real_time needs alerts_topic and checkpoint")
+            raise ValueError("real_time needs alerts_topic and checkpoint. Give both.")
         if not self.real_time and not self.output:
-            raise ValueError("name the folder of the tables in output")
+            raise ValueError("output is missing. Name the folder of the tables in it.")
         if self.real_time and self.available_now:
-            raise ValueError("real_time goes on until it is stopped: leave available_now out")
+            raise ValueError("real_time goes on until it is stopped. Leave available_now out.")
         if self.real_time and self.trigger_seconds < SHORTEST_SECONDS:
             raise ValueError(
-                f"trigger_seconds of real_time is the time between its checkpoints: {SHORTEST_SECONDS} at least"
+                f"trigger_seconds of real_time is the time between its checkpoints. Give {SHORTEST_SECONDS} at least."
             )
         if self.alerts_topic and not is_topic_name(self.alerts_topic):
-            raise ValueError("alerts_topic is not a name that Kafka allows")
+            raise ValueError(
+                "alerts_topic is not a name that Kafka allows. Use letters, digits, dot, underscore and hyphen."
+            )
         channel = self.channel_names()
         for name in (self.alerts_topic, *self.real_topics()):
             if name and is_internal_topic(name, channel):
-                raise ValueError(f"{name} is the channel's own, and no real topic")
+                raise ValueError(f"{name} is the channel's own, and no real topic. Leave it out.")
         if self.alerts_topic in self.real_topics():
-            raise ValueError("alerts_topic cannot be one of the topics that are watched")
+            raise ValueError("alerts_topic is one of the topics that are watched. Name another topic.")
         return self
 
     def real_topics(self) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ class WatchTables:
             OutputError: Another job has written it meanwhile, or the output cannot be written.
         """
         if self._output.exists(manifest_file(step.number)):
-            raise OutputError(f"another job writes to {self._output}, too: stop one of them")
+            raise OutputError(f"Another job writes to {self._output}, too. Stop one of them.")
         for name in (*TABLES, *_SNAPSHOTS):
             self._output.move(f"{self._work(step.number)}/{name}", batch_folder(name, step.number))
         self._output.put_text(manifest_file(step.number), step.encode())

@@ -148,7 +148,7 @@ def test_retired_topic_leaves_the_checkpoint_and_keeps_its_rows(landing: Landing
     assert (found.end, found.retired) == ({"orders": {"0": 3}}, {"stock": {"0": 2}})
     assert found.topics == {"orders": IDS["orders"]}
     assert checkpoint_of(landing).end(1) == found.end
-    with pytest.raises(OutputError, match=r"topic stock is retired from .* Leave it out of the topics"):
+    with pytest.raises(OutputError, match=r"Topic stock is retired from .* Leave it out of the topics"):
         landing.restart()
     del landing.topics["stock"]
     landing.restart()

@@ -56,5 +56,5 @@ def test_values_are_read_or_told_apart_with_the_reason() -> None:
 
 @pytest.mark.parametrize("text", ["", "id", "id no_type", "id bigint,", "_corrupt_record string"])
 def test_what_is_no_schema_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="the schema of topic orders"):
+    with pytest.raises(ConfigurationError, match="The schema of topic orders"):
         parse_schema(session(), "orders", text)

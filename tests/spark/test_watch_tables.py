@@ -75,7 +75,7 @@ def test_a_batch_counts_from_its_manifest_on_and_is_replaced_without_one(output:
 def test_a_second_job_is_refused_when_it_would_write_a_batch_that_is_there(output: Output) -> None:
     other = WatchTables(session(), Folder(session(), str(output.folder)))
     output.write(0, 5)
-    with pytest.raises(OutputError, match="another job writes to"):
+    with pytest.raises(OutputError, match="Another job writes to"):
         other.publish(CountedBatch(0, 0, {}, {}), 0)
     assert output.halves() == 5
 

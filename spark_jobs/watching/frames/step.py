@@ -81,7 +81,8 @@ class CountedBatch:
             content = json.loads(text)
             if content["format"] > FORMAT_VERSION:
                 raise OutputError(
-                    f"a step is of format {content['format']}, this job reads {FORMAT_VERSION}: upgrade it"
+                    f"A step of the watch is of format {content['format']}, and this job reads {FORMAT_VERSION}. "
+                    "Upgrade it."
                 )
             return cls(
                 int(content["number"]),
@@ -94,7 +95,9 @@ class CountedBatch:
                 content["totals"],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OutputError(f"a step of the watch cannot be read: {error!r}") from error
+            raise OutputError(
+                f"A step of the watch cannot be read: {error!r}. Watch from now on with another output."
+            ) from error
 
 
 def _places(position: Mapping[str, Mapping[str, Any]]) -> dict[Place, int]:

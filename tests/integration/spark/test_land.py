@@ -117,7 +117,7 @@ def test_records_that_are_gone_end_the_job_with_their_offsets(job: Land) -> None
     ends = job.cut()
     job.produce(30)
     said = job.run(code=Exit.UNSAFE).splitlines()[-1]
-    assert said.startswith("outbox: records that were to be landed are gone from Kafka: ")
+    assert said.startswith("outbox: Records that were to be landed are gone from Kafka: ")
     for partition, end in ends.items():
         assert f"{job.topic}/{partition} {needed[str(partition)]}..{end - 1}" in said
     assert len(job.landed()) == 30
@@ -162,7 +162,7 @@ def test_a_topic_that_is_made_again_under_a_running_job_stops_it(job: Land) -> N
 
 def test_a_missing_topic_is_named_before_spark_starts(job: Land) -> None:
     said = job.run("--topics", "no-such-topic", code=Exit.CONFIGURATION)
-    assert said.startswith("outbox: topic no-such-topic does not exist: create it, or correct its name. ")
+    assert said.startswith("outbox: Topic no-such-topic does not exist. Create it, or correct its name. ")
     assert said.count("\n") == 1
 
 
@@ -177,7 +177,7 @@ def test_a_kafka_that_does_not_answer_is_named(job: Land) -> None:
 def test_a_topic_that_librdkafka_is_not_asked_for_is_named_by_spark(job: Land) -> None:
     said = job.run("--topics", "no-such-topic", "--kafka", "client.id=spark", code=Exit.CONFIGURATION)
     said = said.splitlines()[-1]
-    assert said.startswith("outbox: topic no-such-topic does not exist: create it, or correct its name. ")
+    assert said.startswith("outbox: Topic no-such-topic does not exist. Create it, or correct its name. ")
 
 
 @pytest.mark.long

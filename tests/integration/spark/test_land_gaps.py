@@ -134,7 +134,7 @@ def test_topic_that_is_gone_is_retired_and_the_other_goes_on(job: TwoTopics) -> 
     assert job.offsets(job.stock) == landed
     job.site.create_topics("stock")
     said = job.run(*job.both(), code=Exit.CONFIGURATION).splitlines()[-1]
-    assert f"topic {job.stock} is retired from" in said
+    assert f"Topic {job.stock} is retired from" in said
 
 
 @pytest.mark.long

@@ -297,7 +297,7 @@ def test_a_stream_ends_where_records_are_gone_or_the_topic_is_another_one(site: 
     wait_until(lambda: half not in site.admin.list_topics(timeout=10).topics)
     site.create_named_topics(half, partitions=1)
     append(site, half, 6)
-    with pytest.raises(StreamingQueryException, match=f"topic {half} was deleted and recreated"):
+    with pytest.raises(StreamingQueryException, match=f"Topic {half} was deleted and recreated"):
         _stream(site, tmp_path / "anew")
     assert len(_batch(site)) == 6
 
@@ -322,8 +322,8 @@ def test_a_stream_ends_where_records_go_between_its_plan_and_its_tasks(site: Sit
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"what": "reals"}, "option what is one of halves, ops, discards, pending"),
-        ({"channel": "no-such-channel"}, "topic no-such-channel.half does not exist"),
+        ({"what": "reals"}, "Option what is 'reals'. Use one of halves, ops, discards, pending"),
+        ({"channel": "no-such-channel"}, "Topic no-such-channel.half does not exist"),
     ],
 )
 def test_what_cannot_be_read_is_named(filled: Filled, options: dict[str, str], complaint: str) -> None:

@@ -77,7 +77,7 @@ def test_one_that_was_asleep_is_fenced_and_writes_no_more(shared: Site, topic: s
     assert write(shared, topic, landed_records(RECORDS)) == RECORDS - 3
     asleep.process.send_signal(signal.SIGCONT)
     assert asleep.wait() == Exit.FAILED
-    assert "another process writes replay again" in asleep.output()
+    assert "Another process writes replay again" in asleep.output()
     assert visible(shared, topic) == WANTED
 
 
@@ -167,7 +167,7 @@ def test_an_open_transaction_that_nobody_ends_is_named(
     with KafkaTransaction(shared.kafka(), f"{topic}-other") as open_one:
         open_one.begin()
         open_one.write([entry])
-        with pytest.raises(UnsafeError, match="a Kafka transaction stays open"):
+        with pytest.raises(UnsafeError, match="A Kafka transaction stays open"):
             write(shared, topic, landed_records(1))
         open_one.commit()  # the tests share the ledger
     assert visible(shared, topic) == []
@@ -181,7 +181,7 @@ def test_what_hangs_on_the_target_is_ended_before_anything_is_written(
     with KafkaTransaction(shared.kafka(), f"{topic}-other") as open_one:
         open_one.begin()
         open_one.write([Record(topic, 0, b"key", b"hangs", [], 1)])
-        with pytest.raises(UnsafeError, match=f"a Kafka transaction stays open in {topic}"):
+        with pytest.raises(UnsafeError, match=f"A Kafka transaction stays open in {topic}"):
             write(shared, topic, landed_records(1))
         open_one.commit()
     assert write(shared, topic, landed_records(1)) == 1

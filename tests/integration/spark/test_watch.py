@@ -303,14 +303,14 @@ def test_records_that_are_gone_and_other_topics_end_the_job(watched: Watched) ->
     watched.tell()
     watched.run()
     said = watched.run("--topics", watched.site.topic("orders"), code=Exit.CONFIGURATION)
-    assert "name those real topics and that channel, or another output" in said
+    assert "Name those real topics and that channel, or another output" in said
     with watched.shop.session() as database:
         watched.shop.publish(database, "orders", "gone", "key")
     half = watched.site.channel.half_topic
     for future in watched.site.admin.delete_records([TopicPartition(half, number, -1) for number in (0, 1)]).values():
         future.result(20)
     said = watched.run(code=Exit.UNSAFE).splitlines()[-1]
-    assert said.startswith(f"outbox: records that were to be counted are gone from Kafka: {half}/")
+    assert said.startswith(f"outbox: Records that were to be counted are gone from Kafka: {half}/")
     assert watched.figures() == TOLD
 
 

@@ -74,5 +74,5 @@ def test_what_is_no_compaction_is_refused(text: str) -> None:
 
 
 def test_a_compaction_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(OutputError, match="upgrade"):
+    with pytest.raises(OutputError, match="Upgrade"):
         Compaction.parse('{"format": 2}')

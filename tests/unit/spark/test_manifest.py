@@ -60,7 +60,7 @@ def test_what_is_no_manifest_is_refused(text: str) -> None:
 
 
 def test_a_manifest_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(OutputError, match="upgrade"):
+    with pytest.raises(OutputError, match="Upgrade"):
         Manifest.parse('{"format": 2, "anything": 1}')
 
 

@@ -215,14 +215,14 @@ def test_options_say_what_is_read_and_how() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"what": "reals"}, "option what is one of halves, ops, discards, pending, not 'reals'"),
-        ({"what": ""}, "option what is one of"),
-        ({"kafka_bootstrap_servers": ""}, "needs the option kafka.bootstrap.servers"),
+        ({"what": "reals"}, "Option what is 'reals'. Use one of halves, ops, discards, pending"),
+        ({"what": ""}, "Option what is ''. Use one of"),
+        ({"kafka_bootstrap_servers": ""}, "lacks the option kafka.bootstrap.servers"),
         ({"chanel": "shop"}, "has no option chanel"),
         ({"channel": "Shop"}, "channel name 'Shop' is not allowed"),
-        ({"startingoffsets": "5"}, "earliest or latest, not '5'"),
-        ({"maxoffsetspertrigger": "0"}, "a number from 1, not '0'"),
-        ({"clockskewms": "x"}, "a number from 0, not 'x'"),
+        ({"startingoffsets": "5"}, "is '5'. Use earliest or latest"),
+        ({"maxoffsetspertrigger": "0"}, "is '0'. Give a number that is at least 1"),
+        ({"clockskewms": "x"}, "is 'x'. Give a number that is at least 0"),
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, str], complaint: str) -> None:

@@ -61,9 +61,9 @@ def test_the_ledger_gives_back_what_it_was_given() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"1", b'{"version":1}', b'{"version":2,"rows":1}'])
 def test_what_is_none_of_this_version_is_refused(value: bytes) -> None:
-    with pytest.raises(ConfigurationError, match="the replay ledger holds"):
+    with pytest.raises(ConfigurationError, match="The replay ledger holds"):
         Plan.parse(value)
-    with pytest.raises(ConfigurationError, match="the replay ledger holds"):
+    with pytest.raises(ConfigurationError, match="The replay ledger holds"):
         LaneProgress.parse(value)
 
 

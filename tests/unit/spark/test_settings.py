@@ -48,8 +48,8 @@ def test_topics_of_the_channel_are_named_by_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"topics": "", "internal": ""}, "at least one topic"),
-        ({"internal": "halves"}, "'halves' is none of half, op"),
+        ({"topics": "", "internal": ""}, "no topic is named"),
+        ({"internal": "halves"}, "'halves' is no internal topic. Name some of half, op"),
         ({"parse": {"stock": "id bigint"}}, "stock, which is not landed"),
         ({"accept_gap": "stock"}, "stock, which is not landed"),
         ({"min_offsets_per_trigger": 2_000_000}, "exceeds"),
@@ -113,16 +113,16 @@ def replay_settings(**given: Any) -> ReplaySettings:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({}, "select what to replay"),
-        ({"where": " "}, "select what to replay"),
+        ({}, "nothing is selected"),
+        ({"where": " "}, "nothing is selected"),
         ({"ids": "42"}, "neither a message id"),
         ({"ids": "0192f3a4-5b6c-7d8e-9f00-000000000000/x"}, "neither a message id"),
         ({"ids": ",".join(f"0192f3a4-5b6c-7d8e-9f00-{number:012x}" for number in range(10_001))}, "too many"),
-        ({"verdicts": "LOST"}, "belong together"),
-        ({"where": "true", "findings": "report"}, "belong together"),
+        ({"verdicts": "LOST"}, "one of verdicts and findings is missing"),
+        ({"where": "true", "findings": "report"}, "one of verdicts and findings is missing"),
         ({"verdicts": "GONE", "findings": "report"}, "'GONE' is no verdict"),
         ({"verdicts": "DELIVERED_ONCE", "findings": "report"}, "is no finding"),
-        ({"where": "true", "target": "a/b"}, "as Kafka allows it"),
+        ({"where": "true", "target": "a/b"}, "that Kafka allows"),
         ({"where": "true", "target": "outbox.half"}, "internal topic"),
         ({"where": "true", "target": "outbox.replay-ledger"}, "internal topic"),
         ({"where": "true", "replay_id": "a/b"}, "replay_id"),

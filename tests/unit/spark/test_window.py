@@ -77,7 +77,7 @@ def test_the_command_ends_with_4_for_a_window_that_is_not_closed(monkeypatch: py
     monkeypatch.setattr(audit_cli, "spark_session", lambda *_: contextlib.nullcontext())
     options = ["--output", "audits", "--bootstrap-servers", "nowhere:1", "--from", "2026-01-01", "--to", "2100-01-01"]
     result = CliRunner().invoke(audit_cli.app, options)
-    assert (result.exit_code, "the window is not closed" in result.output) == (Exit.CONFIGURATION, True)
+    assert (result.exit_code, "The window is not closed" in result.output) == (Exit.CONFIGURATION, True)
 
 
 def test_spans_are_read_as_they_were_written() -> None:
@@ -162,7 +162,7 @@ def test_a_batch_reads_its_spans_and_nothing_else() -> None:
 def test_a_window_has_both_ends_or_none() -> None:
     with pytest.raises(ValidationError, match="both --from and --to"):
         settings(window_start="2026-11-22")
-    with pytest.raises(ValidationError, match="give no --from"):
+    with pytest.raises(ValidationError, match="Leave --from"):
         settings(window_start="2026-11-22", window_end="2026-11-23", spans="spans.json")
 
 
@@ -184,7 +184,7 @@ def test_databases_are_those_of_the_checkers_file(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_database_there_is_no_audit() -> None:
-    with pytest.raises(ConfigurationError, match="no database is configured"):
+    with pytest.raises(ConfigurationError, match="No database is configured"):
         settings().all_databases()
 
 

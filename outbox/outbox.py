@@ -155,7 +155,7 @@ class Outbox:
     ) -> Receipt:
         """Publish a message with the transaction of a SQLAlchemy session or connection.
 
-        Its half is sent at COMMIT; in table mode its row is inserted now, in mode auto at COMMIT while Kafka does not
+        Its half is sent at COMMIT; in table mode its row is inserted now, in auto mode at COMMIT while Kafka does not
         answer. The message becomes visible on its real topic only if the transaction commits. A message published
         inside a SAVEPOINT that is rolled back is never delivered.
 
@@ -176,7 +176,7 @@ class Outbox:
             UsageError: `session` has another type, is two-phase, in autocommit, read-only, already being committed, or
                 writes on two connections.
             ConfigurationError: The channel is missing or wrong.
-            PublishFailed: Kafka does not answer; not in mode auto.
+            PublishFailed: Kafka does not answer; not in auto mode.
 
         At COMMIT the session or connection may raise `PublishFailed`, `TransactionFenced`, `CallbackTableError`, or
         SQLAlchemy's error for one of Postgres; then all is rolled back. It raises `CommitOutcomeUnknown` when COMMIT
@@ -277,7 +277,7 @@ class Outbox:
         """Return the outcome of a local transaction. Call it after `CommitOutcomeUnknown`, before a retry.
 
         A missing row alone is no answer: if the transaction has not committed and holds no lock, this call fences it,
-        so that it can no longer commit (R1). In table mode, and for rows of mode auto, nothing is fenced: Postgres
+        so that it can no longer commit (R1). In table mode, and for rows of auto mode, nothing is fenced: Postgres
         reports the outcome by the xid in the id, `OPEN` while the transaction may still commit, and `TOO_OLD` when it
         no longer keeps it.
 

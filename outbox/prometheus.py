@@ -62,7 +62,7 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
                 ),
                 Counter(
                     "outbox_messages_fell_back",
-                    "Messages that became rows in mode auto, by reason",
+                    "Messages that became rows in auto mode, by reason",
                     ["group", "reason"],
                     registry=registry,
                 ),

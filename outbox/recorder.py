@@ -24,7 +24,7 @@ class CommitOutcome(enum.StrEnum):
 
 
 class FallbackReason(enum.StrEnum):
-    """Why the messages of a transaction became rows in mode auto."""
+    """Why the messages of a transaction became rows in auto mode."""
 
     CIRCUIT_OPEN = "circuit_open"
     NO_ANSWER = "no_answer"
@@ -81,7 +81,7 @@ class Recorder(Protocol):
         """
 
     def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
-        """Record messages that became rows at COMMIT, in mode auto. They may still be rolled back.
+        """Record messages that became rows at COMMIT, in auto mode. They may still be rolled back.
 
         Args:
             group: Producer group.
@@ -90,14 +90,14 @@ class Recorder(Protocol):
         """
 
     def circuit_opened(self, group: str) -> None:
-        """Record that Kafka does not answer: publications fail at once from now on; in mode auto they become rows.
+        """Record that Kafka does not answer: publications fail at once from now on; in auto mode they become rows.
 
         Args:
             group: Producer group.
         """
 
     def circuit_half_opened(self, group: str) -> None:
-        """Record that Kafka answers a probe, in mode auto: one transaction tries to send its halves.
+        """Record that Kafka answers a probe, in auto mode: one transaction tries to send its halves.
 
         Args:
             group: Producer group.

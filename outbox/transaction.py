@@ -100,7 +100,7 @@ class OwnTransaction(Transaction):
         """Id of the transaction, a UUIDv7.
 
         Raises:
-            UsageError: In table mode: nothing was published yet. In mode auto: it is not committed yet.
+            UsageError: In table mode: nothing was published yet. In auto mode: it is not committed yet.
         """
         return known_id(self._part.draft.public_id)
 
@@ -152,7 +152,7 @@ class CoreTransaction(Transaction):
         """Id of the transaction, a UUIDv7.
 
         Raises:
-            UsageError: In mode auto: it is not committed yet.
+            UsageError: In auto mode: it is not committed yet.
         """
         return self._part.draft.public_id
 

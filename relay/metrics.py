@@ -119,7 +119,7 @@ TABLE_WAITING = Gauge(
 )
 TABLE_BEHIND_HALVES = Gauge(
     "outbox_relay_table_behind_halves",
-    "Transactions of mode auto in a table source that wait until earlier halves of their lanes are settled",
+    "Transactions of auto mode in a table source that wait until earlier halves of their lanes are settled",
     ["source"],
     registry=REGISTRY,
 )

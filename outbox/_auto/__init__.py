@@ -1,1 +1,1 @@
-"""Mode auto: half messages while Kafka answers, otherwise rows of the message table in the same local transaction."""
+"""Auto mode: half messages while Kafka answers, otherwise rows of the message table in the same local transaction."""

@@ -1,4 +1,4 @@
-"""The draft of a transaction in mode auto, whose ids depend on the way that its messages take."""
+"""The draft of a transaction in auto mode, whose ids depend on the way that its messages take."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AutoEnd(TransactionEnd):
             return draft_id
         if not self._transaction_id:
             raise UsageError(
-                "In mode auto a transaction and its messages have no ids before COMMIT, which decides whether they go "
+                "In auto mode a transaction and its messages have no ids before COMMIT, which decides whether they go "
                 "to Kafka or become rows. Read the ids after COMMIT."
             )
         return self._transaction_id

@@ -1,4 +1,4 @@
-"""The seal of mode auto: halves while Kafka answers, otherwise rows in the same local transaction (R58).
+"""The seal of auto mode: halves while Kafka answers, otherwise rows in the same local transaction (R58).
 
 A transaction goes one way. The callback row is inserted only after all halves were acknowledged, and it is what names
 them. So halves that were sent before a transaction fell back are named by no row, and check-back strikes them; no
@@ -34,7 +34,7 @@ log = logging.getLogger("outbox")
 
 
 class AutoSealer:
-    """Creates the seals of one outbox in mode auto.
+    """Creates the seals of one outbox in auto mode.
 
     Args:
         settings: Settings of the outbox.
@@ -63,7 +63,7 @@ class AutoSealer:
 
 
 class AutoSeal(Seal):
-    """An outbox's participant in one local transaction, in mode auto.
+    """An outbox's participant in one local transaction, in auto mode.
 
     Args:
         sealer: Has what the seal of half mode needs.

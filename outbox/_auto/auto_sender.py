@@ -1,4 +1,4 @@
-"""The sender of an outbox in mode auto: no transaction waits for Kafka while the circuit is open."""
+"""The sender of an outbox in auto mode: no transaction waits for Kafka while the circuit is open."""
 
 from __future__ import annotations
 

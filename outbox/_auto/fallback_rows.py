@@ -1,4 +1,4 @@
-"""The SQL of mode auto: look for earlier rows of a lane, and insert the rows of a transaction that falls back."""
+"""The SQL of auto mode: look for earlier rows of a lane, and insert the rows of a transaction that falls back."""
 
 from __future__ import annotations
 

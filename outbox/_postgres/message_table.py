@@ -64,7 +64,7 @@ COMMENT ON TABLE {discarded} IS
 DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass({quoted}) AND attname = 'lane') THEN
     ALTER TABLE {message} ADD COLUMN IF NOT EXISTS lane integer CHECK (lane >= 0); END IF; END $$;
 COMMENT ON COLUMN {message}.lane IS
-    'Hash of producer group and ordering key. Mode auto sets it: the row waits for earlier half messages of this lane.';
+    'Hash of producer group and ordering key. Auto mode sets it: the row waits for earlier half messages of this lane.';
 CREATE INDEX IF NOT EXISTS {lanes} ON {message} (lane) WHERE lane IS NOT NULL;
 CREATE TABLE IF NOT EXISTS {source} (
     id integer PRIMARY KEY CHECK (id = 0),

@@ -2,7 +2,7 @@
 
 Without it every local transaction during an outage would hold its connection for the whole
 `publish_timeout_seconds`, and requests that only read would find the pool empty. In half mode a background probe closes
-the circuit. In mode auto a probe makes it half-open, and the acknowledged halves of one transaction close it.
+the circuit. In auto mode a probe makes it half-open, and the acknowledged halves of one transaction close it.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Connection:
             raise UsageError("The outbox is closed. Create a new one.")
 
     require_accepting = require_answering
-    """Refuse a publication that cannot succeed now, without waiting. Mode auto accepts it nevertheless."""
+    """Refuse a publication that cannot succeed now, without waiting. Auto mode accepts it nevertheless."""
 
     def answered(self) -> None:
         """Record that Kafka acknowledged a half."""

@@ -59,7 +59,7 @@ class Watcher(Protocol):
 class Receipt:
     """The result of `publish()`. Two receipts are equal if they are for the same message.
 
-    In mode auto the ids are known at COMMIT, not before: they depend on whether the message goes to Kafka as a half
+    In auto mode the ids are known at COMMIT, not before: they depend on whether the message goes to Kafka as a half
     message or becomes a row.
 
     Args:
@@ -87,7 +87,7 @@ class Receipt:
         """Id of the transaction, a UUIDv7.
 
         Raises:
-            UsageError: In mode auto: the transaction is not committed yet.
+            UsageError: In auto mode: the transaction is not committed yet.
         """
         return self.end.place(self.draft_id, self.index)[0]
 
@@ -96,7 +96,7 @@ class Receipt:
         """Index of the message in the transaction, from 0; for a row of the message table its id.
 
         Raises:
-            UsageError: In mode auto: the transaction is not committed yet.
+            UsageError: In auto mode: the transaction is not committed yet.
         """
         return self.end.place(self.draft_id, self.index)[1]
 
@@ -105,7 +105,7 @@ class Receipt:
         """The id that the record on the real topic carries in its header `outbox-id`.
 
         Raises:
-            UsageError: In mode auto: the transaction is not committed yet.
+            UsageError: In auto mode: the transaction is not committed yet.
         """
         return message_id(*self.end.place(self.draft_id, self.index))
 
@@ -124,7 +124,7 @@ class Receipt:
                 ended in this process.
             Discarded: The relay could not deliver the transaction; it is in the discard topic, with the reason.
             NotVisible: The message was not visible in time; the error contains the state of its transaction.
-            UsageError: The outbox is closed, or in table mode, where it has no connection to Kafka. In mode auto also:
+            UsageError: The outbox is closed, or in table mode, where it has no connection to Kafka. In auto mode also:
                 the transaction is not committed yet.
             ConfigurationError: The connection properties are not valid for a consumer.
 

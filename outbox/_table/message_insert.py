@@ -66,7 +66,7 @@ class MessageInsert:
 
 
 class LaneInsert:
-    """The statement that inserts the messages of a transaction in mode auto, for psycopg.
+    """The statement that inserts the messages of a transaction in auto mode, for psycopg.
 
     Args:
         names: Schema and name prefix of the tables.

@@ -47,7 +47,7 @@ _NO_ROW = 0x20
 
 
 def auto_transaction_id(unix_ms: int, random: bytes) -> str:
-    """Compose the transaction id of half messages in mode auto; it never looks like one of table mode.
+    """Compose the transaction id of half messages in auto mode; it never looks like one of table mode.
 
     Args:
         unix_ms: As for `make_transaction_id()`.

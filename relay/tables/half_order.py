@@ -1,4 +1,4 @@
-"""Which transactions of mode auto wait until earlier halves of their lanes are settled (R57). Pure.
+"""Which transactions of auto mode wait until earlier halves of their lanes are settled (R57). Pure.
 
 A transaction that fell back to rows may follow one of its lane that is in the half topic. All halves of such an earlier
 transaction were acknowledged before its rows became visible, so they are below the end of the half partition that is

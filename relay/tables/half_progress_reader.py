@@ -25,13 +25,13 @@ TIMEOUT_SECONDS = 2.0
 """For each request: a half partition without a leader delays other rows of the source by no more."""
 
 PAUSE_SECONDS = 5.0
-"""Pause after a request without an answer. Transactions of mode auto wait meanwhile."""
+"""Pause after a request without an answer. Transactions of auto mode wait meanwhile."""
 
 log = structlog.get_logger()
 
 
 class HalfProgressReader:
-    """Reads the progress of half partitions. It connects at the first read: most sources have no rows of mode auto.
+    """Reads the progress of half partitions. It connects at the first read: most sources have no rows of auto mode.
 
     Args:
         kafka: librdkafka properties for the connection.

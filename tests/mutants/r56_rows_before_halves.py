@@ -1,4 +1,4 @@
-"""R56: in mode auto a transaction goes to the message table while a row of its lane is there.
+"""R56: in auto mode a transaction goes to the message table while a row of its lane is there.
 
 Without it a transaction goes to Kafka at once when Kafka is back, and is delivered before an earlier one of the same
 key that still waits in the table.

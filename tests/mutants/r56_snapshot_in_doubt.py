@@ -1,4 +1,4 @@
-"""R56: a snapshot that may be older than a row of the lane sends a transaction of mode auto to the message table.
+"""R56: a snapshot that may be older than a row of the lane sends a transaction of auto mode to the message table.
 
 Under REPEATABLE READ a transaction does not find the row that was committed after its first statement. Without the rule
 it goes to Kafka, and is delivered before that row.

@@ -1,4 +1,4 @@
-"""R57: rows of mode auto wait until earlier halves of their lane are settled.
+"""R57: rows of auto mode wait until earlier halves of their lane are settled.
 
 Without it a transaction that fell back to rows is delivered before an earlier one of the same key, whose halves are
 committed and not delivered yet.

@@ -1,4 +1,4 @@
-"""R58: a transaction of mode auto that fell back to rows sends no COMMIT marker for its halves.
+"""R58: a transaction of auto mode that fell back to rows sends no COMMIT marker for its halves.
 
 Without it Kafka stores the halves late, the marker commits them, and each message is delivered twice: from the half
 topic and from the message table.

@@ -147,7 +147,7 @@ class Application:
         return told
 
     def _publish(self, execute: Execute, publish: Publish, id_: str, message: Message) -> None:
-        """Publish a message and tell it; in mode auto it has no message id yet."""
+        """Publish a message and tell it; in auto mode it has no message id yet."""
         receipt = publish(message)
         execute(
             self._told,
@@ -195,7 +195,7 @@ def main() -> None:
         "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=3, options=options)
     )
     with Outbox.from_env() as outbox:
-        with suppress(OutboxError):  # Kafka may be down; in mode table it is not asked
+        with suppress(OutboxError):  # Kafka may be down; in table mode it is not asked
             outbox.ping()
         producer = _producer() if outbox.settings.mode == "half" else None
         application = Application(name, (f"{name}.a", f"{name}.b"), engine, outbox, acknowledged, seed)

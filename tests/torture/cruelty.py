@@ -182,7 +182,7 @@ class Cruelty:
             self._world.stack.kafka.resume(node)
 
     def _let_applications_go_on(self) -> None:
-        """Count what they commit while Kafka is away: those in mode table and auto need it for nothing."""
+        """Count what they commit while Kafka is away: those in table and auto mode need it for nothing."""
         before = self._processes.count_acknowledged()
         self._healing.wait(self._chance.uniform(*_OUTAGE_SECONDS))
         self._meanwhile += self._processes.count_acknowledged() - before

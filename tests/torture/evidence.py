@@ -23,7 +23,7 @@ class Told(NamedTuple):
         topic: Real topic.
         digest: Hash of key, value and headers.
         mode: The application's mode.
-        message_id: Its message id; empty in mode auto, where it is known only after COMMIT.
+        message_id: Its message id; empty in auto mode, where it is known only after COMMIT.
     """
 
     topic: str

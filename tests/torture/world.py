@@ -38,7 +38,7 @@ _PARKED_AFTER_MS = 8_000
 """So soon an undecided transaction is parked, that parking and late delivery are tortured too."""
 
 _FALLBACK_AFTER_MS = 1_000
-"""So late that mode auto uses both ways on a machine that is busy."""
+"""So late that auto mode uses both ways on a machine that is busy."""
 
 
 @dataclass(frozen=True, slots=True)

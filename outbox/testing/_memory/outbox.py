@@ -41,7 +41,7 @@ class InMemoryOutbox(Outbox):
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
         mode: As for `Outbox`. Table mode refuses what it refuses there, and gives messages the ids of rows. It takes no
-            connections of drivers: no event reports their COMMIT. In mode auto a failure of Kafka only gives messages
+            connections of drivers: no event reports their COMMIT. In auto mode a failure of Kafka only gives messages
             the ids of rows.
         eager: Ignored.
         reject_transactions: Refuse every publication.
@@ -128,13 +128,13 @@ class InMemoryOutbox(Outbox):
     # --- failures -----------------------------------------------------------------------------------------------
 
     def fail_next_publish(self) -> None:
-        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer; not in mode auto."""
+        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer; not in auto mode."""
         self._memory.fail_publication()
 
     def fail_next_commit(self) -> None:
         """Make the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back.
 
-        In mode auto the COMMIT succeeds, and the messages have become rows.
+        In auto mode the COMMIT succeeds, and the messages have become rows.
         """
         self._memory.fail_commit(CommitFailure.PUBLISH_FAILED)
 

@@ -65,7 +65,7 @@ class TableMemoryDraft(MemoryDraft):
 
 
 class AutoMemoryDraft(MemoryDraft, AutoDraft):
-    """A draft of mode auto with readable messages; until COMMIT they have the ids of half messages."""
+    """A draft of auto mode with readable messages; until COMMIT they have the ids of half messages."""
 
     def _place(self, position: int) -> tuple[str, int]:
         try:
@@ -261,7 +261,7 @@ class MemoryPart:
 
 
 class AutoMemoryPart(MemoryPart):
-    """An in-memory outbox's participant in mode auto: where Kafka does not answer, messages get the ids of rows.
+    """An in-memory outbox's participant in auto mode: where Kafka does not answer, messages get the ids of rows.
 
     Args:
         starter: The outbox's starter.

@@ -1,4 +1,4 @@
-"""In mode auto messages are halves while Kafka answers, and rows of the same local transaction while it does not."""
+"""In auto mode messages are halves while Kafka answers, and rows of the same local transaction while it does not."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Swallowing:
 
 
 class Place:
-    """A site with both kinds of tables, and an outbox in mode auto."""
+    """A site with both kinds of tables, and an outbox in auto mode."""
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site, self._patch = site, monkeypatch
@@ -398,7 +398,7 @@ def test_a_table_of_an_older_version_gets_its_column(place: Place) -> None:
 
 def test_what_needs_halves_is_refused(place: Place) -> None:
     with Session(place.engine) as session:
-        with pytest.raises(UsageError, match="mode auto sends at COMMIT only"):
+        with pytest.raises(UsageError, match="auto mode sends at COMMIT only"):
             place.outbox.publish(session, place.message("a"), eager=True)
-        with pytest.raises(UsageError, match="mode auto"):
+        with pytest.raises(UsageError, match="auto mode"):
             place.outbox.store_half(session, place.message("a"))

@@ -247,7 +247,7 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
     assert not writes.waited(failed, resumed, _TIMEOUT), "writes are refused, they do not wait"
 
 
-# --- mode auto --------------------------------------------------------------------------------------------------------
+# --- auto mode --------------------------------------------------------------------------------------------------------
 
 _THREADS, _KEYS = 8, 200
 """Enough keys that some have no waiting row, even with a slow relay; otherwise the circuit would stay half-open."""
@@ -263,7 +263,7 @@ class _Orders:
 
     Args:
         site: The site.
-        outbox: In mode auto.
+        outbox: In auto mode.
     """
 
     def __init__(self, site: Site, outbox: Outbox) -> None:

@@ -208,7 +208,7 @@ def test_pending_is_readable_at_80_columns(site: Site, outbox: Outbox) -> None:
     lines = [line.strip() for line in printed.splitlines()]
     assert (code, f"{entry.transaction_id}  orders" in lines) == (Exit.OK, True), printed
     assert any(line.endswith(" old, undecided, row: no row") for line in lines)
-    assert f"half {entry.partition}/0, 1 message for {site.topic('orders')}" in lines
+    assert f"half partition {entry.partition}, offset 0, 1 message for {site.topic('orders')}" in lines
     assert max(map(len, lines)) <= 80
 
 

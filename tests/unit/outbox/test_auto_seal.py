@@ -1,4 +1,4 @@
-"""Which way a transaction of mode auto takes, and that it takes only one."""
+"""Which way a transaction of auto mode takes, and that it takes only one."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Connection(LocalConnection):
 
 
 class Transaction:
-    """One transaction of mode auto with two messages."""
+    """One transaction of auto mode with two messages."""
 
     def __init__(self, sender: Scripted | None = None, key: str | None = "k") -> None:
         self.sender, self.rows, self.connection = sender or Scripted(), Rows(), Connection()

@@ -65,7 +65,7 @@ def test_trial_that_fails_opens_the_circuit_again() -> None:
 
 
 def test_slow_kafka_opens_a_circuit_that_opens_always() -> None:
-    """In mode auto nothing is lost by it: messages become rows."""
+    """In auto mode nothing is lost by it: messages become rows."""
     circuit = Circuit(opens_always=True)
     circuit.answered()
     assert circuit.failed(0.0, "late")

@@ -537,7 +537,7 @@ def test_table_mode_in_memory_has_ids_of_rows_and_receipts_that_cannot_wait() ->
             outbox.publish(driver, Message("orders"))
 
 
-# --- mode auto --------------------------------------------------------------------------------------------------------
+# --- auto mode --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -563,7 +563,7 @@ def test_mode_auto_in_memory_goes_both_ways() -> None:
             assert outbox.published[-1].message_id == receipts[1].message_id
             assert receipts[1].wait_visible().topic == "orders"
             assert outbox.outcome(receipts[1].transaction_id, engine) is Outcome.COMMITTED
-        with pytest.raises(UsageError, match="mode auto"):
+        with pytest.raises(UsageError, match="auto mode"):
             outbox.publish(session, Message("orders", b"3"), eager=True)
 
 

@@ -197,7 +197,7 @@ def test_a_row_that_makes_no_message_is_refused(bad: dict[str, object], detail: 
     assert detail in finding.detail
 
 
-# --- rows of mode auto behind halves ---------------------------------------------------------------------------------
+# --- rows of auto mode behind halves ---------------------------------------------------------------------------------
 
 
 def upto(end: int, head: int | None = None, topic: str = "t", **lanes: int) -> HalfProgress:

@@ -83,7 +83,7 @@ def clean() -> Evidence:
 
 
 def with_rows() -> Evidence:
-    """The same, with a transaction of table mode, one of mode auto that was rows, and a row that is malformed."""
+    """The same, with a transaction of table mode, one of auto mode that was rows, and a row that is malformed."""
     records = [row(0, 1), row(0, 2), row(1, 3, "auto/0"), row(1, 4, "auto/1")]
     evidence = clean()
     told = {each.id: Told(TOPIC, each.digest, "table", each.message_id) for each in records[:2]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -178,10 +179,15 @@ def exposed(metric: MetricWrapperBase) -> str:
 
 def _metrics(module: ModuleType) -> str:
     rows = (
-        (f"`{exposed(metric)}`", str(metric._type), ", ".join(metric._labelnames), metric._documentation)
+        (f"`{exposed(metric)}`", str(metric._type), ", ".join(metric._labelnames), _linked(metric._documentation))
         for metric in metrics_of(module)
     )
     return _table(("metric", "type", "labels", "is"), rows)
+
+
+def _linked(text: str) -> str:
+    """Link each rule number to the document of the rules."""
+    return re.sub(r"\bR\d+\b", r"[\g<0>](../reliability.md#the-rules)", text)
 
 
 if __name__ == "__main__":

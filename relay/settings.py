@@ -60,7 +60,7 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
         "check_interval_ms",
         "log_level",
     )
-    REMOVED = ("batch_bytes", "batch_age")
+    REMOVED = ("batch_bytes", "batch_age", "body_age", "body_age_ms")
 
     check_interval_ms: Annotated[Milliseconds, Former("check_interval")] = Field(
         30_000, ge=1, description="Interval after the first check; doubles after each one."
@@ -90,9 +90,6 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
     )
     pending_max: Annotated[int, Unit("halves")] = Field(
         200_000, ge=1, description="Maximum pending halves of all groups per partition. At the limit, reading pauses."
-    )
-    body_age_ms: Annotated[Milliseconds, Former("body_age")] = Field(
-        30_000, ge=0, description="Age at which the body of a pending half leaves memory; it can be fetched again."
     )
     body_bytes: Bytes = Field(
         16_777_216, ge=0, description="Approximate size of the bodies kept in memory per partition."
@@ -197,7 +194,7 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
 
     def body_policy(self) -> BodyPolicy:
         """Return when bodies are removed from memory."""
-        return BodyPolicy(self.body_age_ms, self.body_bytes)
+        return BodyPolicy(bytes=self.body_bytes)
 
     def parking_policy(self) -> ParkingPolicy:
         """Return the limits at which transactions are parked."""

@@ -45,7 +45,7 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
     """Delivered, or parked and delivered from there: each with its own key, value and headers."""
     site.create("orders", partitions=1)
     relay = site.relay(
-        extra={"OUTBOX_BODY_AGE_MS": "0", "OUTBOX_UNDECIDED_MAX_AGE_MS": "5000", "OUTBOX_TRANSACTION_TIMEOUT_MS": "500"}
+        extra={"OUTBOX_BODY_BYTES": "0", "OUTBOX_UNDECIDED_MAX_AGE_MS": "5000", "OUTBOX_TRANSACTION_TIMEOUT_MS": "500"}
     )
     wait_until(lambda: "Partition restored" in relay.output(), explain=site.logs)
     messages = [Message(site.topic("orders"), f"value {number}", f"key {number}") for number in range(50)]

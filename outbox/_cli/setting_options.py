@@ -30,7 +30,7 @@ MOST_USED, OTHERS = "Most used", "Further settings"
 """Titles of `--help`, in this order."""
 
 Check = Annotated[
-    bool, typer.Option("--check", help="Look at everything that it needs, print what was found, and end.")
+    bool, typer.Option("--check", help="Check settings, Kafka and databases, print what was found, and end.")
 ]
 
 
@@ -145,7 +145,7 @@ def layers(settings_type: type[LayeredSettings]) -> str:
     return (
         "Each setting is an option (--some-name), a variable (OUTBOX_SOME_NAME) and a line of the TOML file that "
         "OUTBOX_CONFIG names (some_name); the first of these that has it counts."
-        + (f" Without an option: {', '.join(tables)}." if tables else "")
+        + (f" Settings without an option: {', '.join(tables)}." if tables else "")
     )
 
 

@@ -100,7 +100,7 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
     )
     distrusted_checkpoint: Literal["stop", "deliver_again"] = Field(
         "stop",
-        description="What to do with a damaged or foreign checkpoint. deliver_again: redeliver the topic once (duplicates).",
+        description="What to do with a damaged or foreign checkpoint. deliver_again: redeliver its topic (duplicates).",
     )
     skip_lost: str = Field(
         "",

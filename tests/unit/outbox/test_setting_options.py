@@ -93,7 +93,7 @@ def test_help_has_what_is_most_used_first() -> None:
 def test_table_has_no_option() -> None:
     _, output, _ = _invoke("--help")
     assert "--table" not in output
-    assert "Without an option: table." in layers(_Settings)
+    assert "Settings without an option: table." in layers(_Settings)
 
 
 def test_only_some_settings_have_options_in_their_order() -> None:

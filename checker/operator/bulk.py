@@ -15,7 +15,7 @@ from checker.operator.database_view import DatabaseView, database_of
 from checker.operator.options import RECORDS, OperatorContext
 from checker.operator.resolution import JUST_ENDED
 from checker.operator.rulings import RULINGS, DecisionStep, SourceState, of_listener
-from checker.operator.unsettled import Choice, Gathering, UnsettledTransaction
+from checker.operator.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from checker.rules.verdicts import Answers, Verdict, op_entry
 from checker.upkeep.delivery_progress import DeliveryReader
 from outbox._failpoints import failpoint

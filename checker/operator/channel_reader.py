@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Message, TopicPartition
 
-from checker.operator.unsettled import Gathering, Half
+from checker.operator.unsettled_transactions import Gathering, Half
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader

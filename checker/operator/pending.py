@@ -23,7 +23,7 @@ from checker.operator.options import (
     parse_duration,
 )
 from checker.operator.table_sources import age, is_unread, report_tables, show_tables, table_fields
-from checker.operator.unsettled import Choice, Gathering, UnsettledTransaction
+from checker.operator.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read

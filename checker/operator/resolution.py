@@ -11,7 +11,7 @@ from checker.operator.channel_reader import ChannelReader, Unread
 from checker.operator.database_view import DatabaseStatus, database_of
 from checker.operator.options import RECORDS, OperatorContext
 from checker.operator.rulings import RULINGS, DecisionStep, Ruling, SourceState, of_listener
-from checker.operator.unsettled import Choice, Gathering, UnsettledTransaction
+from checker.operator.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from checker.rules.verdicts import Verdict, op_entry
 from outbox._failpoints import failpoint
 from outbox._operations.decisions import send_decisions

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from checker.operator.unsettled import UnsettledTransaction
+from checker.operator.unsettled_transactions import UnsettledTransaction
 from checker.rules.verdicts import Row
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind

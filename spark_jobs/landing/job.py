@@ -36,6 +36,8 @@ WATCH_SECONDS = 1
 DELETED = f". If it was landed and then deleted, {retirement(['it'])}"
 """What to do about a topic that does not exist, besides."""
 
+_PROCESS_GONE = "The query ended: Spark's Java process is gone, killed or out of memory. Start the job again."
+
 log = structlog.get_logger()
 
 
@@ -79,13 +81,10 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
                 if writer.gone or is_data_loss(error):
                     refuse_lost(kafka, output, checkpoint)
                     raise LostRecordsError(str(writer.failure or reason(error))) from error
-                raise writer.failure or JobFailedError(f"the query ended: {reason(error)}") from error
+                raise writer.failure or JobFailedError(f"The query ended: {reason(error)}") from error
         except JVM_GONE as error:
             if not stop.is_set():
-                raise JobFailedError(
-                    "The query ended: Spark's Java process is gone, killed or out of memory. "
-                    "Start the job again, with more memory."
-                ) from error
+                raise JobFailedError(_PROCESS_GONE) from error
         finally:
             with suppress(*JVM_GONE):
                 query.stop()

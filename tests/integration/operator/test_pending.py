@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.operator.pending import app
-from checker.operator.unsettled import Gathering
+from checker.operator.unsettled_transactions import Gathering
 from outbox import Message, Outbox
 from outbox._kafka.channel import verify_channel
 from outbox._kafka.group_offsets import committed_checkpoints

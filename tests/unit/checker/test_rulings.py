@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from checker.operator.rulings import RULINGS, DecisionStep, SourceState, of_listener, of_row
-from checker.operator.unsettled import RecordedDecision, UnsettledTransaction
+from checker.operator.unsettled_transactions import RecordedDecision, UnsettledTransaction
 from checker.rules.verdicts import Row
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind, OpSource

@@ -8,7 +8,7 @@ import pytest
 
 from checker.operator.channel_reader import NEAR, _spans
 from checker.operator.options import parse_duration
-from checker.operator.unsettled import Choice, Gathering, Half, RecordedDecision, Sum
+from checker.operator.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, Sum
 from outbox._kafka.range_reader import Span
 from outbox.errors import UsageError
 from outbox.protocol.check import CheckRequest

@@ -78,7 +78,7 @@ def test_a_write_that_fails_leaves_nothing_visible(landing: Landing) -> None:
     bad = landed_columns(records(*span(0, 2))).withColumn("value", f.raise_error(f.lit("no value")).cast("binary"))
     with pytest.raises(Exception, match="no value"):
         landing.writer(bad, 0)
-    assert "batch 0 failed" in str(landing.writer.failure)
+    assert "Batch 0 failed" in str(landing.writer.failure)
     assert landing.places() == []
     landing.land(0, *span(0, 2))
     assert len(landing.places()) == 3

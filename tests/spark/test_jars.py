@@ -22,7 +22,7 @@ def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path)
     settings = LandSettings.model_validate(
         {"bootstrap_servers": "localhost:1", "topics": "orders", "output": str(tmp_path), "checkpoint": str(tmp_path)}
     )
-    with pytest.raises(SourceError, match=r'no Kafka source: .* --jars "\$\(outbox land jars\)"') as told:
+    with pytest.raises(SourceError, match=r'no Kafka source\. .* --jars "\$\(outbox land jars\)"') as told:
         JavaAdmin(session(), settings)
     assert "\n" not in str(told.value)
 

@@ -69,7 +69,7 @@ def test_an_unclear_command_is_refused_before_spark_starts(site: Site) -> None:
     assert "select what to replay: ids, where or verdicts" in said
     code, said = call_command(app, site, *words, "--ids", "@/no/such/file")
     assert (code, said.count("\n")) == (Exit.CONFIGURATION, 1)
-    assert "the ids in /no/such/file cannot be read" in said
+    assert "The file of ids, /no/such/file, cannot be read" in said
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
 """Transactional messages for Kafka and Postgres: commit a database change and publish its messages, both or neither.
 
-outbox = Outbox(group="orders", kafka={"bootstrap.servers": "localhost:9092"})
+outbox = Outbox("orders")
 with Session(engine) as session, session.begin():
     session.add(order)
     outbox.publish(session, Message("orders", value=b"...", key=b"42"))

@@ -64,7 +64,7 @@ class AsyncOutbox:
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties; `bootstrap.servers` is required. In table mode it may be omitted.
+        kafka: librdkafka properties for half and auto mode; `bootstrap.servers` is required. Table mode has none.
         options: The other arguments of `Outbox`: `mode`, `channel`, `tables`, `publish_timeout_seconds`, …
 
     Raises:

@@ -62,9 +62,9 @@ class Outbox:
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties; `bootstrap.servers` is required. In table mode it may be omitted.
-        mode: `half`: messages are sent to Kafka as half messages before COMMIT. `table`: they are rows of the message
-            table, which the relay delivers; nothing connects to Kafka. `auto`: halves while Kafka answers, else rows.
+        kafka: librdkafka properties for half and auto mode; `bootstrap.servers` is required. Table mode has none.
+        mode: `table`: messages are rows of the message table, which the relay delivers; nothing connects to Kafka.
+            `half`: they go to Kafka as half messages before COMMIT. `auto`: halves while Kafka answers, else rows.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back.
@@ -87,7 +87,7 @@ class Outbox:
         group: str,
         kafka: Mapping[str, Any] | None = None,
         *,
-        mode: Mode = "half",
+        mode: Mode = "table",
         channel: str = "outbox",
         tables: TableNames | None = None,
         publish_timeout_seconds: float = 5.0,

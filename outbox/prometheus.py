@@ -92,7 +92,7 @@ class PrometheusRecorder:
         registry: Where to register the metrics; the client's default registry by default.
 
     Example:
-        outbox = Outbox("orders", kafka, recorder=PrometheusRecorder())
+        outbox = Outbox("orders", recorder=PrometheusRecorder())
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:

@@ -225,7 +225,7 @@ class Settings:
     Args:
         group: Producer group; unique to a service.
         kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
-            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`. Table mode ignores them.
+            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`. Table mode has none.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the callback tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back. At
@@ -235,8 +235,8 @@ class Settings:
         reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
-        mode: `half`: messages go to Kafka as half messages before COMMIT. `table`: they are rows of the message table,
-            and nothing connects to Kafka. `auto`: half messages while Kafka answers, otherwise rows.
+        mode: `table`: messages are rows of the message table, and nothing connects to Kafka. `half`: they go to Kafka
+            as half messages before COMMIT. `auto`: half messages while Kafka answers, otherwise rows.
         fallback_after_ms: In mode `auto`: ms to wait for Kafka in `publish()` and at COMMIT before messages become
             rows. At least 10.
 
@@ -245,7 +245,7 @@ class Settings:
     """
 
     group: str
-    kafka: Mapping[str, Any] = field(repr=False)
+    kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     channel: Channel = field(default_factory=Channel)
     tables: TableNames = field(default_factory=TableNames)
     publish_timeout_seconds: float = 5.0
@@ -253,7 +253,7 @@ class Settings:
     eager: bool = False
     reject_transactions: bool = False
     eager_idle_timeout_seconds: float = 300.0
-    mode: Mode = "half"
+    mode: Mode = "table"
     fallback_after_ms: int = 250
 
     def __post_init__(self) -> None:
@@ -266,6 +266,11 @@ class Settings:
         _check_mode(self.mode, eager=self.eager)
         if self.mode != "table":
             self._check_kafka()
+        elif self.kafka:
+            raise ConfigurationError(
+                "Kafka settings are given, and the mode is 'table', the default, which does not use them. "
+                "Remove them, or set mode to 'half' or 'auto'."
+            )
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
         _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
@@ -296,7 +301,8 @@ class Settings:
         properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
         `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`,
         `fallback_after_ms`. Other names are ignored, because the services read the same file and environment. A name in
-        the file that looks like a typing error is logged.
+        the file that looks like a typing error is logged. If `mode` is given as `table`, Kafka's settings are such
+        names too.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -316,9 +322,10 @@ class Settings:
         kafka = kafka_properties(values.get("kafka", {}))
         if "bootstrap_servers" in values:
             kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
+        is_table_mode = "mode" in values and _mode(values) == "table"
         return cls(
             str(values["group"]),
-            kafka,
+            {} if is_table_mode else kafka,
             channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
             TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
             _seconds(values, "publish_timeout_seconds", 5.0),
@@ -523,7 +530,7 @@ def _milliseconds(values: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def _mode(values: Mapping[str, Any]) -> Mode:
-    mode: Any = str(values.get("mode", "half")).strip().lower()
+    mode: Any = str(values.get("mode", "table")).strip().lower()
     _check_mode(mode, eager=False)
     checked: Mode = mode
     return checked

@@ -102,7 +102,7 @@ class TransactionalProducer:
         if isinstance(outbox, Outbox) and (kafka is not None or options):
             raise UsageError("The outbox has its own settings. Give either an outbox, or a group and settings.")
         self._owns = not isinstance(outbox, Outbox)
-        self._outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox, kafka or {}, **options)
+        self._outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox, kafka, **{"mode": "half", **options})
         require_halves(self._outbox.settings, "TransactionalProducer")
         self._sender = self._outbox._sender  # noqa: SLF001 - the same library, and no part of its public surface
         self._settings = self._outbox.settings

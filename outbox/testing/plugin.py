@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def in_memory_outbox() -> Iterator[InMemoryOutbox]:
-    """Return an outbox without Kafka; `.published` has the messages."""
+    """Return an outbox in memory, in table mode; `.published` has the messages."""
     from outbox.testing._memory.outbox import InMemoryOutbox  # noqa: PLC0415 - imported when used
 
     with InMemoryOutbox() as made:
@@ -48,11 +48,11 @@ def in_memory_async_outbox(in_memory_outbox: InMemoryOutbox) -> AsyncOutbox:
 
 
 @pytest.fixture
-def in_memory_table_outbox() -> Iterator[InMemoryOutbox]:
-    """Return an outbox in memory that behaves as one in table mode."""
+def in_memory_half_outbox() -> Iterator[InMemoryOutbox]:
+    """Return an outbox in memory, in half mode."""
     from outbox.testing._memory.outbox import InMemoryOutbox  # noqa: PLC0415 - imported when used
 
-    with InMemoryOutbox(mode="table") as made:
+    with InMemoryOutbox(mode="half") as made:
         yield made
 
 

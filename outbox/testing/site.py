@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -21,7 +21,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from outbox._kafka.admin import admin_client, answer
 from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
-from outbox.outbox import Outbox
+from outbox.outbox import Outbox, OutboxOptions
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
 from outbox.testing.reader import VisibleRecord, read_committed, settled
@@ -121,14 +121,15 @@ class Site:
 
     # --- for the application ------------------------------------------------------------------------------------
 
-    def outbox(self, group: str | None = None, **options: Any) -> Outbox:
+    def outbox(self, group: str | None = None, **options: Unpack[OutboxOptions]) -> Outbox:
         """Create an outbox that is closed with the site; `AsyncOutbox.over()` returns its asyncio interface.
 
         Args:
             group: Producer group; None: the group of the site.
             options: Further arguments of `Outbox`.
         """
-        made = Outbox(group or self.group, self.kafka, channel=self.name, tables=self.tables, **options)
+        settings: OutboxOptions = {"mode": "half", "channel": self.name, "tables": self.tables, **options}
+        made = Outbox(group or self.group, self.kafka, **settings)
         self._life.callback(made.close)
         return made
 
@@ -162,6 +163,7 @@ class Site:
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
             "OUTBOX_GROUP": self.group,
+            "OUTBOX_MODE": "half",
         }
 
     # --- results ------------------------------------------------------------------------------------------------

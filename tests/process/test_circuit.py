@@ -52,7 +52,7 @@ def events() -> Events:
 
 @pytest.fixture
 def sender(silent: str, events: Events) -> Iterator[Sender]:
-    made = Sender(Settings("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.3), events)
+    made = Sender(Settings("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.3, mode="half"), events)
     yield made
     made.close()
 
@@ -147,7 +147,7 @@ def test_asyncio_callers_wait_together_and_without_executor(silent: str) -> None
 
     async def body() -> None:
         asyncio.get_running_loop().set_default_executor(_NoExecutor())
-        outbox = AsyncOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5)
+        outbox = AsyncOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5, mode="half")
         sender = outbox.sync._sender
         budgets = [sender.budget(EVENT_LOOP) for _ in range(20)]
         asked = [greenlet_spawn(sender.real_topic, f"t{number}", each) for number, each in enumerate(budgets)]

@@ -77,7 +77,7 @@ import logging
 logging.getLogger("outbox").addHandler(logging.NullHandler())
 logging.getLogger("outbox").propagate = False
 from outbox import Outbox, PublishFailed
-outbox = Outbox("orders", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
+outbox = Outbox("orders", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
 for _ in range(2):
     try:
         outbox.ping()

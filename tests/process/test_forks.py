@@ -41,14 +41,15 @@ def ping(outbox):
 """
 
 _FIRST_CONNECTION_FAILED = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
+outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
 ping(outbox)
 in_child(lambda: ping(outbox))
 """
 
 _CLOSED_WHILE_CONNECTING = """
 silent = socket.create_server(("127.0.0.1", 0))
-outbox = Outbox("g", {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}, publish_timeout_seconds=3.0)
+servers = f"127.0.0.1:{silent.getsockname()[1]}"
+outbox = Outbox("g", {"bootstrap.servers": servers}, publish_timeout_seconds=3.0, mode="half")
 thread = threading.Thread(target=ping, args=(outbox,))
 thread.start()
 silent.accept()  # librdkafka is in the middle of it
@@ -58,7 +59,7 @@ outbox.close()
 """
 
 _ALL_LOCKS_HELD = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
+outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
 sender, held = outbox._sender, threading.Event()
 
 def hold():
@@ -75,7 +76,7 @@ thread.join()
 
 _USED_PRODUCER = """
 from confluent_kafka import Producer
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
+outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
 outbox._sender._producer = Producer({"bootstrap.servers": "127.0.0.1:9"})
 outbox._sender._producer.produce("orders", b"of the parent")
 
@@ -120,12 +121,14 @@ def test_child_has_no_producer_of_its_parent_and_ends() -> None:
 
 @pytest.fixture
 def sender() -> Sender:
-    return Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}))
+    return Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"))
 
 
 def _sealed(sender: Sender, pid_difference: int) -> Seal:
     """A transaction whose half was sent and acknowledged, in this process or in its parent."""
-    sealer = Sealer(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}), sender, CallbackTable(TableNames()))
+    sealer = Sealer(
+        Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"), sender, CallbackTable(TableNames())
+    )
     draft = Draft("0190b8c2-0000-7000-8000-000000000001", NoWatcher())
     draft.add(Message("orders", b"v"))
     seal = Seal(sealer, Connection(), draft)

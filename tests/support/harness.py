@@ -29,6 +29,7 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._receipts.receipt import Ends
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, parse_op
+from outbox.settings import Mode
 from outbox.testing import VisibleRecord, read_committed, settled
 
 WAIT_SECONDS = 60.0
@@ -124,9 +125,10 @@ class Site:
         self._engines.append(engine)
         return engine
 
-    def outbox(self, group: str = "orders", **options: Any) -> Outbox:
+    def outbox(self, group: str = "orders", *, mode: Mode = "half", **options: Any) -> Outbox:
         """An outbox of this site, closed with it."""
-        made = Outbox(group, self.kafka(), channel=self.name, tables=self.tables, **options)
+        kafka = None if mode == "table" else self.kafka()
+        made = Outbox(group, kafka, mode=mode, channel=self.name, tables=self.tables, **options)
         self._outboxes.append(made)
         return made
 
@@ -139,6 +141,7 @@ class Site:
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
             "OUTBOX_GROUP": "orders",
+            "OUTBOX_MODE": "half",
             "OUTBOX_PROFILE": "development",
             "OUTBOX_TRANSACTION_TIMEOUT_MS": "1000",
             "OUTBOX_CHECK_INTERVAL_MS": "500",

@@ -101,7 +101,7 @@ class MemoryPlace(Place):
 
     def __init__(self, engine: Engine, async_url: str, url: str | None) -> None:
         self._topics = [f"topic{number}" for number in range(50)]
-        outbox = InMemoryOutbox("orders", topics=dict.fromkeys(self._topics, PARTITIONS))
+        outbox = InMemoryOutbox("orders", topics=dict.fromkeys(self._topics, PARTITIONS), mode="half")
         super().__init__(engine, outbox, f"stock_{uuid.uuid4().hex[:8]}")
         self._async_url = async_url
         self._url = url
@@ -119,7 +119,7 @@ class MemoryPlace(Place):
 
     def other_outbox(self, group: str) -> Outbox:
         """Another outbox of the same kind."""
-        return InMemoryOutbox(group)
+        return InMemoryOutbox(group, mode="half")
 
     def async_engine(self) -> AsyncEngine:
         """An async engine."""

@@ -45,7 +45,7 @@ class DatabaseCruelty:
         self._chance = chance
         self._healing = threading.Event()
         kafka = {**world.site.kafka(), "log_level": "0"}  # that brokers die is no news here
-        self._outbox = Outbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
+        self._outbox = Outbox("orders", kafka, channel=world.site.name, tables=world.site.tables, mode="half")
 
     def heal(self) -> None:
         """Let go of everything that is held."""

@@ -61,13 +61,20 @@ class InMemoryOutbox(Outbox):
         group: str = "test",
         *,
         topics: Topics | None = None,
-        mode: Mode = "half",
+        mode: Mode = "table",
         eager: bool = False,
         reject_transactions: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self._start(
-            Settings(group, _NO_KAFKA, eager=eager, reject_transactions=reject_transactions, mode=mode), recorder
+            Settings(
+                group,
+                {} if mode == "table" else _NO_KAFKA,
+                eager=eager,
+                reject_transactions=reject_transactions,
+                mode=mode,
+            ),
+            recorder,
         )
         self._sender.declare(topics)
 

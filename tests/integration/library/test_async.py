@@ -523,7 +523,7 @@ WITHOUT_GREENLET = """
 import sys
 sys.modules["greenlet"] = None
 import outbox
-with outbox.Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}):
+with outbox.Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, mode="half"):
     print("the blocking one works")
 outbox.AsyncOutbox
 """
@@ -553,7 +553,9 @@ def test_an_eager_half_of_a_task_is_rolled_back_by_its_marker(shop: Shop) -> Non
 
 def test_ping_and_close(shop: Shop) -> None:
     async def body(application: AsyncShop) -> None:
-        async with AsyncOutbox("orders", shop.site.kafka(), channel=shop.site.name, tables=shop.site.tables) as outbox:
+        async with AsyncOutbox(
+            "orders", shop.site.kafka(), channel=shop.site.name, tables=shop.site.tables, mode="half"
+        ) as outbox:
             await outbox.ping()
         async with AsyncSession(application.engine) as session:
             with pytest.raises(UsageError, match="closed"):

@@ -150,7 +150,9 @@ def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) 
     site.create("orders")
     started = time.monotonic()
     with (
-        Outbox("orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0) as outbox,
+        Outbox(
+            "orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0, mode="half"
+        ) as outbox,
         Session(site.engine()) as session,
         pytest.raises(OutboxError, match=r"correct bootstrap\.servers"),
     ):
@@ -168,7 +170,7 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
 
     started = time.monotonic()
     with (
-        Outbox("orders", kafka, channel=site.name, publish_timeout_seconds=1.0) as outbox,
+        Outbox("orders", kafka, channel=site.name, publish_timeout_seconds=1.0, mode="half") as outbox,
         ThreadPoolExecutor(8) as pool,
     ):
         list(pool.map(publish, [outbox] * 8))
@@ -220,12 +222,20 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
     ("environ", "says"),
     [
         ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_GROUP"),
-        ({"OUTBOX_GROUP": "orders"}, "bootstrap.servers"),
+        ({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half"}, "bootstrap.servers"),
         ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
         ({"OUTBOX_GROUP": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
         ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"}, "channel name"),
         ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_SCHEMA": "a;b"}, "Schema name"),
-        ({"OUTBOX_GROUP": "g", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": '{"acks": "1"}'}, "'acks'"),
+        (
+            {
+                "OUTBOX_GROUP": "g",
+                "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
+                "OUTBOX_MODE": "half",
+                "OUTBOX_KAFKA": '{"acks": "1"}',
+            },
+            "'acks'",
+        ),
         ({"OUTBOX_CONFIG": "/nowhere.toml"}, "/nowhere.toml"),
     ],
     ids=["group", "servers", "kafka", "group name", "channel", "schema", "acks", "file"],
@@ -240,7 +250,7 @@ def test_a_wrong_property_for_kafka_is_named(site: Site, kafka: dict[str, str]) 
     site.create("orders")
     (name,) = kafka
     with (
-        Outbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables) as outbox,
+        Outbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables, mode="half") as outbox,
         Session(site.engine()) as session,
         pytest.raises(ConfigurationError, match=re.escape(name)),
     ):
@@ -287,7 +297,7 @@ def test_a_password_that_is_not_percent_encoded_is_not_shown(site: Site, passwor
 
 
 def test_no_secret_is_shown_in_a_repr(site: Site) -> None:
-    outbox = Outbox("orders", {"bootstrap.servers": "x:1", "sasl.password": "hush"}, channel=site.name)
+    outbox = Outbox("orders", {"bootstrap.servers": "x:1", "sasl.password": "hush"}, channel=site.name, mode="half")
     assert "hush" not in repr(outbox.settings)
     assert "body" not in repr(Message("orders", "body", "key", {"name": "value"}))
 

@@ -299,7 +299,7 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
 def _outbox(shop: Shop, group: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[Outbox]:
     """An outbox of the shop's site with properties of its own."""
     properties = {**shop.site.kafka(), **(kafka or {})}
-    with Outbox(group, properties, channel=shop.site.name, tables=shop.site.tables, **options) as outbox:
+    with Outbox(group, properties, channel=shop.site.name, tables=shop.site.tables, **options, mode="half") as outbox:
         yield outbox
 
 
@@ -412,7 +412,7 @@ def test_a_second_start_changes_nothing_and_one_after_closing_is_refused(shop: S
 
 
 def test_a_server_that_cannot_reach_kafka_says_so_at_its_start(site: Site) -> None:
-    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5) as outbox:
+    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5, mode="half") as outbox:
         server = CheckServer(outbox._sender, outbox.settings, Scripted())
         with pytest.raises(KafkaUnreachable, match="no checks are served"):
             server.start()

@@ -479,12 +479,12 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     with shop.site.outbox() as unused:
         unused.ping()
     with (
-        Outbox("orders", shop.site.kafka(), channel="no-such-channel") as lost,
+        Outbox("orders", shop.site.kafka(), channel="no-such-channel", mode="half") as lost,
         pytest.raises(ChannelError, match="no-such-channel"),
     ):
         lost.ping()
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
-    with Outbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
+    with Outbox("orders", nowhere, publish_timeout_seconds=0.5, mode="half") as outbox, pytest.raises(PublishFailed):
         outbox.ping()
 
 
@@ -512,7 +512,9 @@ def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: S
     site.create("orders")
     kafka = {"bootstrap.servers": "127.0.0.1:1"}
     with (
-        Outbox("orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5) as outbox,
+        Outbox(
+            "orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5, mode="half"
+        ) as outbox,
         Session(site.engine()) as session,
     ):
         for _ in range(2):

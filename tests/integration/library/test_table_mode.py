@@ -367,7 +367,7 @@ def test_two_outboxes_publish_in_one_transaction(place: Place, engine: Engine) -
 
 
 def test_both_modes_publish_in_one_session(place: Place, engine: Engine) -> None:
-    with InMemoryOutbox() as half, Session(engine) as session, session.begin():
+    with InMemoryOutbox(mode="half") as half, Session(engine) as session, session.begin():
         half.publish(session, Message("orders", b"half"))
         place.outbox.publish(session, Message("orders", b"table"))
     assert [row.value for row in place.rows()] == [b"table"]

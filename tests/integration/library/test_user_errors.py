@@ -50,7 +50,7 @@ from tests.support.harness import Site
 ROOT = Path(__file__).parents[3]
 NOBODY = "127.0.0.1:9"
 KAFKA = {"bootstrap.servers": NOBODY}
-ENVIRONMENT = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY}
+ENVIRONMENT = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY, "OUTBOX_MODE": "half"}
 WRONG: Any = object()
 TYPED: Any = TypedTopic
 Offline = Callable[[], object]
@@ -108,7 +108,7 @@ class World:
 
 
 def _settings(**values: Any) -> Callable[[], object]:
-    return lambda: Outbox(**{"group": "orders", "kafka": KAFKA, **values})
+    return lambda: Outbox(**{"group": "orders", "kafka": KAFKA, "mode": "half", **values})
 
 
 def _environment(**values: str) -> Callable[[], object]:
@@ -125,7 +125,7 @@ def _record(*headers: tuple[str, bytes]) -> SimpleNamespace:
 
 def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], object]:
     def run() -> object:
-        with InMemoryOutbox(topics={"orders": 3}) as outbox:
+        with InMemoryOutbox(topics={"orders": 3}, mode="half") as outbox:
             return publish(outbox)
 
     return run
@@ -133,7 +133,7 @@ def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], obje
 
 def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
     def run() -> object:
-        outbox = Outbox("orders", KAFKA)
+        outbox = Outbox("orders", KAFKA, mode="half")
         outbox.close()
         return use(outbox)
 
@@ -258,6 +258,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "seconds out of range": (_settings(publish_timeout_seconds=0.0), " must be from "),
     "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "Use at most 63"),
     "table prefix": (_environment(OUTBOX_TABLE_PREFIX="a;b"), "Use at most 50"),
+    "Kafka in table mode": (lambda: Outbox("orders", KAFKA), "Remove them, or set mode to"),
     "no group": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_GROUP"),
     "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
@@ -323,7 +324,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     # --- listeners ----------------------------------------------------------------------------------------------
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
-        lambda: TransactionalProducer(Outbox("orders", KAFKA), _Listener(), KAFKA),
+        lambda: TransactionalProducer(Outbox("orders", KAFKA, mode="half"), _Listener(), KAFKA),
         "Give either an outbox, or a group and settings",
     ),
     # --- consumers ----------------------------------------------------------------------------------------------
@@ -614,11 +615,13 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "too many": (_too_many, "Publish further ones in another one"),
     "rejected": (_rejected, "reject_transactions is on. Try again later"),
     "unknown property": (
-        lambda w: w.publish(w.message, Outbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)),
+        lambda w: w.publish(
+            w.message, Outbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name, mode="half")
+        ),
         "correct it, see CONFIGURATION.md of librdkafka",
     ),
     "missing channel": (
-        lambda w: w.publish(w.message, Outbox("g", w.site.kafka(), channel=f"{w.site.name}none")),
+        lambda w: w.publish(w.message, Outbox("g", w.site.kafka(), channel=f"{w.site.name}none", mode="half")),
         "outbox channel create",
     ),
     # --- tables -----------------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def test_an_audit_asks_the_database_of_each_group(site: Site, tmp_path: Path) ->
         CallbackTable(bank_tables).create(connection)
     with (
         Shop(site) as shop,
-        Outbox("bank", site.kafka(), channel=site.name, tables=bank_tables) as bank,
+        Outbox("bank", site.kafka(), channel=site.name, tables=bank_tables, mode="half") as bank,
         Session(shop.engine) as first,
         Session(shop.engine) as second,
     ):

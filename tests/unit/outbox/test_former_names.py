@@ -167,7 +167,7 @@ def test_durations_and_sizes_have_their_unit_in_the_name(settings_type: type[Lay
 def test_former_keyword_of_the_library_works(old: str, new: str) -> None:
     options: dict[str, Any] = {old: 7.0}
     with pytest.warns(DeprecationWarning, match=f"{old} is called {new} now") as heard:
-        outbox = Outbox("orders", KAFKA, **options)
+        outbox = Outbox("orders", KAFKA, **options, mode="half")
     assert getattr(outbox.settings, new) == 7.0
     assert [one.filename for one in heard] == [__file__]
 
@@ -175,12 +175,12 @@ def test_former_keyword_of_the_library_works(old: str, new: str) -> None:
 def test_two_keywords_with_two_values_are_refused() -> None:
     options: dict[str, Any] = {"publish_timeout": 7.0}
     with pytest.raises(ConfigurationError, match="given twice"):
-        Outbox("orders", KAFKA, publish_timeout_seconds=8.0, **options)
+        Outbox("orders", KAFKA, publish_timeout_seconds=8.0, **options, mode="half")
 
 
 @pytest.mark.parametrize(("old", "new"), FORMER_NAMES.items())
 def test_former_name_of_the_library_works_in_environment_and_file(old: str, new: str, tmp_path: Path) -> None:
-    given = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    given = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1", "OUTBOX_MODE": "half"}
     with pytest.warns(FutureWarning, match=f"{old} is called {new} now"):
         assert getattr(Settings.from_env({**given, f"OUTBOX_{old.upper()}": "7"}), new) == 7.0
     (tmp_path / "outbox.toml").write_text(f"{old} = 7\n")

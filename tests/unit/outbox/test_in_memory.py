@@ -82,7 +82,7 @@ def _commit_one(engine: Engine, outbox: InMemoryOutbox, message: Message = MESSA
 
 
 def test_a_record_says_all_of_a_message(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     id_ = _commit_one(engine, outbox, Message("orders", "v", b"k", [("a", "1"), ("a", None)], 3, 1_000))
     headers = (("a", b"1"), ("a", None))
     assert outbox.published == [PublishedMessage("orders", b"k", b"v", headers, 3, 1_000, id_, f"{id_}/0")]
@@ -91,7 +91,7 @@ def test_a_record_says_all_of_a_message(engine: Engine) -> None:
 
 
 def test_what_is_open_is_seen_apart_and_a_test_suite_that_rolls_back_can_look_at_it(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with engine.connect() as connection, connection.begin() as outer:
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             outbox.publish(session, Message("orders", "kept"))
@@ -107,7 +107,7 @@ def test_what_is_open_is_seen_apart_and_a_test_suite_that_rolls_back_can_look_at
 
 
 def test_clear_forgets_what_was_published_and_what_was_to_fail(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     _commit_one(engine, outbox)
     outbox.fail_next_publish()
     outbox.fail_next_commit()
@@ -121,7 +121,7 @@ def test_clear_forgets_what_was_published_and_what_was_to_fail(engine: Engine) -
 
 
 def test_the_list_is_a_copy(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     _commit_one(engine, outbox)
     outbox.published.clear()
     assert len(outbox.published) == 1
@@ -131,7 +131,7 @@ def test_the_list_is_a_copy(engine: Engine) -> None:
 
 
 def test_sqlite_that_begins_no_transaction_at_a_savepoint(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with Session(engine) as session, session.begin():
         with session.begin_nested():
             outbox.publish(session, Message("orders", "1"))
@@ -143,7 +143,7 @@ def test_sqlite_that_begins_no_transaction_at_a_savepoint(engine: Engine) -> Non
 
 
 def test_a_commit_that_fails_for_good_is_known_to_have_failed(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE parents (id int PRIMARY KEY)"))
         reference = "parent int REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED"
@@ -181,7 +181,7 @@ def _work_in_a_transaction(connection: Connection, outbox: InMemoryOutbox) -> No
 def test_a_listener_of_the_users_that_raises_after_the_seal(
     engine: Engine, work: Callable[[Connection, InMemoryOutbox], None]
 ) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with engine.connect() as connection:
         work(connection, outbox)
         event.listen(connection, "commit", _raise)
@@ -191,7 +191,7 @@ def test_a_listener_of_the_users_that_raises_after_the_seal(
 
 
 def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with Session(engine) as session:
         for raises in (False, True, False):
             session.execute(text("INSERT INTO things VALUES (1)"))
@@ -210,7 +210,7 @@ def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
 
 
 def test_topics_that_are_declared(engine: Engine) -> None:
-    outbox = InMemoryOutbox(topics={"orders": 3})
+    outbox = InMemoryOutbox(topics={"orders": 3}, mode="half")
     with Session(engine) as session:
         with pytest.raises(MessageRefused, match="'payments' does not exist"):
             outbox.publish(session, Message("payments", "v"))
@@ -226,28 +226,28 @@ def test_topics_that_are_declared(engine: Engine) -> None:
 
 def test_topics_may_be_names_and_without_any_all_exist(engine: Engine) -> None:
     with Session(engine) as session:
-        InMemoryOutbox(topics=["orders"]).publish(session, Message("orders", "v"))
-        InMemoryOutbox().publish(session, Message("anything", "v", partition=700))
+        InMemoryOutbox(topics=["orders"], mode="half").publish(session, Message("orders", "v"))
+        InMemoryOutbox(mode="half").publish(session, Message("anything", "v", partition=700))
         with pytest.raises(MessageRefused):
-            InMemoryOutbox(topics=[]).publish(session, Message("orders", "v"))
+            InMemoryOutbox(topics=[], mode="half").publish(session, Message("orders", "v"))
 
 
 def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
     with Session(engine) as session:
-        InMemoryOutbox(topics=["shop.check"]).publish(session, Message("shop.check", "v"))
+        InMemoryOutbox(topics=["shop.check"], mode="half").publish(session, Message("shop.check", "v"))
         with pytest.raises(MessageRefused, match=r"'shop.check' is an internal topic"):
-            InMemoryOutbox(topics=["shop.check", "shop.half"]).publish(session, Message("shop.check", "v"))
+            InMemoryOutbox(topics=["shop.check", "shop.half"], mode="half").publish(session, Message("shop.check", "v"))
         with pytest.raises(MessageRefused, match=r"'outbox.half' is an internal topic"):
-            InMemoryOutbox().publish(session, Message("outbox.half", "v"))
+            InMemoryOutbox(mode="half").publish(session, Message("outbox.half", "v"))
 
 
 def test_transactions_are_rejected(engine: Engine) -> None:
     with Session(engine) as session, pytest.raises(TransactionsRejected):
-        InMemoryOutbox(reject_transactions=True).publish(session, MESSAGE)
+        InMemoryOutbox(reject_transactions=True, mode="half").publish(session, MESSAGE)
 
 
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:
-    environment = {"OUTBOX_GROUP": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"}
+    environment = {"OUTBOX_GROUP": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092", "OUTBOX_MODE": "half"}
     with InMemoryOutbox.from_env(environment) as outbox:
         _commit_one(engine, outbox)
         assert outbox.settings.group == "billing"
@@ -255,7 +255,7 @@ def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> No
 
 
 def test_after_close_it_refuses_and_still_shows(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     _commit_one(engine, outbox)
     outbox.ping()
     outbox.close()
@@ -269,11 +269,11 @@ def test_after_close_it_refuses_and_still_shows(engine: Engine) -> None:
 
 def test_it_serves_no_checks() -> None:
     with pytest.raises(UsageError, match="check_local_transaction"):
-        InMemoryOutbox().serve_checks(Scripted())
+        InMemoryOutbox(mode="half").serve_checks(Scripted())
 
 
 def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
 
     def execute(half: HalfMessage) -> LocalTransactionState:
         assert half.value == "v"
@@ -291,7 +291,7 @@ def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
 
 
 def test_a_receipt_of_an_open_transaction_is_waited_for(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with Session(engine) as session:
         receipt = outbox.publish(session, MESSAGE)
         with pytest.raises(NotVisible, match="still open"):
@@ -305,7 +305,7 @@ def test_a_receipt_of_an_open_transaction_is_waited_for(engine: Engine) -> None:
 
 
 def test_two_transactions_find_their_places_one_behind_the_other(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with Session(engine) as session:
         first = outbox.publish(session, MESSAGE)
         session.commit()
@@ -318,7 +318,7 @@ def test_two_transactions_find_their_places_one_behind_the_other(engine: Engine)
 
 
 def test_the_next_publish_fails(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     outbox.fail_next_publish()
     with Session(engine) as session:
         with pytest.raises(PublishFailed):
@@ -341,7 +341,7 @@ def _fence(outbox: InMemoryOutbox) -> None:
 def test_the_next_commit_fails_and_all_is_rolled_back(
     engine: Engine, ask: Callable[[InMemoryOutbox], None], error: type[Exception]
 ) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     ask(outbox)
     with Session(engine) as session:
         session.execute(text("INSERT INTO things VALUES (1)"))
@@ -355,7 +355,7 @@ def test_the_next_commit_fails_and_all_is_rolled_back(
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     outbox.lose_next_commit(committed=committed)
     with pytest.raises(CommitOutcomeUnknown) as caught:
         _commit_one(engine, outbox)
@@ -365,7 +365,7 @@ def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool
 
 
 def test_a_lost_reply_and_receipts(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with Session(engine) as session:
         outbox.lose_next_commit(committed=True)
         receipt = outbox.publish(session, MESSAGE)
@@ -382,7 +382,7 @@ def test_a_lost_reply_and_receipts(engine: Engine) -> None:
 
 
 def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engine) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
     with Session(engine) as session:
         receipt = outbox.publish(session, MESSAGE)
         assert outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
@@ -393,7 +393,7 @@ def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engin
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
-    outbox = InMemoryOutbox()
+    outbox = InMemoryOutbox(mode="half")
 
     async def body() -> None:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
@@ -432,7 +432,7 @@ class _Ears(NoRecorder):
 
 def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
     ears = _Ears()
-    outbox = InMemoryOutbox(recorder=ears)
+    outbox = InMemoryOutbox(recorder=ears, mode="half")
     _commit_one(engine, outbox)
     with Session(engine) as session:
         outbox.publish(session, MESSAGE)
@@ -502,7 +502,7 @@ def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
 
 
 def _parts() -> tuple[Settings, MemorySender, Memory]:
-    settings = Settings("test", {"bootstrap.servers": "localhost:0"})
+    settings = Settings("test", {"bootstrap.servers": "localhost:0"}, mode="half")
     sender = MemorySender(settings)
     return settings, sender, Memory(sender.partitions)
 

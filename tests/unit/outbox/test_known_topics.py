@@ -97,7 +97,7 @@ def test_ends_are_learned_along_with_topics(known: KnownTopics) -> None:
 
 
 def test_publisher_never_waits_for_a_renewal(cluster: Cluster, known: KnownTopics) -> None:
-    sender = Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}))
+    sender = Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"))
     sender._topics, sender._producer = known, object()  # type: ignore[assignment]  # as if it were connected
     sender._channel = object()  # type: ignore[assignment]  # as above
     known.ask("a")

@@ -174,7 +174,7 @@ def test_a_producer_without_a_listener_is_refused() -> None:
 
 
 def test_an_outbox_brings_its_own_settings() -> None:
-    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}) as outbox:
+    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, mode="half") as outbox:
         with pytest.raises(UsageError, match="own settings"):
             TransactionalProducer(outbox, Scripted(), {"bootstrap.servers": "127.0.0.1:1"})
         with pytest.raises(UsageError, match="own settings"):

@@ -29,7 +29,9 @@ IDEMPOTENT = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": 5
 
 def made(**kafka: Any) -> Settings:
     """Settings with librdkafka properties; `__` in a name stands for a dot."""
-    return Settings("orders", {**SERVERS, **{name.replace("__", "."): value for name, value in kafka.items()}})
+    return Settings(
+        "orders", {**SERVERS, **{name.replace("__", "."): value for name, value in kafka.items()}}, mode="half"
+    )
 
 
 # --- properties that would break the guarantee ------------------------------------------------------------------------
@@ -39,7 +41,7 @@ def made(**kafka: Any) -> Settings:
 @pytest.mark.parametrize("prefix", ["", "topic."], ids=["bare", "topic"])
 def test_a_property_that_would_break_the_guarantee_is_refused_with_the_reason(name: str, prefix: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        Settings("orders", {**SERVERS, prefix + name: "1"})
+        Settings("orders", {**SERVERS, prefix + name: "1"}, mode="half")
     assert str(refused.value) == f"Property '{prefix}{name}' cannot be set: {settings._OURS[name]}."
 
 
@@ -67,13 +69,13 @@ def test_librdkafka_knows_what_is_refused(name: str) -> None:
     ],
 )
 def test_what_says_the_same_as_the_library_may_stand_there(name: str, value: object) -> None:
-    assert Settings("orders", {**SERVERS, name: value}).kafka[name] == value
+    assert Settings("orders", {**SERVERS, name: value}, mode="half").kafka[name] == value
 
 
 @pytest.mark.parametrize(("name", "value"), [("acks", 1), ("acks", None), ("enable.idempotence", "false")])
 def test_what_says_something_else_may_not(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        Settings("orders", {**SERVERS, name: value})
+        Settings("orders", {**SERVERS, name: value}, mode="half")
 
 
 def test_topic_properties_under_their_old_roof_are_refused() -> None:
@@ -93,7 +95,7 @@ def test_a_name_that_only_looks_like_another_is_refused() -> None:
             return "acks"
 
     with pytest.raises(ConfigurationError, match="not a string"):
-        Settings("orders", {**SERVERS, Disguise(): "0"})  # type: ignore[dict-item]  # that is the point
+        Settings("orders", {**SERVERS, Disguise(): "0"}, mode="half")  # type: ignore[dict-item]  # that is the point
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_a_name_that_only_looks_like_another_is_refused() -> None:
     ],
 )
 def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: object, says: str) -> None:
-    passed = Settings("orders", {**SERVERS, name: value}).kafka
+    passed = Settings("orders", {**SERVERS, name: value}, mode="half").kafka
     with pytest.raises(ConfigurationError, match="a property for Kafka is wrong") as refused, checked_properties():
         Producer({**passed, **IDEMPOTENT})
     assert says in str(refused.value)
@@ -118,24 +120,34 @@ def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: objec
 # --- table mode -------------------------------------------------------------------------------------------------------
 
 
-def test_table_mode_needs_no_kafka_and_ignores_it() -> None:
-    assert Settings("orders", {}, mode="table").mode == "table"
-    assert Settings("orders", {"acks": 0, "ssl.ca.location": "/nowhere"}, mode="table").mode == "table"
-    with Outbox("orders", mode="table") as outbox:
+def test_table_mode_is_the_default_and_needs_no_kafka() -> None:
+    assert Settings("orders").mode == "table"
+    with Outbox("orders") as outbox:
         outbox.ping()
 
 
-def test_half_mode_is_the_default_and_needs_kafka() -> None:
-    assert made().mode == "half"
+def test_kafka_settings_without_a_mode_that_uses_them_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Remove them, or set mode to 'half' or 'auto'"):
+        Outbox("orders", SERVERS)
+    with pytest.raises(ConfigurationError, match="Kafka settings are given"):
+        Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"})
+
+
+def test_an_environment_that_is_shared_with_the_services_serves_table_mode() -> None:
+    found = Settings.from_env({**ENVIRON, "OUTBOX_MODE": "table"})
+    assert (found.mode, found.kafka) == ("table", {})
+
+
+def test_half_mode_needs_kafka() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
-        Outbox("orders")
+        Outbox("orders", mode="half")
 
 
 def test_mode_auto_needs_kafka_and_has_a_patience_of_its_own() -> None:
     kafka = {"bootstrap.servers": "localhost:9092"}
     found = Settings("orders", kafka, mode="auto")
     assert (found.fallback_after_ms, found.patience_seconds) == (250, 0.25)
-    assert Settings("orders", kafka).patience_seconds == 5.0
+    assert Settings("orders", kafka, mode="half").patience_seconds == 5.0
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
         Settings("orders", {}, mode="auto")
     with pytest.raises(ConfigurationError, match="eager is on in auto mode, which sends half messages at COMMIT only"):
@@ -188,12 +200,12 @@ def test_values_are_passed_on_as_given() -> None:
 
     logger = logging.getLogger("mine")
     kafka = {**SERVERS, "socket.keepalive.enable": True, "linger.ms": 2.5, "oauth_cb": token, "logger": logger}
-    assert Settings("orders", kafka).kafka == kafka
+    assert Settings("orders", kafka, mode="half").kafka == kafka
 
 
 def test_what_was_checked_is_what_is_used() -> None:
     kafka: dict[str, Any] = dict(SERVERS)
-    passed = Settings("orders", kafka).kafka
+    passed = Settings("orders", kafka, mode="half").kafka
     kafka["acks"] = 0
     assert passed == SERVERS
 
@@ -227,7 +239,7 @@ def test_a_callback_that_is_no_function_is_named(name: str) -> None:
 def test_a_certificate_that_is_not_there_is_named(name: str, protocol: str) -> None:
     kafka = {**SERVERS, "security.protocol": protocol, name: "/nowhere/ca.pem"}
     with pytest.raises(ConfigurationError, match=f"The file of property '{name}' is missing"):
-        Settings("orders", kafka)
+        Settings("orders", kafka, mode="half")
 
 
 def test_a_file_that_is_no_certificate_is_named_by_librdkafka(tmp_path: Path) -> None:
@@ -264,7 +276,7 @@ def unwarned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) 
 def test_plaintext_to_another_machine_is_logged_once(unwarned: Callable[[], list[str]], protocol: str | None) -> None:
     kafka = {"bootstrap.servers": "localhost:9092,kafka.example:9092", "sasl.password": "s3cret"}
     for group in ("orders", "billing"):
-        Settings(group, kafka if protocol is None else {**kafka, "security.protocol": protocol})
+        Settings(group, kafka if protocol is None else {**kafka, "security.protocol": protocol}, mode="half")
     (warning,) = unwarned()
     assert "not encrypted" in warning
     assert "s3cret" not in warning
@@ -282,7 +294,7 @@ def test_plaintext_to_another_machine_is_logged_once(unwarned: Callable[[], list
     ],
 )
 def test_plaintext_on_this_machine_is_nothing_to_tell(unwarned: Callable[[], list[str]], servers: str) -> None:
-    Settings("orders", {"bootstrap.servers": servers})
+    Settings("orders", {"bootstrap.servers": servers}, mode="half")
     assert unwarned() == []
 
 
@@ -290,13 +302,13 @@ def test_plaintext_on_this_machine_is_nothing_to_tell(unwarned: Callable[[], lis
     "servers", ["10.0.0.1:9092", "[2001:db8::1]:9092", "localhost.example:9092", "127.0.0.1,kafka"]
 )
 def test_another_machine_is_told_by_its_address(unwarned: Callable[[], list[str]], servers: str) -> None:
-    Settings("orders", {"bootstrap.servers": servers})
+    Settings("orders", {"bootstrap.servers": servers}, mode="half")
     assert len(unwarned()) == 1
 
 
 def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
     for protocol in ("ssl", "SASL_SSL"):
-        Settings("orders", {"bootstrap.servers": "kafka.example:9093", "security.protocol": protocol})
+        Settings("orders", {"bootstrap.servers": "kafka.example:9093", "security.protocol": protocol}, mode="half")
     assert unwarned() == []
 
 
@@ -307,20 +319,20 @@ def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2_147_484.0])
 def test_seconds_that_cannot_be_are_refused(name: str, seconds: float) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        Settings("orders", SERVERS, **{name: seconds})  # type: ignore[arg-type]  # the name decides
+        Settings("orders", SERVERS, **{name: seconds}, mode="half")  # type: ignore[arg-type]  # the name decides
 
 
 @pytest.mark.parametrize("name", ["publish_timeout_seconds", "eager_idle_timeout_seconds"])
 def test_a_time_that_would_round_to_none_at_all_is_refused(name: str) -> None:
     """0 ms is "for ever" to librdkafka and to Postgres."""
     with pytest.raises(ConfigurationError, match=name):
-        Settings("orders", SERVERS, **{name: 0.0004})  # type: ignore[arg-type]  # the name decides
+        Settings("orders", SERVERS, **{name: 0.0004}, mode="half")  # type: ignore[arg-type]  # the name decides
 
 
 # --- environment and file ---------------------------------------------------------------------------------------------
 
 
-ENVIRON = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+ENVIRON = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1", "OUTBOX_MODE": "half"}
 
 
 def test_everything_from_the_environment() -> None:
@@ -355,11 +367,12 @@ def test_everything_from_the_environment() -> None:
 
 
 def test_what_nobody_says_is_the_default() -> None:
-    assert Settings.from_env(ENVIRON) == Settings("orders", SERVERS)
+    assert Settings.from_env(ENVIRON) == Settings("orders", SERVERS, mode="half")
 
 
 TOML = """
 group = "orders"
+mode = "half"
 eager = true
 reject_transactions = false
 eager_idle_timeout_seconds = 60
@@ -496,8 +509,8 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_no_secret_in_settings_and_outbox(secret: str, name: str, wrong: tuple[dict[str, Any], dict[str, Any]]) -> None:
     kafka = {**SERVERS, name: secret, **wrong[0]}
     arguments = {"group": "orders", **wrong[1]}
-    assert secret not in told(lambda: Settings(kafka=kafka, **arguments))
-    assert secret not in told(lambda: Outbox(kafka=kafka, **arguments))
+    assert secret not in told(lambda: Settings(kafka=kafka, **arguments, mode="half"))
+    assert secret not in told(lambda: Outbox(kafka=kafka, **arguments, mode="half"))
 
 
 @hypothesis.settings(deadline=None)  # a client starts threads
@@ -528,5 +541,5 @@ def test_no_secret_in_messages(secret: str, wrong: dict[str, Any]) -> None:
 
 def test_the_test_of_secrets_would_see_one() -> None:
     with suppress(ConfigurationError):
-        assert "orders" in told(lambda: Settings("orders", SERVERS))
-    assert "not a group" in told(lambda: Settings("not a group", SERVERS))
+        assert "orders" in told(lambda: Settings("orders", SERVERS, mode="half"))
+    assert "not a group" in told(lambda: Settings("not a group", SERVERS, mode="half"))

@@ -134,7 +134,7 @@ docs: $(VENV)/.installed ## Build the site of the documents into build/site; a b
 coverage: setup ## Run unit and Spark tests, and list the lines of each module that none of them runs
 	$(BIN)/pytest tests/unit tests/process tests/spark --cov=outbox --cov=relay --cov=checker --cov=spark_jobs --cov=stack --cov-report=term-missing:skip-covered --cov-report=html:build/coverage
 
-tables: setup ## Write the tables of docs/operations that the code gives
+tables: setup ## Write the tables of the documents that the code gives
 	$(BIN)/python -m tests.documents
 
 lock: setup ## Pin every dependency anew
@@ -143,10 +143,15 @@ lock: setup ## Pin every dependency anew
 	$(COMPILE) --extra relay --extra checker -c requirements.txt pyproject.toml $(NOT_PINNED) -o requirements-services.txt
 	$(COMPILE) requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
 
-dist: $(VENV)/.installed ## Build wheels and source archives of both distributions into dist/
-	rm -rf dist
+dist: $(VENV)/.installed ## Build wheels and source archives of both distributions, and their bill of materials, into dist/
+	rm -rf dist build/sbom
 	$(BIN)/python -m hatchling build --directory $(CURDIR)/dist
 	cd services && ../$(BIN)/python -m hatchling build --directory $(CURDIR)/dist
+	$(PYTHON) -m venv build/sbom
+	build/sbom/bin/pip install -q --require-hashes --no-deps -r requirements-services.txt
+	build/sbom/bin/pip install -q --no-deps --no-index --find-links dist kafka-transactional-outbox kafka-transactional-outbox-services
+	build/sbom/bin/pip uninstall -q -y pip setuptools
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-file dist/sbom.cdx.json build/sbom/bin/python
 
 hooks: $(VENV)/.installed ## Run ruff, mypy and a check of the subject at each commit of this clone
 	$(BIN)/pre-commit install

@@ -1,4 +1,4 @@
-"""The tables of the documents that the code gives: exit codes, settings, metrics. `make tables` writes them."""
+"""The tables of the documents that the code gives: settings, metrics, rights, licences. `make tables` writes them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import CompactSettings, LandSettings
 from spark_jobs.watching.settings import WatchSettings
+from tests.licences import licences
 
 END = "<!-- end of table -->"
 WARNED = "goes on; `doctor` and `--check` warn"
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = sorted(path for folder in ("operations", "spark") for path in (DOCS / folder).glob("*.md"))
+PAGES = sorted(path for folder in ("operations", "reference", "spark") for path in (DOCS / folder).glob("*.md"))
 
 
 def filled(pages: Mapping[Path, str]) -> dict[Path, str]:
@@ -99,6 +100,7 @@ def _tables() -> dict[str, str]:
         "metrics of the checker": _metrics(checker.metrics),
         "metrics of the watch": _metrics(spark_jobs.watching.metrics),
         "metrics of land": _metrics(spark_jobs.landing.metrics),
+        "licences": _table(("package", "version", "licence"), licences()),
     }
 
 

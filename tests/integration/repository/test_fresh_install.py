@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import venv
@@ -72,3 +73,23 @@ def test_wheels_in_a_fresh_environment_run_the_quickstart(fresh: Path, servers: 
             printed = _run(fresh, site, "python", ROOT / "examples/quickstart.py", DATABASE_URL=url)
             _, message_id = printed.split()
             wait_until(lambda: "visible: readers see" in _run(fresh, site, "outbox", "trace", message_id))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_bill_of_materials_names_the_licences_of_what_the_wheels_install(fresh: Path) -> None:
+    """As `make dist` writes it."""
+    written = fresh / "sbom.cdx.json"
+    command = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-file", str(written)]
+    subprocess.run([*command, str(fresh / "venv/bin/python")], check=True, timeout=120)
+    components = {each["name"].lower(): each for each in json.loads(written.read_text())["components"]}
+    assert components["psycopg"]["licenses"] == [{"license": {"acknowledgement": "declared", "id": "LGPL-3.0-only"}}]
+    installed = {line.split("==")[0].lower() for line in _freeze(fresh)}
+    assert installed <= components.keys()
+    assert {"kafka-transactional-outbox", "kafka-transactional-outbox-services"} <= installed
+
+
+def _freeze(fresh: Path) -> list[str]:
+    command = [str(fresh / "venv/bin/pip"), "list", "--format", "freeze"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.splitlines()

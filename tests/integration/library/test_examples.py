@@ -33,9 +33,10 @@ def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
     """It uses the default channel and tables, as a newcomer would."""
     with Site(servers.bootstrap_servers, servers.postgres_url, name="outbox") as site:
         site.create()
+        create(site)
         site.create_named_topics("orders")
         _create_orders(site)
-        site.relay()
+        site.relay(extra=relay_settings(site))
         program = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "quickstart.py")],
             env=_environment(site, "postgresql+psycopg://", "orders"),

@@ -33,10 +33,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def _running(fresh: Path, site: Site, *words: str) -> Iterator[None]:
+def _running(fresh: Path, site: Site, *words: str, **environ: str) -> Iterator[None]:
     """Run a service from the fresh environment."""
     command = [str(fresh / "venv/bin/outbox"), *words]
-    process = subprocess.Popen(command, cwd=fresh, env=site.environment())
+    process = subprocess.Popen(command, cwd=fresh, env={**site.environment(), **environ})
     try:
         yield
     finally:
@@ -69,10 +69,11 @@ def test_wheels_in_a_fresh_environment_run_the_quickstart(fresh: Path, servers: 
         _run(fresh, site, "outbox", "channel", "create", "--partitions", "2", "--replication", "1")
         _run(fresh, site, "outbox", "table", "create")
         url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
-        with _running(fresh, site, "relay"), _running(fresh, site, "checker"):
+        tables = {"OUTBOX_TABLES": json.dumps({"orders": {"dsn": site.postgres_url}})}
+        with _running(fresh, site, "relay", **tables), _running(fresh, site, "checker"):
             printed = _run(fresh, site, "python", ROOT / "examples/quickstart.py", DATABASE_URL=url)
             _, message_id = printed.split()
-            wait_until(lambda: "visible: readers see" in _run(fresh, site, "outbox", "trace", message_id))
+            wait_until(lambda: "visible: readers see" in _run(fresh, site, "outbox", "trace", message_id, **tables))
 
 
 @pytest.mark.long

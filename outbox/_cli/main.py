@@ -7,8 +7,9 @@ import traceback
 import warnings
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
+from outbox._cli.process_end import run_and_end
 from outbox._postgres.libpq import missing_libpq
 
 GROUP = "outbox.commands"
@@ -28,8 +29,17 @@ _EXTRAS = {
 }
 
 
-def main() -> None:
-    """Run a subcommand."""
+def main() -> NoReturn:
+    """Run a subcommand, and end the process."""
+    run_and_end(run_subcommand)
+
+
+def run_subcommand() -> None:
+    """Run the subcommand that the command line names.
+
+    Raises:
+        SystemExit: It ended, with its exit code.
+    """
     try:
         import typer  # noqa: PLC0415 - the library works without it; only the command needs it
     except ImportError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn, Self
 
 from pydantic import ValidationError
@@ -51,7 +52,8 @@ class UnsafeError(ConfigurationError):
 
 def fail(message: str, code: Exit = Exit.CONFIGURATION) -> NoReturn:
     """Print a message on standard error, without passwords and control characters, and end the process."""
-    warn(message)
+    with suppress(OSError):  # nobody reads standard error: the exit code is left
+        warn(message)
     raise SystemExit(code)
 
 

@@ -133,7 +133,7 @@ def test_a_command_that_is_not_installed_names_its_extra(monkeypatch: pytest.Mon
     monkeypatch.setattr(cli, "entry_points", lambda **_: ())
     monkeypatch.setattr(sys, "argv", ["outbox", "relay"])
     with pytest.raises(SystemExit, match=r"`outbox relay` is not installed: pip install '.*\[relay\]'"):
-        cli.main()
+        cli.run_subcommand()
 
 
 NO_LIBPQ = {"PSYCOPG_IMPL": "c"}  # psycopg's variable: an implementation that is not installed

@@ -17,7 +17,7 @@ import psycopg
 import structlog
 
 from checker import metrics
-from checker.connection import CONNECT_SECONDS, connect_and_verify
+from checker.connection import connect_and_verify
 from checker.durability import oldest_prepared
 from checker.fencing.breakers import Breakers
 from checker.fencing.fence import DiscardLookup, Fence
@@ -117,10 +117,10 @@ class Database:
         with suppress(queue.Full):
             self._batches.put_nowait(None)  # wakes it; a full queue does so, too
 
-    def stop(self) -> None:
-        """Finish the batch at hand, and end."""
-        self.retire()
-        self._thread.join(CONNECT_SECONDS + 5)
+    def wait(self, seconds: float) -> bool:
+        """Wait until the batch at hand is finished after `retire()`; return whether it was in time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from checker.connection import UnreachableError
+from checker.connection import CONNECT_SECONDS, UnreachableError
 from checker.database import Database, Report, by_database
 from checker.fencing.fence import DiscardLookup
 from checker.settings import DatabaseSettings
 from checker.upkeep.service import Upkeep
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
+
+STOP_SECONDS = CONNECT_SECONDS + 5.0
+"""Time for the batches at hand of all databases when the process is asked to stop."""
 
 log = structlog.get_logger()
 
@@ -98,12 +102,16 @@ class ServedDatabases:
                 raise RuntimeError(f"database {database.name!r} is no longer asked") from database.failure
 
     def stop(self) -> None:
-        """Finish the batches at hand, and end."""
+        """Finish the batches at hand, and end; one that does not end in time is asked for again by the relay."""
         self._upkeep.stop()
         for database in self._databases.values():
             database.retire()
-        for database in self._databases.values():
-            database.stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        late = [
+            name for name, database in self._databases.items() if not database.wait(max(deadline - time.monotonic(), 0))
+        ]
+        if late:
+            log.warning("Databases did not answer in time; the relay asks again", databases=late)
 
     def names(self) -> list[str]:
         """Their names."""

@@ -27,7 +27,7 @@ from outbox._kafka.admin import admin_client, checked_properties
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import one_line
 from outbox._service.health import Health
-from outbox._service.membership import not_joined
+from outbox._service.membership import leave_group, not_joined
 from outbox._service.rights import refuse_missing_right, require_rights
 from outbox._service.signals import reload_on_signal
 from outbox.errors import ConfigurationError
@@ -123,7 +123,7 @@ class CheckerService:
             self._contract.stop()
             self._databases.stop()
             self._producer.flush(5)
-            self._consumer.close()
+            leave_group(self._consumer)
             log.info("Checker stopped")
 
     def _turn(self) -> None:

@@ -17,7 +17,7 @@ from outbox._kafka.topic_cache import TopicCache
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.health import Health
-from outbox._service.membership import not_joined
+from outbox._service.membership import leave_group, not_joined
 from outbox._service.rights import require_rights
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
@@ -104,7 +104,14 @@ class RelayService:
             self._topics,
         )
         return ServedPartitions(
-            take_over, self._consumer, self._intake, self._group, self._commits, self._contract, self._topics
+            take_over,
+            self._consumer,
+            self._intake,
+            self._group,
+            self._commits,
+            self._contract,
+            self._topics,
+            self._stop.is_set,
         )
 
     def _consumer_config(self) -> dict[str, object]:
@@ -151,7 +158,7 @@ class RelayService:
             self._real_topics.stop()
             self._ends.watch.stop()
             self._served.give_up(list(self._served.workers), DRAIN_SECONDS)
-            self._consumer.close()
+            leave_group(self._consumer)
             log.info("Relay stopped")
 
     def _subscribe(self) -> None:

@@ -1,8 +1,18 @@
-"""Whether a consumer has joined its group, from its group metadata. Pure."""
+"""Whether a consumer has joined its group, from its group metadata; and leaving the group."""
 
 from __future__ import annotations
 
 import sys
+import threading
+from concurrent.futures import Future
+
+import structlog
+from confluent_kafka import Consumer
+
+LEAVE_SECONDS = 10.0
+"""Time for a consumer to leave its group; `Consumer.close()` has no limit of its own."""
+
+log = structlog.get_logger()
 
 _GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation in this machine's byte order
 
@@ -29,3 +39,31 @@ def not_joined(group_metadata: bytes, group: str) -> str | None:
         group: Name of the group.
     """
     return f"the consumer has not joined group {group}" if generation(group_metadata) < 0 else None
+
+
+def leave_group(consumer: Consumer) -> None:
+    """Close the consumer of a process that ends.
+
+    It leaves its group, so that others need not wait for its session to expire. If Kafka does not answer within
+    `LEAVE_SECONDS`, the process ends all the same, and the session expires.
+
+    Args:
+        consumer: Not used any more.
+
+    Raises:
+        BaseException: What a callback of the consumer raised.
+    """
+    left: Future[None] = Future()
+
+    def close() -> None:
+        try:
+            consumer.close()
+            left.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
+            left.set_exception(error)
+
+    threading.Thread(target=close, name="leave-group", daemon=True).start()
+    try:
+        left.result(LEAVE_SECONDS)
+    except TimeoutError:
+        log.warning("Group not left in time; Kafka drops the member when its session expires", seconds=LEAVE_SECONDS)

@@ -44,6 +44,7 @@ class ServedPartitions:
         commits: Commits offsets with `delivery = at_least_once`.
         contract: Looks at the channel's topics; soon, after a failure.
         topics: Descriptions of real topics, dropped after a failure.
+        stopping: Returns whether the process is to end: nothing more is taken over then.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ServedPartitions:
         commits: OffsetCommits,
         contract: ContractWatch,
         topics: TopicCache,
+        stopping: Callable[[], bool],
     ) -> None:
         self.workers: dict[int, PartitionWorker] = {}
         self.ownership = Ownership()
@@ -67,6 +69,7 @@ class ServedPartitions:
         self._commits = commits
         self._contract = contract
         self._topics = topics
+        self._stopping = stopping
 
     # --- taken over
 
@@ -80,14 +83,18 @@ class ServedPartitions:
         Returns:
             Where to start reading, by (topic, partition).
         """
-        if not numbers:
+        if not numbers or self._stopping():
             return {}
         began = time.monotonic()
         with ThreadPoolExecutor(len(numbers)) as pool:
             deliveries = dict(zip(numbers, pool.map(self._fence, numbers), strict=True))
         starts: dict[Place, int] = {}
         for number, delivery in deliveries.items():
-            if delivery is not None:
+            if delivery is None:
+                continue
+            if self._stopping():  # each may wait for Kafka's time-outs
+                delivery.close()
+            else:
                 starts |= self._serve(number, delivery, began, assign=assign)
         return starts
 

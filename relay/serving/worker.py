@@ -117,6 +117,8 @@ class PartitionWorker(threading.Thread):
     def stop(self, timeout: float) -> None:
         """Let the open Kafka transaction finish, then end the thread; the producer and the readers are closed.
 
+        The readers of a thread that has not ended in time stay open until it has.
+
         Args:
             timeout: Maximum seconds to wait.
         """
@@ -125,7 +127,8 @@ class PartitionWorker(threading.Thread):
         self._lookup.stop()
         self.join(timeout)
         self._commits.delivery.close()
-        self._readers.close()
+        if not self.is_alive():  # librdkafka must not be closed under a call; without a thread it closes by itself
+            self._readers.close()
 
     # --- the thread
 

@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 
 from outbox import Message
 from outbox._kafka.admin import admin_client
+from outbox._service.exit_codes import Exit
 from outbox.protocol.record import Record
 from outbox.testing import read_committed
 from relay.kafka.producer import DeliveryError
@@ -186,6 +187,17 @@ def thin(proxied: tuple[Stack, KafkaProxies, Armed]) -> Iterator[Site]:
 
 def _relay(site: Site, proxies: KafkaProxies) -> Service:
     return site.relay(extra={**SHORT, "OUTBOX_BOOTSTRAP_SERVERS": proxies.bootstrap_servers})
+
+
+def test_relay_that_waits_for_a_transaction_coordinator_ends_when_asked(
+    proxied: tuple[Stack, KafkaProxies, Armed], thin: Site
+) -> None:
+    _, proxies, armed = proxied
+    armed.arm("InitProducerId", Fault(FaultKind.DROP))
+    relay = _relay(thin, proxies)
+    wait_until(lambda: armed.hits["InitProducerId dropped"] > 0, explain=thin.logs)
+    assert relay.terminate() == Exit.OK
+    assert "Traceback" not in relay.output()
 
 
 @pytest.mark.long

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
+from structlog.testing import capture_logs
 
-from outbox._service.membership import generation, group_name, not_joined
+from outbox._service import membership
+from outbox._service.membership import generation, group_name, leave_group, not_joined
 from outbox._service.rights import refuse_missing_right
 from outbox.errors import ConfigurationError
 
@@ -53,3 +57,19 @@ def test_missing_right_is_refused_by_name(code: int, named: str) -> None:
 def test_missing_right_of_another_error_is_none() -> None:
     refuse_missing_right(KafkaError(KafkaError._ALL_BROKERS_DOWN), "READ", NAMES)
     refuse_missing_right(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "READ", {"group": "shop-relay"})
+
+
+def test_a_group_that_does_not_let_a_consumer_go_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "LEAVE_SECONDS", 0.01)
+    answered = threading.Event()
+    with capture_logs() as logs:
+        leave_group(Mock(spec=Consumer, close=Mock(side_effect=answered.wait)))
+    assert [line["event"] for line in logs] == [
+        "Group not left in time; Kafka drops the member when its session expires"
+    ]
+    answered.set()
+
+
+def test_what_a_callback_raises_while_a_consumer_leaves_its_group_is_raised() -> None:
+    with pytest.raises(ConfigurationError, match="no right"):
+        leave_group(Mock(spec=Consumer, close=Mock(side_effect=ConfigurationError("no right"))))

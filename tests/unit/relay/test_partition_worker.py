@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from unittest.mock import Mock
@@ -19,7 +20,7 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
 from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.discard import DiscardReason
+from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from relay.batching.pacing import BatchPolicy
@@ -196,6 +197,30 @@ def test_ops_for_halves_ahead_wait_while_halves_can_be_read(worker: PartitionWor
     worker._read()
     worker._read()
     assert taken(ledger) == [1, 2, 3, 0]
+
+
+def test_readers_are_not_closed_under_a_thread_that_reads(worker: PartitionWorker, delivery: Mock) -> None:
+    """No client of librdkafka is closed while a call is in it."""
+    reading, answered = threading.Event(), threading.Event()
+    halves_of, discards_of = worker._readers.halves, worker._readers.discards
+    assert isinstance(halves_of, Mock)
+    assert isinstance(discards_of, Mock)
+
+    def read() -> list[Manifest]:
+        reading.set()
+        answered.wait()
+        raise DeliveryError("stopped")
+
+    discards_of.read_manifests.side_effect = read
+    worker.start()
+    reading.wait()
+    worker.stop(0.01)
+    delivery.close.assert_called_once_with()
+    halves_of.close.assert_not_called()
+    answered.set()
+    worker.stop(60)
+    halves_of.close.assert_called_once_with()
+    discards_of.close.assert_called_once_with()
 
 
 def test_it_ends_at_the_first_error(worker: PartitionWorker, delivery: Mock) -> None:

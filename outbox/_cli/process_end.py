@@ -1,4 +1,4 @@
-"""How the command `outbox` ends its process: with its exit code, whatever its threads do (R59).
+"""How the command `outbox` ends its process: with its exit code, whatever its threads do (R64).
 
 Clients of Kafka and Postgres have threads of their own, some of which enter the interpreter. One that enters it while
 it is taken apart crashes the process, or hangs it. So it is not taken apart: a command closes what must be closed
@@ -39,7 +39,7 @@ def _exit_code(command: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - printed, as Python does
-        with suppress(OSError):  # nobody reads standard error: the exit code is left
+        with suppress(OSError):  # the reader of standard error went away: the exit code is left
             sys.excepthook(type(error), error, error.__traceback__)
         return _FAILED
     return 0

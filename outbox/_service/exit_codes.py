@@ -52,7 +52,7 @@ class UnsafeError(ConfigurationError):
 
 def fail(message: str, code: Exit = Exit.CONFIGURATION) -> NoReturn:
     """Print a message on standard error, without passwords and control characters, and end the process."""
-    with suppress(OSError):  # nobody reads standard error: the exit code is left
+    with suppress(OSError):  # the reader of standard error went away: the exit code is left
         warn(message)
     raise SystemExit(code)
 

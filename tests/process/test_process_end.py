@@ -1,4 +1,4 @@
-"""A command ends with its exit code, whatever its threads do, and whoever reads its output (R59)."""
+"""A command ends with its exit code, whatever its threads do, and whoever reads its output (R64)."""
 
 from __future__ import annotations
 

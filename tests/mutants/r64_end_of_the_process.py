@@ -1,4 +1,4 @@
-"""R59: a command ends its process itself, and does not let Python take the interpreter apart.
+"""R64: a command ends its process itself, and does not let Python take the interpreter apart.
 
 Without it, a client's thread that enters the interpreter then crashes the process: a relay without a right ends with
 SIGSEGV, not with 4. `outbox relay --workers` starts it again and again, and does not end with the cause.
@@ -21,7 +21,7 @@ def _let_python_end(command: Callable[[], None]) -> NoReturn:
 
 
 MUTANT = Mutant(
-    "R59",
+    "R64",
     Harm.STUCK,
     run_and_end,
     _let_python_end,

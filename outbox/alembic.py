@@ -101,6 +101,8 @@ class OutboxTables(MigrateOperation):
         relay_roles: Sequence[str] = (),
         checker_roles: Sequence[str] = (),
         operator_roles: Sequence[str] = (),
+        *,
+        notify: bool | None = None,
     ) -> None:
         """Create the message table and what belongs to it, and its schema if it is missing, and grant privileges.
 
@@ -112,6 +114,7 @@ class OutboxTables(MigrateOperation):
             relay_roles: Roles that get the privileges for the relay.
             checker_roles: Roles that get the privileges for `outbox audit`.
             operator_roles: Roles that get the privileges for the commands of operators.
+            notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
 
         Raises:
             ConfigurationError: A name is not valid.
@@ -123,7 +126,7 @@ class OutboxTables(MigrateOperation):
             *map(table.checker_grant, checker_roles),
             *map(table.operator_grant, operator_roles),
         ]
-        operations.invoke(cls([*table.statements(), *all_statements(grants)]))
+        operations.invoke(cls([*table.statements(notify=notify), *all_statements(grants)]))
 
     @classmethod
     def drop_outbox_messages(cls, operations: Operations, schema: str = "public", prefix: str = "outbox") -> None:
@@ -145,6 +148,8 @@ class OutboxTables(MigrateOperation):
         prefix: str = "outbox",
         relay_roles: Sequence[str] = (),
         mark_column: str = "",
+        *,
+        notify: bool | None = None,
     ) -> None:
         """Create the two tables that the relay needs beside a foreign table, which itself remains as it is.
 
@@ -155,13 +160,14 @@ class OutboxTables(MigrateOperation):
             prefix: Prefix of their names; each foreign table needs its own.
             relay_roles: Roles that get the privileges for the relay, on the foreign table too.
             mark_column: Column of the foreign table that the relay sets; empty: it deletes delivered rows.
+            notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
 
         Raises:
             ConfigurationError: A name is not valid.
         """
         source = _foreign(schema, prefix, message_table)
         grants = [grant for role in relay_roles for grant in source.relay_grants(role, mark_column)]
-        operations.invoke(cls([*source.statements(), *all_statements(grants)]))
+        operations.invoke(cls([*source.statements(notify=notify), *all_statements(grants)]))
 
     @classmethod
     def drop_outbox_foreign_source(

@@ -190,6 +190,11 @@ class TableNames:
         """Name of the SQL function that publishes a message in table mode."""
         return f"{self.prefix}_publish"
 
+    @property
+    def notify_function(self) -> str:
+        """Name of the function of the trigger that notifies the relay of commits."""
+        return f"{self.prefix}_notify"
+
     def owns(self, schema: str, table: str) -> bool:
         """Return whether a table with these names is the outbox's own.
 

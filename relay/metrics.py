@@ -137,6 +137,12 @@ TABLE_OLDEST_SECONDS = Gauge(
     ["source"],
     registry=REGISTRY,
 )
+TABLE_WAKE_UPS = Counter(
+    "outbox_relay_table_wake_ups",
+    "Times that an idle table source found rows, by what ended its pause: notification, or poll",
+    ["source", "cause"],
+    registry=REGISTRY,
+)
 TABLE_SPLIT = Counter(
     "outbox_relay_table_split",
     "Batches of a table source with a part of a local transaction that is too large for one Kafka transaction",

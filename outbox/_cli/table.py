@@ -50,6 +50,13 @@ MarkColumn = Annotated[
     str,
     typer.Option("--mark-column", help="With --message-table: column that the relay sets, if it deletes no rows."),
 ]
+Notify = Annotated[
+    bool | None,
+    typer.Option(
+        "--notify/--no-notify",
+        help="Create or drop the trigger by which commits notify the relay. Default: leave it as it is.",
+    ),
+]
 
 
 @app.command()
@@ -62,6 +69,7 @@ def create(
     operator_role: OperatorRoles = None,
     message_table: ForeignName = "",
     mark_column: MarkColumn = "",
+    notify: Notify = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
@@ -70,15 +78,14 @@ def create(
     if message_table:
         foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
         with database(settings) as connection:
-            foreign.create(connection, rights)
+            foreign.create(connection, rights, notify=notify)
         _tell(foreign.full_source, "ready", as_json=as_json)
         return
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.create(connection, _grants(table, application_role, checker_role))
-        messages.create(
-            connection, _message_grants(messages, application_role, checker_role, relay_role, operator_role)
-        )
+        grants = _message_grants(messages, application_role, checker_role, relay_role, operator_role)
+        messages.create(connection, grants, notify=notify)
         table.verify(connection)
     _tell(table.full_name, "ready", as_json=as_json, more=_message_tables(messages))
 
@@ -93,19 +100,19 @@ def print_sql(
     operator_role: OperatorRoles = None,
     message_table: ForeignName = "",
     mark_column: MarkColumn = "",
+    notify: Notify = None,
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
     settings = DatabaseSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
     if message_table:
         foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
-        typer.echo(foreign.ddl(rights), nl=False)
+        typer.echo(foreign.ddl(rights, notify=notify), nl=False)
         return
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
-    typer.echo(
-        messages.ddl(_message_grants(messages, application_role, checker_role, relay_role, operator_role)), nl=False
-    )
+    grants = _message_grants(messages, application_role, checker_role, relay_role, operator_role)
+    typer.echo(messages.ddl(grants, notify=notify), nl=False)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from outbox._operations.finding import Finding
 from outbox._operations.source_report import Condition, SourceReporter
 from outbox._operations.table_connection import table_connection
 from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
 from outbox.errors import ConfigurationError
 
@@ -44,6 +45,7 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
                     yield Finding(what, problem, fix)
                     return
             owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
+            is_notified = has_trigger(connection, source_name(*foreign.table))
     except ConfigurationError as error:
         yield Finding(what, str(error), "correct the settings of the table, or the rights of this role")
         return
@@ -51,6 +53,7 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
         of = "source {!r} and table {}".format(*owner)
         yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
         return
+    yield Finding(what, "", NOTIFIED[is_notified])
     found = reporter.report(source, foreign, dsn)
     for problem in found.problems:
         yield Finding(what, f"not read: {problem}", "correct it, and run this again")

@@ -22,6 +22,8 @@ from outbox._operations.source_report import Condition, SourceReport, SourceRepo
 from outbox._operations.table_connection import table_connection
 from outbox._postgres.ddl import may_use_schema, missing_rights, written
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.notifications import NOTIFIED, has_trigger
+from outbox._postgres.source_statements import source_name
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
@@ -130,6 +132,8 @@ class TableDoctor:
         yield from self._indexes(connection)
         yield from self._grants(connection)
         yield from self._vacuum(connection)
+        is_notified = has_trigger(connection, source_name(names.schema, names.message))
+        yield Finding(self._what, "", NOTIFIED[is_notified])
 
     def _shape(self, connection: psycopg.Connection[Any], name: str, columns: frozenset[str]) -> Iterator[Finding]:
         """Yield what is wrong with a table."""

@@ -9,6 +9,7 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._postgres.notifications import notify_statements
 from outbox._rules.qualified_name import QualifiedName
 from outbox.settings import TableNames
 
@@ -74,13 +75,26 @@ class ForeignSource:
         """Return the source table's schema and name, as SQL writes them."""
         return written(self.names.schema, self.names.source)
 
-    def statements(self) -> list[sql.Composed]:
-        """Return the statements that make both tables, and the schema if there is none; running them again is safe."""
-        return [create_schema(self.names.schema), *(statement.format(**self._names) for statement in split(_DDL))]
+    def statements(self, *, notify: bool | None = None) -> list[sql.Composed]:
+        """Return the statements that make both tables, and the schema if there is none; running them again is safe.
+
+        Args:
+            notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
+        """
+        return [
+            create_schema(self.names.schema),
+            *(statement.format(**self._names) for statement in split(_DDL)),
+            *self._notify(notify=notify),
+        ]
+
+    def _notify(self, *, notify: bool | None) -> list[sql.Composed]:
+        function = sql.Identifier(self.names.schema, self.names.notify_function)
+        return notify_statements(sql.Identifier(*self.table), function, notify=notify)
 
     def drop_statements(self) -> list[sql.Composed]:
         """Return the statements that drop both tables; the foreign table remains."""
-        return [drop_tables(self.names.schema, (self.names.discarded, self.names.source))]
+        tables = (self.names.discarded, self.names.source)
+        return [*self._notify(notify=False), drop_tables(self.names.schema, tables)]
 
     def relay_grants(self, role: str, mark: str = "") -> list[Grant]:
         """Return what the relay needs, on the foreign table too.
@@ -99,18 +113,21 @@ class ForeignSource:
             Grant(self.table.schema, role, {self.table.table: ("SELECT", settle)}),
         ]
 
-    def ddl(self, grants: Iterable[Grant] = ()) -> str:
+    def ddl(self, grants: Iterable[Grant] = (), *, notify: bool | None = None) -> str:
         """Return the SQL that makes both tables and gives rights; running it again is safe."""
-        return script([*self.statements(), *all_statements(grants)])
+        return script([*self.statements(notify=notify), *all_statements(grants)])
 
-    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
+    def create(
+        self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), *, notify: bool | None = None
+    ) -> None:
         """Make both tables in one transaction, and the schema if there is none.
 
         Args:
             connection: Of a role that may.
             grants: The rights that the relay's roles get.
+            notify: See `statements()`.
 
         Raises:
             CallbackTableError: The role has not the rights, or a role to get some does not exist.
         """
-        run(connection, self.statements(), list(grants), "table")
+        run(connection, self.statements(notify=notify), list(grants), "table")

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._postgres.notifications import notify_statements
 from outbox.settings import TableNames
 
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
@@ -157,19 +158,30 @@ class MessageTable:
         """Return the message table's schema and name, as SQL writes them."""
         return written(self.names.schema, self.names.message)
 
-    def statements(self) -> list[sql.Composed]:
-        """Return the statements that make all of it, and the schema if there is none; running them again is safe."""
+    def statements(self, *, notify: bool | None = None) -> list[sql.Composed]:
+        """Return the statements that make all of it, and the schema if there is none; running them again is safe.
+
+        Args:
+            notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
+        """
         texts = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST)}
         return [
             create_schema(self.names.schema),
             *(statement.format(**self._names, **texts) for statement in split(_DDL)),
+            *self._notify(notify=notify),
         ]
+
+    def _notify(self, *, notify: bool | None) -> list[sql.Composed]:
+        names = self.names
+        table = sql.Identifier(names.schema, names.message)
+        return notify_statements(table, sql.Identifier(names.schema, names.notify_function), notify=notify)
 
     def drop_statements(self) -> list[sql.Composed]:
         """Return the statements that drop all of it, and with it every message that waits."""
         names = self.names
         return [
             sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._names["publish"]),
+            *self._notify(notify=False),
             drop_tables(names.schema, (names.message, names.discarded, names.delivered, names.source)),
         ]
 
@@ -228,18 +240,21 @@ class MessageTable:
         rights[names.discarded] = (*rights[names.discarded], "DELETE")
         return Grant(names.schema, role, rights)
 
-    def ddl(self, grants: Iterable[Grant] = ()) -> str:
+    def ddl(self, grants: Iterable[Grant] = (), *, notify: bool | None = None) -> str:
         """Return the SQL that makes all of it and gives rights on it; running it again is safe."""
-        return script([*self.statements(), *all_statements(grants)])
+        return script([*self.statements(notify=notify), *all_statements(grants)])
 
-    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
+    def create(
+        self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), *, notify: bool | None = None
+    ) -> None:
         """Make all of it in one transaction, and the schema if there is none.
 
         Args:
             connection: Of a role that may.
             grants: The rights that other roles get.
+            notify: See `statements()`.
 
         Raises:
             CallbackTableError: The role has not the rights, or a role to get some does not exist.
         """
-        run(connection, self.statements(), list(grants), "table")
+        run(connection, self.statements(notify=notify), list(grants), "table")

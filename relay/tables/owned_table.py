@@ -14,6 +14,7 @@ from psycopg import sql
 
 from outbox._failpoints import failpoint
 from outbox._postgres.dsn import connect_dsn
+from outbox._postgres.notifications import Notifications
 from outbox._postgres.server_limits import server_limits
 from outbox._postgres.source_statements import TRY_OWN, source_name
 from outbox._postgres.table_errors import explained
@@ -112,13 +113,17 @@ class OwnedTable(ABC):
         name: Name of the source.
         names: Where the source table is.
         connection: See `open_session`.
+        delivered: Schema and name of the table whose rows are delivered.
     """
 
     origin_bytes = 0
     """By how much an origin header may be longer than the source's name with a number of 64 bits, bytes."""
 
-    def __init__(self, name: str, names: TableNames, connection: psycopg.Connection[Any]) -> None:
+    def __init__(
+        self, name: str, names: TableNames, connection: psycopg.Connection[Any], delivered: tuple[str, str]
+    ) -> None:
         self.name = name
+        self.notifications = Notifications(connection, source_name(*delivered))
         self._names = names
         self._connection = connection
 

@@ -25,12 +25,9 @@ from relay.tables.admission import Admission, Admitted
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
 from relay.tables.owned_table import OwnedTable, Refusal, Step, Window
+from relay.tables.pauses import Pauses
 from relay.tables.rows import RowTransaction, ids, records, transactions
 from relay.tables.table_progress import was_delivered
-
-IDLE_MIN_SECONDS = 0.001
-IDLE_MAX_SECONDS = 0.05
-"""Pause between two looks at an empty table; it doubles up to this."""
 
 HEARTBEAT_SECONDS = 3_600.0
 """An idle source commits its progress again, so that it never expires."""
@@ -122,11 +119,14 @@ class TableSource:
             KafkaUnreachable: Kafka does not answer.
             psycopg.Error: The database does not answer.
         """
-        idle = IDLE_MIN_SECONDS
-        while not self._stopping(idle):
-            idle = self._delivery.rest_ms / 1_000 if self._turn() else _longer(idle)
+        pauses = Pauses(self._name, self._table.notifications, self._stopping)
+        stop = pauses.first()
+        while not stop:
+            found = self._turn()
             self._set_figures()
             self._purge()
+            waiting, seconds = bool(self._admission.waiting()), self._delivery.rest_ms / 1_000
+            stop = pauses.after(found=found, waiting=waiting, seconds=seconds)
         self._progress = self._settle(self._progress)
 
     # --- one turn
@@ -250,10 +250,6 @@ class TableSource:
         metrics.TABLE_ROWS.labels(self._name).set(count)
         metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
         metrics.TABLE_BEHIND_HALVES.labels(self._name).set(self._admission.behind_halves())
-
-
-def _longer(idle: float) -> float:
-    return min(max(2 * idle, IDLE_MIN_SECONDS), IDLE_MAX_SECONDS)
 
 
 def _refusals(admitted: Admitted) -> list[Refusal]:

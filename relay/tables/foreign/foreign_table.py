@@ -67,7 +67,7 @@ class ForeignTable(OwnedTable):
     origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
-        super().__init__(name, settings.names(), connection)
+        super().__init__(name, settings.names(), connection, settings.foreign_name())
         self._source = ForeignSource(settings.names(), settings.foreign_name())
         self._layout = settings.foreign_layout()
         self._mark = settings.mark_column if settings.after == "mark" else ""

@@ -59,6 +59,13 @@ def test_a_fine_table_is_shown_with_its_rights(shop: Site) -> None:
     group = shop.channel.table_group(SOURCE)
     assert f"group {group}" in said
     assert f"no ACL names transactional id {group}" in said
+    assert "commits do not notify the relay" in said
+
+
+def test_a_table_that_notifies_is_shown(shop: Site) -> None:
+    with shop.connect() as connection:
+        MessageTable(shop.tables).create(connection, notify=True)
+    assert "commits notify the relay (`--notify`)" in [one["finding"] for one in _findings(shop, Exit.OK)]
 
 
 @pytest.mark.parametrize(

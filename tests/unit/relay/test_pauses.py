@@ -1,0 +1,116 @@
+"""Pauses of a table source: how long it polls, and when it waits for notifications."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+import pytest
+
+from relay.tables.pauses import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, NOTIFIED_SECONDS, Pauses
+
+
+class Begins(enum.Enum):
+    """What keeps a wait from its begin."""
+
+    NO_TRIGGER = None
+    OPEN_TRANSACTION = False
+
+
+class Place:
+    """A clock and notifications that note what is asked of them."""
+
+    def __init__(self, *, begins: bool | None, comes: bool = False) -> None:
+        self.begins, self.comes = begins, comes
+        self.done: list[str | float] = []
+
+    def try_begin(self) -> bool | None:
+        """See `Notifications`."""
+        self.done.append("begin")
+        return self.begins
+
+    def end(self) -> None:
+        """See `Notifications`."""
+        self.done.append("end")
+
+    def wait(self, seconds: float, stopping: Callable[[float], bool]) -> bool:
+        """See `Notifications`."""
+        self.done.append(f"wait {seconds}")
+        return self.comes and not stopping(0)
+
+    def stopping(self, seconds: float) -> bool:
+        """Note a pause."""
+        self.done.append(seconds)
+        return False
+
+    def took(self) -> list[str | float]:
+        """Return what was done since the last call."""
+        done, self.done = self.done, []
+        return done
+
+
+def idle(pauses: Pauses, *, waiting: bool = False) -> None:
+    """Pause after a turn that found nothing."""
+    pauses.after(found=False, waiting=waiting, seconds=0.3)
+
+
+@pytest.mark.parametrize("begins", [Begins.NO_TRIGGER, Begins.OPEN_TRANSACTION])
+def test_a_source_without_notifications_polls_ever_more_slowly(begins: Begins) -> None:
+    place = Place(begins=begins.value)
+    pauses = Pauses("poll", place, place.stopping)
+    for _ in range(10):
+        idle(pauses)
+    slept = [each for each in place.took() if isinstance(each, float)]
+    assert slept[:3] == [IDLE_MIN_SECONDS, 2 * IDLE_MIN_SECONDS, 4 * IDLE_MIN_SECONDS]
+    assert slept[-1] == IDLE_MAX_SECONDS
+    pauses.after(found=True, waiting=False, seconds=0.3)
+    idle(pauses)
+    assert [each for each in place.took() if isinstance(each, float)] == [0.3, IDLE_MIN_SECONDS]
+
+
+def test_a_missing_trigger_is_not_looked_for_at_each_poll() -> None:
+    place = Place(begins=None)
+    pauses = Pauses("missing", place, place.stopping)
+    for _ in range(10):
+        idle(pauses)
+    assert place.took().count("begin") == 1
+
+
+def test_the_table_is_read_between_the_begin_of_a_wait_and_the_wait() -> None:
+    place = Place(begins=True)
+    pauses = Pauses("begin", place, place.stopping)
+    idle(pauses)
+    assert place.took() == ["begin", 0]  # the caller reads now
+    idle(pauses)
+    assert place.took() == [f"wait {NOTIFIED_SECONDS}", 0]
+    idle(pauses)
+    assert place.took() == [f"wait {NOTIFIED_SECONDS}", 0]  # and reads once a second without a notification
+
+
+def test_a_notification_ends_the_wait_before_the_table_is_read() -> None:
+    place = Place(begins=True, comes=True)
+    pauses = Pauses("comes", place, place.stopping)
+    idle(pauses)
+    idle(pauses)
+    assert place.took() == ["begin", 0, f"wait {NOTIFIED_SECONDS}", 0, "end", 0]
+    pauses.after(found=True, waiting=False, seconds=0.3)
+    assert place.took() == [0.3]
+
+
+def test_a_source_with_work_lets_nobody_notify_it() -> None:
+    place = Place(begins=True)
+    pauses = Pauses("work", place, place.stopping)
+    idle(pauses)
+    place.took()
+    pauses.after(found=True, waiting=False, seconds=0.3)
+    assert place.took() == ["end", 0.3]
+
+
+def test_rows_that_wait_for_kafka_are_polled() -> None:
+    place = Place(begins=True)
+    pauses = Pauses("kafka", place, place.stopping)
+    idle(pauses)
+    place.took()
+    idle(pauses, waiting=True)
+    idle(pauses, waiting=True)
+    assert place.took() == ["end", IDLE_MIN_SECONDS, 2 * IDLE_MIN_SECONDS]

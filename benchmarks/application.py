@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox
 from outbox._postgres.message_table import MessageTable
+from outbox.settings import TableNames
 from tests.support.harness import Site
 
 THREADS = 16
@@ -47,6 +48,11 @@ Tell = Callable[[Session, bytes], object]
 """Tells others, in a session's transaction; the bytes are the message's key."""
 
 
+def notifying_tables(site: Site) -> TableNames:
+    """Return the names of the message table of a site whose commits notify the relay."""
+    return TableNames(site.tables.schema, f"{site.tables.prefix}_notifying")
+
+
 class Rate(NamedTuple):
     """What a number of threads achieved together.
 
@@ -73,12 +79,14 @@ class Application:
         self.engine: Engine = site.engine(pool_size=64)
         self.outbox: Outbox = site.outbox()
         self.table_outbox = Outbox("orders", mode="table", tables=site.tables)
+        self.notifying_outbox = Outbox("orders", mode="table", tables=notifying_tables(site))
         self.auto_outbox: Outbox = site.outbox(mode="auto")
         self.topic = topic
         self.payload = b""
         self._random = random.Random(0)
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
+            MessageTable(notifying_tables(site)).create(connection, notify=True)
             connection.execute((_TABLES % (BUSINESS_ROWS - 1)).encode())
 
     def use_payload(self, size: int) -> None:
@@ -104,6 +112,10 @@ class Application:
     def publish_row(self, session: Session, key: bytes) -> None:
         """`publish()` in table mode."""
         self.table_outbox.publish(session, self.message(key))
+
+    def publish_row_and_notify(self, session: Session, key: bytes) -> None:
+        """`publish()` in table mode, to a table whose commits notify the relay."""
+        self.notifying_outbox.publish(session, self.message(key))
 
     def publish_automatically(self, session: Session, key: bytes) -> None:
         """`publish()` in auto mode."""

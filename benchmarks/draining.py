@@ -129,15 +129,15 @@ def keys_from(site: Site, topic: str, before: Mapping[int, int]) -> Iterator[byt
 
 
 @contextmanager
-def relay(site: Site, processes: int = 1, *, tables: bool = False) -> Iterator[None]:
+def relay(site: Site, processes: int = 1, *, tables: Iterable[str] = ()) -> Iterator[None]:
     """Run the project's relay during the block.
 
     Args:
         site: Whose channel it serves.
         processes: That share the partitions.
-        tables: Whether it delivers from the site's message table too.
+        tables: Prefixes of the names of message tables that it delivers from too.
     """
-    sources = {"bench": {"dsn": site.postgres_url, "table_prefix": site.name}} if tables else {}
+    sources = {prefix: {"dsn": site.postgres_url, "table_prefix": prefix} for prefix in tables}
     settings = {**AS_DELIVERED, "OUTBOX_TABLES": json.dumps(sources)}
     services = [site.relay(extra=settings) for _ in range(processes)]
     try:

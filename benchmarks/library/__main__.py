@@ -72,7 +72,7 @@ Measure = Callable[[Stack, Site, Application, Size, Run], list[Figure]]
 
 
 def _relayed(_: Stack, site: Site, application: Application, size: Size, __: Run) -> list[Figure]:
-    with relays(site) as running:
+    with relays(site, notifying=True) as running:
         return [
             figure
             for scene in (RELAYED, RELAYED_LARGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,11 +12,12 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from benchmarks.application import SMALL, THREADS, Application, Rate
+from benchmarks.application import SMALL, THREADS, Application, Rate, notifying_tables
 from benchmarks.draining import relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.polling_relay import empty_table, start_polling_relay
+from outbox.settings import TableNames
 from tests.support.harness import Site, wait_until
 
 LARGE = 100_000
@@ -61,7 +62,8 @@ def measure_throughput(
     """Measure `publish()`, lazy, eager, and of all modes, beside an outbox-table insert and beside no messaging.
 
     Each runs equally long, and a round before the first is thrown away: the pages of this payload are new.
-    Auto mode runs with a relay only: rows that nobody delivers would keep their lanes in the table.
+    Auto mode runs with a relay only: rows that nobody delivers would keep their lanes in the table. Table mode with
+    NOTIFY runs with a relay only: without one no commit notifies.
 
     Args:
         application: Warm.
@@ -80,6 +82,7 @@ def measure_throughput(
     }
     if scene.relayed:
         variants["auto"] = application.publish_automatically
+        variants["notifying"] = application.publish_row_and_notify
     runs = {name: partial(application.rate_for, tell, THREADS, seconds) for name, tell in variants.items()}
     found = interleave(runs, rounds, between, warm=True)
     return [
@@ -90,23 +93,45 @@ def measure_throughput(
         *(_rates(scene, found, "table", baseline) for baseline in ("insert", "publish")),
         _cpu(scene, found, "table"),
         *(_rates(scene, found, "auto", baseline) for baseline in ("insert", "publish") if scene.relayed),
+        *(_rates(scene, found, "notifying", baseline) for baseline in ("insert", "table") if scene.relayed),
     ]
 
 
-_BASELINES = {"insert": "outbox-table insert", "no_messaging": "no messaging", "publish": "half mode"}
-_SUFFIXES = {"insert": "outbox_insert", "no_messaging": "no_messaging", "publish": "half_mode"}
-_PREFIXES = {"publish": "app_", "eager": "app_eager_", "table": "table_app_", "auto": "auto_app_"}
+_BASELINES = {
+    "insert": "outbox-table insert",
+    "no_messaging": "no messaging",
+    "publish": "half mode",
+    "table": "table mode",
+}
+_SUFFIXES = {
+    "insert": "outbox_insert",
+    "no_messaging": "no_messaging",
+    "publish": "half_mode",
+    "table": "table_mode",
+}
+_PREFIXES = {
+    "publish": "app_",
+    "eager": "app_eager_",
+    "table": "table_app_",
+    "auto": "auto_app_",
+    "notifying": "notifying_app_",
+}
 _WORDS = {
     "publish": "publish()",
     "eager": "eager publish()",
     "table": "publish() in table mode",
     "auto": "publish() in auto mode",
+    "notifying": "publish() in table mode with NOTIFY",
 }
 _ROW = Target("ratio", "at least", 0.95)
 
 
 def _rates(scene: Scene, found: Mapping[str, list[Rate]], ours: str, baseline: str) -> Figure:
-    targets = {("publish", baseline): scene.targets.get(baseline), ("table", "insert"): _ROW}
+    targets = {
+        ("publish", baseline): scene.targets.get(baseline),
+        ("table", "insert"): _ROW,
+        ("notifying", "table"): _ROW,
+    }
     return Figure(
         f"{_PREFIXES[ours]}tps_vs_{_SUFFIXES[baseline]}{scene.suffix}",
         f"{THREADS} threads, {_WORDS[ours]}, {scene.words}",
@@ -138,11 +163,13 @@ class Relays:
         site: Of the channel.
         connection: To the database with the ordinary outbox table.
         polling: The polling relay's process.
+        tables: Prefixes of the names of the message tables that the relay delivers from.
     """
 
     site: Site
     connection: psycopg.Connection[Any]
     polling: subprocess.Popen[bytes]
+    tables: Sequence[str]
 
     def wait_for_relay(self) -> None:
         """Wait until the relay has caught up.
@@ -157,8 +184,8 @@ class Relays:
         wait_until(caught_up, _CAUGHT_UP_SECONDS, lambda: f"the relay has not caught up\n{self.site.logs()}")
 
     def has_no_rows(self) -> bool:
-        """Whether no row of the message table waits for the relay."""
-        return self._is_empty(self.site.tables.message)
+        """Whether no row of a message table waits for the relay."""
+        return all(self._is_empty(TableNames(self.site.tables.schema, prefix).message) for prefix in self.tables)
 
     def wait_for_polling_relay(self) -> None:
         """Wait until the polling relay has caught up.
@@ -194,7 +221,13 @@ class Relays:
 
 
 @contextmanager
-def relays(site: Site) -> Iterator[Relays]:
-    """Run both relays until the block ends."""
-    with relay(site, tables=True), start_polling_relay(site.environment()) as polling, site.connect() as connection:
-        yield Relays(site, connection, polling)
+def relays(site: Site, *, notifying: bool = False) -> Iterator[Relays]:
+    """Run both relays until the block ends.
+
+    Args:
+        site: Whose channel and message table the relay serves.
+        notifying: Whether it serves the message table whose commits notify it, too.
+    """
+    tables = [site.tables.prefix, *([notifying_tables(site).prefix] if notifying else [])]
+    with relay(site, tables=tables), start_polling_relay(site.environment()) as polling, site.connect() as connection:
+        yield Relays(site, connection, polling, tables)

@@ -25,8 +25,9 @@ WORDS = {
     "debezium_tuned": "Debezium tuned",
     "rocketmq": "RocketMQ",
     "exactly_once": "half mode",
+    "table": "table mode",
 }
-"""The peers, and the half mode that stands beside table mode, for people."""
+"""The peers, and the modes of ours that stand beside another one, for people."""
 
 _FAILURES = (OutboxError, AssertionError, OSError, ValueError, psycopg.Error, KafkaException)
 """What a peer that does not start, does not deliver, says what cannot be read, or dies is seen by."""

@@ -34,6 +34,9 @@ _TARGETS = {
     ("table", 50, ""): Target("ratio", "at most", 1),
     ("table", 99, ""): Target("ratio", "at most", 2),
     ("table", 50, "_vs_half_mode"): Target("ours", "at most", 10),
+    ("notifying", 50, ""): Target("ratio", "at most", 1),
+    ("notifying", 99, ""): Target("ratio", "at most", 2),
+    ("notifying", 50, "_vs_table_mode"): Target("ours", "at most", 10),
 }
 """By what is ours, percentile, and the suffix of what stands beside it."""
 
@@ -41,6 +44,7 @@ _OURS = {
     "exactly_once": ("", ""),
     "at_least_once": ("at_least_once_", ", at least once"),
     "table": ("table_", ", table mode"),
+    "notifying": ("notifying_", ", table mode with NOTIFY"),
 }
 """The prefixes of figures' names, and the words for people."""
 
@@ -54,6 +58,9 @@ _PEERS = {
 
 _BESIDE_TABLE = {"": "debezium_tuned", "_vs_half_mode": "exactly_once", "_vs_polling_relay": "polling"}
 """Likewise, of table mode."""
+
+_BESIDE_NOTIFYING = {"": "debezium_tuned", "_vs_table_mode": "table"}
+"""Likewise, of table mode whose commits notify the relay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +131,13 @@ def measure_latencies(
         without: Peers that are left out.
     """
     with ExitStack() as running:
-        both = running.enter_context(relays(site))
+        both = running.enter_context(relays(site, notifying=True))
         at_least_once = running.enter_context(Site(stack.bootstrap_servers, stack.postgres_url))
         tells = {
             "exactly_once": application.publish,
             "at_least_once": _at_least_once(at_least_once, application),
             "table": application.publish_row,
+            "notifying": application.publish_row_and_notify,
         }
         peers = Peers(running, without, {"polling": both.end_polling_relay})
         debeziums = {
@@ -141,6 +149,7 @@ def measure_latencies(
             "exactly_once": both.wait_for_relay,
             "at_least_once": at_least_once.wait_settled,
             "table": both.wait_for_relay,
+            "notifying": both.wait_for_relay,
             "polling": both.wait_for_polling_relay,
         }
         scene = Scene(stack, site, application, tells, debeziums, peers, rests)
@@ -190,7 +199,12 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
             Target("ours", "at most", 0),
         )
 
-    besides = {"exactly_once": _PEERS, "at_least_once": _PEERS, "table": _BESIDE_TABLE}
+    besides = {
+        "exactly_once": _PEERS,
+        "at_least_once": _PEERS,
+        "table": _BESIDE_TABLE,
+        "notifying": _BESIDE_NOTIFYING,
+    }
     return [
         *(
             figure(ours, percent, suffix, peer)
@@ -200,6 +214,7 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
         ),
         *(doubled("exactly_once", suffix, peer) for suffix, peer in _PEERS.items()),
         doubled("table", "", "debezium_tuned"),
+        doubled("notifying", "", "debezium_tuned"),
     ]
 
 

@@ -89,7 +89,7 @@ def drain_rows(
     """
     with _site(stack) as site:
         _fill(site, _FILL_OURS.format(table=site.tables.message), messages, body, each)
-        return drain(site, _TOPIC, messages, relay(site, processes, tables=True))
+        return drain(site, _TOPIC, messages, relay(site, processes, tables=[site.name]))
 
 
 def _polled(stack: Stack, messages: int) -> Drain:

@@ -114,7 +114,7 @@ _PREFIXES = {
     "eager": "app_eager_",
     "table": "table_app_",
     "auto": "auto_app_",
-    "notifying": "notifying_app_",
+    "notifying": "table_notifying_app_",
 }
 _WORDS = {
     "publish": "publish()",

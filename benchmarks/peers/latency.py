@@ -44,7 +44,7 @@ _OURS = {
     "exactly_once": ("", ""),
     "at_least_once": ("at_least_once_", ", at least once"),
     "table": ("table_", ", table mode"),
-    "notifying": ("notifying_", ", table mode with NOTIFY"),
+    "notifying": ("table_notifying_", ", table mode with NOTIFY"),
 }
 """The prefixes of figures' names, and the words for people."""
 

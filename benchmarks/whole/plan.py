@@ -70,6 +70,8 @@ DEMANDED: Mapping[str, str] = {
     "table_drain_vs_debezium": "peers-drain",
     "table_commit_to_visible_p50_ms_200": "peers-latency",
     "table_commit_to_visible_p99_ms_200": "peers-latency",
+    "table_notifying_commit_to_visible_p50_ms_200": "peers-latency",
+    "table_notifying_app_tps_vs_table_mode": "library",
     "auto_outage_p99_ms_vs_before": "outage",
     "auto_outage_failed": "outage",
     "auto_outage_misplaced": "outage",

@@ -12,6 +12,10 @@ IDLE_MIN_SECONDS = 0.001
 IDLE_MAX_SECONDS = 0.05
 """Pause between two looks at an empty table; it doubles up to this."""
 
+BEGIN_SECONDS = 0.008
+"""A source waits for notifications once its pause has grown to this. Where rows come faster, notifications would save
+little time, and slow the commits."""
+
 NOTIFIED_SECONDS = 1.0
 """Pause between two looks at an empty table while commits are notified: what a lost notification costs at most."""
 
@@ -81,7 +85,7 @@ class Pauses:
         return self._stopping(0) if self._is_notified else self._poll()  # what was committed before is read first
 
     def _begin(self) -> bool:
-        if time.monotonic() < self._look_at:
+        if self._idle < BEGIN_SECONDS or time.monotonic() < self._look_at:
             return False
         has_begun = self._notifications.try_begin()
         if has_begun is None:

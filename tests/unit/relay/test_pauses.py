@@ -54,6 +54,16 @@ def idle(pauses: Pauses, *, waiting: bool = False) -> None:
     pauses.after(found=False, waiting=waiting, seconds=0.3)
 
 
+def begun(place: Place, name: str) -> Pauses:
+    """Return pauses that have begun to wait."""
+    pauses = Pauses(name, place, place.stopping)
+    while place.done[-2:] != ["begin", 0]:
+        idle(pauses)
+    polled = place.took()[:-2]
+    assert polled == [IDLE_MIN_SECONDS, 2 * IDLE_MIN_SECONDS, 4 * IDLE_MIN_SECONDS]
+    return pauses
+
+
 @pytest.mark.parametrize("begins", [Begins.NO_TRIGGER, Begins.OPEN_TRANSACTION])
 def test_a_source_without_notifications_polls_ever_more_slowly(begins: Begins) -> None:
     place = Place(begins=begins.value)
@@ -78,9 +88,7 @@ def test_a_missing_trigger_is_not_looked_for_at_each_poll() -> None:
 
 def test_the_table_is_read_between_the_begin_of_a_wait_and_the_wait() -> None:
     place = Place(begins=True)
-    pauses = Pauses("begin", place, place.stopping)
-    idle(pauses)
-    assert place.took() == ["begin", 0]  # the caller reads now
+    pauses = begun(place, "begin")  # the caller reads now
     idle(pauses)
     assert place.took() == [f"wait {NOTIFIED_SECONDS}", 0]
     idle(pauses)
@@ -89,28 +97,24 @@ def test_the_table_is_read_between_the_begin_of_a_wait_and_the_wait() -> None:
 
 def test_a_notification_ends_the_wait_before_the_table_is_read() -> None:
     place = Place(begins=True, comes=True)
-    pauses = Pauses("comes", place, place.stopping)
+    pauses = begun(place, "comes")
     idle(pauses)
-    idle(pauses)
-    assert place.took() == ["begin", 0, f"wait {NOTIFIED_SECONDS}", 0, "end", 0]
+    assert place.took() == [f"wait {NOTIFIED_SECONDS}", 0, "end", 0]
     pauses.after(found=True, waiting=False, seconds=0.3)
     assert place.took() == [0.3]
 
 
-def test_a_source_with_work_lets_nobody_notify_it() -> None:
+def test_a_source_with_work_ends_its_wait_and_polls_first() -> None:
     place = Place(begins=True)
-    pauses = Pauses("work", place, place.stopping)
-    idle(pauses)
-    place.took()
+    pauses = begun(place, "work")
     pauses.after(found=True, waiting=False, seconds=0.3)
-    assert place.took() == ["end", 0.3]
+    idle(pauses)
+    assert place.took() == ["end", 0.3, IDLE_MIN_SECONDS]
 
 
 def test_rows_that_wait_for_kafka_are_polled() -> None:
     place = Place(begins=True)
-    pauses = Pauses("kafka", place, place.stopping)
-    idle(pauses)
-    place.took()
+    pauses = begun(place, "kafka")
     idle(pauses, waiting=True)
     idle(pauses, waiting=True)
-    assert place.took() == ["end", IDLE_MIN_SECONDS, 2 * IDLE_MIN_SECONDS]
+    assert place.took() == ["end", 8 * IDLE_MIN_SECONDS, 16 * IDLE_MIN_SECONDS]

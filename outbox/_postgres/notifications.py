@@ -1,8 +1,9 @@
 """Notifications of commits to a message table or foreign table: the trigger that sends them, and how the relay waits.
 
 Postgres lets only one transaction at a time commit a notification. So the trigger sends one only while the relay waits:
-the relay then holds an advisory lock. A transaction that inserts while nobody waits holds the same lock, shared, until
-it ends, and the relay cannot begin to wait before that. So the commit of each row is either read or notified.
+the relay then holds an advisory lock. A transaction that inserts rows while the relay does not wait takes the same
+lock, shared, until it ends, and the relay cannot begin to wait before that. So the commit of each row is either read
+or notified.
 """
 
 from __future__ import annotations
@@ -28,10 +29,7 @@ BEGIN IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(
 $$;
 CREATE OR REPLACE TRIGGER outbox_notify AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}();
 """
-_DROP: LiteralString = """
-DROP TRIGGER IF EXISTS outbox_notify ON {table};
-DROP FUNCTION IF EXISTS {function}();
-"""
+_DROP: LiteralString = "DROP FUNCTION IF EXISTS {function}() CASCADE"  # with its trigger
 
 NOTIFIED = {
     True: "commits notify the relay (`--notify`)",

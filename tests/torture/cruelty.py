@@ -95,8 +95,7 @@ class Cruelty:
 
     def fault(self) -> None:
         """Do something cruel; an operator looks after the table source meanwhile."""
-        if self._source.needs_operator:
-            self._hurt_server("operator", self._source.operate)
+        self._hurt_server("operator", self._source.operate)
         self._chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
 
     # --- requests -----------------------------------------------------------------------------------------------
@@ -226,6 +225,15 @@ class Cruelty:
     def operate(self) -> None:
         """Do what an operator does, after healing too."""
         self._source.operate()
+
+    @property
+    def is_operated(self) -> bool:
+        """Whether the operator has done all that the faults so far ask for."""
+        return self._source.is_well
+
+    def found(self) -> list[str]:
+        """What contradicts I15 since the last call."""
+        return self._source.take_found()
 
     def all_faults(self) -> Counter[str]:
         """Everything that was done so far, by name."""

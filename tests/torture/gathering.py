@@ -14,6 +14,7 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
 from outbox.protocol.op import OpKind, OpSource, parse_op
 from tests.support.harness import wait_until
+from tests.support.row_statements import DELIVERED, DISCARDED, WAITING
 from tests.torture.evidence import DeliveredRow, DiscardedRow, Evidence, HalfSeen, Told, transaction_of
 from tests.torture.log import Places, Reader, read_to_end, seen
 from tests.torture.observers import Observers
@@ -23,13 +24,6 @@ from tests.torture.world import PARTITIONS, REAL_PARTITIONS, TOPICS, World
 T = TypeVar("T")
 
 _MANIFEST = b"/manifest"
-_DELIVERED: LiteralString = (
-    "SELECT {transaction_id} || '/' || id, topic, CAST(floor(extract(epoch FROM delivered_at) * 1000) AS bigint) FROM"
-    " (SELECT xid, created_at, delivered_at, topic, generate_series(lower(run), upper(run) - 1) AS id"
-    " FROM {delivered}, unnest(ids) AS run) AS evidence"
-)
-_DISCARDED: LiteralString = "SELECT id, {transaction_id} || '/' || id, reason FROM {discarded}"
-_WAITING: LiteralString = "SELECT {transaction_id} || '/' || id FROM {message} ORDER BY id LIMIT 20"
 _FORGET: LiteralString = "WITH gone AS (DELETE FROM {delivered}) DELETE FROM {discarded}"
 _READER_SECONDS = 60.0
 
@@ -81,7 +75,7 @@ class Gathering:
 
     def waiting(self) -> list[str]:
         """Message ids of the first rows that wait in the message table now."""
-        return [message_id for (message_id,) in self._rows_of(_WAITING)]
+        return [message_id for (message_id,) in self._rows_of(WAITING)]
 
     def gather(self, unsettled: list[str]) -> Evidence:
         """The evidence of a round that has healed; the next round begins.
@@ -116,8 +110,8 @@ class Gathering:
             fenced={op.transaction_id for op in checked if op.kind is OpKind.ROLLBACK},
             manifests=manifests,
             alive=alive,
-            delivered=[DeliveredRow(*row) for row in self._rows_of(_DELIVERED)],
-            discarded=[DiscardedRow(*row) for row in self._rows_of(_DISCARDED)],
+            delivered=[DeliveredRow(*row) for row in self._rows_of(DELIVERED)],
+            discarded=[DiscardedRow(*row) for row in self._rows_of(DISCARDED)],
             poison={id_ for (id_,) in self._query(f"SELECT row_id FROM {self._world.site.name}_poison")},
             waiting=self.waiting(),
             unsettled=unsettled,

@@ -1,6 +1,6 @@
 """The invariants: each is a function that says what in a round's evidence contradicts it. Pure.
 
-I1 to I8, I10 to I12 and I14; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
+I1 to I8, I10 to I12, I14 and I15; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
 docs/reliability.md.
 """
 
@@ -199,9 +199,9 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
     "I10": unchanged,
     "I14": true_reasons,
 }
-"""Those that a round's evidence decides; I11, I12 and the rest of I6 are watched all the time."""
+"""Those that a round's evidence decides; I11, I12, I15 and the rest of I6 are watched all the time."""
 
-WATCHED = ("I6", "I11", "I12")
+WATCHED = ("I6", "I11", "I12", "I15")
 
 
 def _place(record: Seen) -> str:

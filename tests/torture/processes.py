@@ -67,6 +67,9 @@ OPEN = {"application.begun", "application.sent", "outbox.half_acked", "outbox.se
 IN_FENCE = {"checker.locked", "checker.placed", "checker.fenced"}
 """Steps inside a fence: a checker that stops there holds the advisory locks of its transactions."""
 
+HALTED = "Table source halted"
+"""What a relay logs then."""
+
 OPEN_SECONDS = 60.0
 _OPEN_SHARE = 0.3
 _FAILPOINT_SHARE = 0.8
@@ -119,6 +122,7 @@ class Processes:
         self._chance = chance
         self._running: list[_Running] = []
         self._down: set[str] = set()
+        self._halts: set[str] = set()
 
     @contextmanager
     def down(self, kind: str) -> Iterator[None]:
@@ -152,6 +156,7 @@ class Processes:
         if code is None:
             return True
         self._site.services.remove(process.service)
+        self._halts |= halts_of(process.service)
         if code == -signal.SIGKILL:
             self.faults[f"{process.kind} killed" if process.killed else f"killed at {process.step}"] += 1
         elif code in {0, -signal.SIGTERM} and process.asked:  # the latter before it listens to signals
@@ -276,9 +281,23 @@ class Processes:
         """How many transactions were acknowledged since the last call of `take_acknowledged()`, by mode."""
         return Counter(mode for mode, _ in self._acknowledged())
 
+    def halts(self) -> frozenset[str]:
+        """The lines of all relays, also of those that ended, that say that the table source is halted."""
+        running = [halts_of(process.service) for process in list(self._running) if process.kind == "relay"]
+        return frozenset().union(*running, self._halts)  # one that ends meanwhile is in the latter by now
+
     def services(self) -> Sequence[tuple[str, int]]:
         """The relays and checkers that run: kind and process id."""
         return [(each.kind, each.service.process.pid) for each in list(self._running) if each.kind not in APPLICATIONS]
+
+
+def halts_of(service: Service) -> frozenset[str]:
+    """The lines of a process that say that a table source is halted."""
+    try:
+        lines = service.output().splitlines()
+    except FileNotFoundError:  # it has ended
+        return frozenset()
+    return frozenset(f"{service.log.name}: {line}" for line in lines if HALTED in line)
 
 
 def is_stopped(service: Service) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import threading
+import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, LiteralString
 
 import psycopg
@@ -17,11 +20,16 @@ from outbox._postgres.source_statements import OWNER, source_name
 from tests.support.commands import run_command
 from tests.torture.evidence import SOURCE
 from tests.torture.processes import Processes
+from tests.torture.set_back import SetBack
 from tests.torture.world import World
 
 _A_WHILE = (2.0, 15.0)
 """How old the state is to which the tables are set back."""
 
+_DELIVERED_SECONDS = 60.0
+"""So long a restore waits for a batch that was delivered since the backup, so that it undoes one."""
+
+_PAUSE_SECONDS = 0.2
 _LOCK_WAIT = "5s"
 _END_MS = 5_000
 
@@ -37,10 +45,19 @@ _RESTORE: LiteralString = (
     " UPDATE {source} AS now SET batch = was.batch, delivered = was.delivered, ids = was.ids"
     " FROM backup.source AS was"
 )
+_NUMBERS: LiteralString = (
+    "SELECT was.batch, was.delivered, now.delivered FROM {source} AS now, backup.source AS was WHERE now.id = was.id"
+)
+
+_ANSWERED = {"resumed", "not halted"}
+"""Answers of `table resume` after which there is nothing to do until a relay halts again."""
 
 
 class SourceCruelty:
     """Faults of the table source's progress. After each of them the operator resumes the source.
+
+    A relay must halt once the database does not know batches any more that it called delivered (I15). So the operator
+    waits for that halt, and looks whether anything was served before.
 
     Args:
         world: Where.
@@ -49,19 +66,23 @@ class SourceCruelty:
 
     Attributes:
         faults: What was done, by name.
-        outcomes: What commands answered.
-        needs_operator: Whether the source may be halted, so that an operator must look at it now.
+        outcomes: What came of it, and what commands answered.
+        found: What contradicts I15.
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
-        self.needs_operator = False
+        self.found: list[str] = []
         self._was_hurt = False
+        self._needs_operator = False
+        self._set_back: SetBack | None = None
+        self._answered: frozenset[str] = frozenset()
         self._world = world
         self._processes = processes
         self._chance = chance
         self._healing = threading.Event()
+        self._one_at_a_time = threading.Lock()
         self._table = MessageTable(world.site.tables)
 
     def heal(self) -> None:
@@ -72,27 +93,60 @@ class SourceCruelty:
         """Let faults last again until the next `heal()`."""
         self._healing.clear()
 
+    @property
+    def is_well(self) -> bool:
+        """Whether an operator has done all that the faults so far ask for."""
+        return not self._needs_operator
+
+    # --- faults
+
     def restore(self) -> None:
         """Bring back the progress and the rows of some seconds ago; what came since stays.
 
         A restore ends all sessions, so it ends that of the owner. Delivered rows are back, and nothing is lost, so
         that all invariants hold. If the database ends meanwhile, nothing is restored.
         """
-        if self.needs_operator:
+        if self._needs_operator:
             return
         try:
             with self._connect() as connection:
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 connection.execute(self._table.compose(_BACKUP))
             self._healing.wait(self._chance.uniform(*_A_WHILE))
-            with self._connect() as connection:
-                connection.execute(self._table.compose(_LOCK))
-                self._end_owner(connection)
-                connection.execute(self._table.compose(_RESTORE))
-                self.needs_operator = self._was_hurt = True  # before COMMIT, whose answer may be lost
-        except psycopg.Error:
+            self._wait_for_a_batch()
+            with self._one_at_a_time:
+                self._set_tables_back()
+        except psycopg.Error as error:
+            self.outcomes[f"set-backs that were given up: {type(error).__name__}"] += 1
+
+    def _wait_for_a_batch(self) -> None:
+        """Wait until a batch that the backup does not know was delivered."""
+        deadline = time.monotonic() + _DELIVERED_SECONDS
+        with self._connect() as connection:
+            connection.autocommit = True
+            while not self._healing.wait(_PAUSE_SECONDS) and time.monotonic() < deadline:
+                batch, _, proven = self._numbers(connection)
+                if proven > batch:
+                    return
+
+    def _set_tables_back(self) -> None:
+        if self._needs_operator:
             return
+        with self._connect() as connection:
+            connection.execute(self._table.compose(_LOCK))
+            self._end_owner(connection)
+            set_back = SetBack(*self._numbers(connection), self._processes.halts())
+            connection.execute(self._table.compose(_RESTORE))
+            self._needs_operator = self._was_hurt = True  # before COMMIT, whose answer may be lost
         self.faults["message table restored to an earlier state"] += 1
+        if set_back.undone:
+            self._set_back = set_back
+        self.outcomes["set-backs that undid " + ("delivered batches" if set_back.undone else "no delivered batch")] += 1
+
+    def _numbers(self, connection: psycopg.Connection[Any]) -> tuple[int, int, int]:
+        """Newest and delivered batch of the backup, and the delivered batch now."""
+        row = connection.execute(self._table.compose(_NUMBERS)).fetchone()
+        return row or (0, 0, 0)  # before the first batch
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self._world.site.postgres_url, options=f"-c lock_timeout={_LOCK_WAIT}")
@@ -105,32 +159,75 @@ class SourceCruelty:
 
     def drop_progress(self) -> None:
         """Delete the source's group in Kafka while no relay runs."""
-        if self.needs_operator:
-            return
-        with self._processes.down("relay"):
-            self.needs_operator = self._was_hurt = True
-            try:
-                group = self._world.channel.channel.table_group(SOURCE)
-                for future in self._world.site.admin.delete_consumer_groups([group]).values():
-                    future.result()
-            except KafkaException:  # a broker is down; it may be deleted all the same
+        with self._one_at_a_time:
+            if self._needs_operator:
                 return
+            with self._processes.down("relay"):
+                self._needs_operator = self._was_hurt = True
+                self._delete_group()
+
+    def _delete_group(self) -> None:
+        group = self._world.channel.channel.table_group(SOURCE)
+        try:
+            for future in self._world.site.admin.delete_consumer_groups([group]).values():
+                future.result()
+        except KafkaException:  # a broker is down; it may be deleted all the same
+            return
         self.faults["progress of the table source deleted in Kafka"] += 1
 
+    # --- the operator
+
     def operate(self) -> None:
-        """Resume the source, as an operator does when it halts; if that is refused now, it is tried again.
+        """Resume the source if a fault or a relay's halt asks for it; if that is refused now, it is tried again.
 
         Nothing happens before the first fault: a source that halts for no reason stays halted (I3).
         """
         if not self._was_hurt:
             return
+        with self._one_at_a_time:
+            halts = self._processes.halts()
+            if not (self._needs_operator or halts - self._answered):
+                return
+            if self._set_back is not None and not self._set_back.halts(halts):
+                return
+            answer = self._resume()
+            if answer.get("outcome") in _ANSWERED:
+                self._look_at(answer)
+                # A former owner that still commits its batch halts the source again: then a relay says so.
+                self._needs_operator, self._answered = False, halts
+
+    def _resume(self) -> dict[str, Any]:
+        """Run the command; its document, empty if it has none."""
         tables = {SOURCE: {"dsn": self._world.site.postgres_url, "table_prefix": self._world.site.name}}
         words = ("table", "resume", "--source", SOURCE, "--skip-delivered", "--yes", "--json")
         try:
             result = run_command(self._world.site, *words, environ={"OUTBOX_TABLES": json.dumps(tables)})
         except subprocess.TimeoutExpired:
+            self.outcomes["table resume: no answer within a minute"] += 1
+            return {}
+        answer: dict[str, Any] = json.loads(result.stdout) if result.stdout else {}
+        outcome = answer.get("outcome") or reason(result.stderr)
+        self.outcomes[f"table resume ended with {result.returncode}: {outcome}"] += 1
+        return answer
+
+    def _look_at(self, answer: Mapping[str, Any]) -> None:
+        """Compare the numbers that the command found with those that the set-back left behind."""
+        set_back, self._set_back = self._set_back, None
+        if set_back is None:
             return
-        outcome = json.loads(result.stdout)["outcome"] if result.returncode == 0 else f"exit code {result.returncode}"
-        self.outcomes[f"table resume: {outcome}"] += 1
-        # A former owner that still commits its batch halts the source again: the operator looks once more.
-        self.needs_operator = outcome != "not halted"
+        self.outcomes["set-backs of delivered batches that halted a relay"] += 1
+        if answer["halted"] and (problem := set_back.contradiction(answer["batch"], answer["delivered"])):
+            self.found.append(problem)
+
+    def take_found(self) -> list[str]:
+        """What contradicts I15 since the last call."""
+        found, self.found = self.found, []
+        if self._set_back is not None and not self._set_back.halts(self._processes.halts()):
+            found.append(f"{self._set_back}, has halted no relay")
+        return found
+
+
+def reason(printed: str) -> str:
+    """The beginning of a command's error, up to where it names what differs each time."""
+    found = re.search(r"^outbox: ([^:;,.\n]*)", printed, re.MULTILINE)
+    return found[1] if found else "no reason"

@@ -210,19 +210,23 @@ class Run:
     def _wait_until_settled(self, deadline: float) -> list[str]:
         """What is not settled when time is up."""
         gathering = self._gathering
-        while not (self._world.site.settled() and not gathering.undecided() and not gathering.waiting()):
+        while not (
+            self._world.site.settled()
+            and not gathering.undecided()
+            and not gathering.waiting()
+            and self._cruelty.is_operated
+        ):
             if time.monotonic() > deadline:
                 (self._folder / UNSETTLED_LOG).write_text(self._world.site.logs())
-                return ["half partitions, transactions in the discard topic, or rows, see " + UNSETTLED_LOG]
+                return [f"half partitions, transactions in the discard topic, rows, or a halt, see {UNSETTLED_LOG}"]
             self._processes.watch(faults=False)
-            if gathering.waiting():
-                self._cruelty.operate()
+            self._cruelty.operate()
             time.sleep(0.5)
         return []
 
     def _check(self, unsettled: list[str]) -> None:
         evidence = self._gathering.gather(unsettled)
-        found = check(evidence)
+        found = check(evidence) + [Violation("I15", detail) for detail in self._cruelty.found()]
         result = self.result
         result.rounds += 1
         result.transactions += evidence.transactions()

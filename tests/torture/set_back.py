@@ -1,0 +1,48 @@
+"""A table source that was set back in its database, and what must come of it: a relay halts (I15). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """What the database holds after it was set back.
+
+    Args:
+        batch: The newest batch.
+        delivered: The last batch that it calls delivered.
+        proven: The last batch that it called delivered before. Kafka has this number or a higher one.
+        before: Halts that relays logged before.
+    """
+
+    batch: int
+    delivered: int
+    proven: int
+    before: Collection[str] = frozenset()
+
+    @property
+    def undone(self) -> int:
+        """How many delivered batches the database does not know any more; 0: no relay needs to halt."""
+        return max(0, self.proven - self.batch)
+
+    def halts(self, logged: Collection[str]) -> bool:
+        """Return whether a relay has halted because of it.
+
+        Args:
+            logged: All halts that relays logged.
+        """
+        batch = re.compile(rf"database (is )?at batch {self.batch}\b")
+        return any(batch.search(line) for line in set(logged) - set(self.before))
+
+    def contradiction(self, batch: int, delivered: int) -> str:
+        """Return what is wrong if the database holds these numbers when the source is resumed; empty: nothing."""
+        if (batch, delivered) == (self.batch, self.delivered):
+            return ""
+        return f"{self}, was served before it was resumed: batch {batch}, delivered {delivered}"
+
+    def __str__(self) -> str:
+        """Return one line about it."""
+        return f"the source set back to batch {self.batch}, with {self.undone} delivered batches undone"

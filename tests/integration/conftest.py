@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -20,6 +23,14 @@ def servers() -> Iterator[Servers]:
     """Kafka and Postgres, shared by all tests; each test has its own channel, tables and topics on them."""
     with start_servers() as running:
         yield running
+
+
+@pytest.fixture
+def seed() -> int:
+    """A seed, which pytest prints if the test fails; OUTBOX_TEST_SEED repeats one."""
+    made = int(os.environ.get("OUTBOX_TEST_SEED", "0")) or time.time_ns() % 1_000_000
+    sys.stdout.write(f"seed {made}\n")
+    return made
 
 
 @pytest.fixture

@@ -26,18 +26,7 @@ from tests.support.message_rows import (
     wait_empty,
     waiting,
 )
-
-FAILPOINTS = [
-    "relay.table_taken_over",
-    "relay.table_read",
-    "relay.table_moved",
-    "relay.kafka.producer",
-    "relay.produced",
-    "relay.flushed",
-    "relay.offsets_sent",
-    "relay.committed",
-    "relay.table_delivered",
-]
+from tests.support.table_failpoints import table_failpoints
 
 
 @pytest.fixture
@@ -128,7 +117,7 @@ def test_the_sql_function_returns_the_message_id(shop: Site) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FAILPOINTS)
+@pytest.mark.parametrize("name", table_failpoints())
 def test_a_relay_killed_at_each_step_delivers_each_row_once_and_in_order(shop: Site, name: str) -> None:
     with Writers.running(shop, "orders"):
         for hit in (1, 3):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
@@ -24,13 +24,14 @@ class Shop:
     Args:
         site: Its channel, callback tables and topics exist.
         publish_timeout_seconds: Of its outbox.
+        options: Further arguments of its outbox.
     """
 
-    def __init__(self, site: Site, publish_timeout_seconds: float = 5.0) -> None:
+    def __init__(self, site: Site, publish_timeout_seconds: float = 5.0, **options: Any) -> None:
         self.site = site
         self.table = f"{site.name}_stock"
         self.engine: Engine = site.engine(pool_size=16)
-        self.outbox: Outbox = site.outbox(publish_timeout_seconds=publish_timeout_seconds)
+        self.outbox: Outbox = site.outbox(publish_timeout_seconds=publish_timeout_seconds, **options)
         self._numbers = itertools.count(1)
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)".encode())
